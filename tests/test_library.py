@@ -150,7 +150,7 @@ def test_nothing_else_is_exported():
 def test_every_command_has_a_script_and_a_line():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert declared == {f"bapo-{name}": f"{module_of(name)}:main" for name in COMMANDS}
-    others = {"command", "multirun", "smollm2", "__init__"}  # parts, and a model's conversion
+    others = {"command", "multirun", "__init__"}  # parts
     files = {path.stem for path in (ROOT / "src/bapo_lightning/cli").glob("*.py")} - others
     assert files == {file for file, _ in COMMANDS.values() if "." not in file}
 

@@ -7,8 +7,6 @@ import pytest
 from bapo_lightning.environments.calculator import MAX_BITS, Calculator, value_of
 from bapo_lightning.environments.tools import ToolResult
 
-FAR_TOO_LARGE = "9**9**9"
-
 
 @pytest.mark.parametrize(
     ("expression", "value"),
@@ -22,12 +20,12 @@ FAR_TOO_LARGE = "9**9**9"
         ("(-1)**10**300", "1"), ("(1\n+\n2)", "3"),
     ],
 )  # fmt: skip
-def test_values(expression: str, value: str) -> None:
+def test_values(expression, value):
     assert Calculator()(expression) == ToolResult(value)
 
 
 @pytest.mark.parametrize("number", [2, 3, 10**40 + 1, 10**-9, Fraction(1, 3)])
-def test_roots_are_good_to_sixty_digits(number: Fraction | int | float) -> None:
+def test_roots_are_good_to_sixty_digits(number):
     number = Fraction(number)
     text = f"sqrt({number.numerator}/{number.denominator})"
     assert abs(value_of(text) ** 2 / number - 1) < Fraction(1, 10**59)
@@ -37,14 +35,15 @@ def test_roots_are_good_to_sixty_digits(number: Fraction | int | float) -> None:
     ("expression", "problem"),
     [
         ("1/0", "division by zero"), ("1//0", "division by zero"), ("1%0", "division by zero"),
-        ("0**-1", "division by zero"), ("sqrt(-1)", "a negative number has no root"),
+        ("9**9**9", "Error: a number is too large."), ("0**-1", "division by zero"),
+        ("sqrt(-1)", "a negative number has no root"),
         ("(-8)**(1/3)", "the exponent of a power must be an integer or half of one"),
         ("0x1F", "decimal digits"), ("sqrt(1, 2)", "sqrt and abs take one number"),
         ("", "no arithmetic expression"), ("1 +", "no arithmetic expression"),
         ("\0", "no arithmetic expression"), ("1,234 + 1", "only numbers"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(expression: str, problem: str) -> None:
+def test_what_is_wrong_is_said(expression, problem):
     result = Calculator()(expression)
     assert result.failed and problem in result.text
 
@@ -57,7 +56,7 @@ def test_what_is_wrong_is_said(expression: str, problem: str) -> None:
         "sqrt(x=1)", "sqrt", "1 and 2", "~1", "1 << 99", "{1}", "...", "None", "max(1)(2)", "abs.__self__",
     ],
 )  # fmt: skip
-def test_it_is_no_python(expression: str) -> None:
+def test_it_is_no_python(expression):
     result = Calculator()(expression)
     assert result.failed and result.text.startswith("Error: ")
 
@@ -65,14 +64,14 @@ def test_it_is_no_python(expression: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        FAR_TOO_LARGE, "-9**9**9", "2**10**9", "0.5**10**9", "2**-10**9", "(1/3)**99999", "1e999999999",
+        "9**9**9", "-9**9**9", "2**10**9", "0.5**10**9", "2**-10**9", "(1/3)**99999", "1e999999999",
         "1e-999999999", "sqrt(1e999999999)", "9**9**9**9**9**9**9", "10**500*10**500*10**500",
         "*".join(["9**999"] * 60), "+".join(f"1/{n}**99" for n in range(1, 60)), "(" * 240 + "1" + ")" * 240,
         "-" * 499 + "1", "1" * 501, "1" * 10**6, "1+" * 249 + "1",
         "2**4095 % 7 * 2**4095 * 2", "(2**4000)**1.5", "99**999 // 1e-1000",
     ],
 )  # fmt: skip
-def test_what_would_take_long_is_refused_at_once(expression: str) -> None:
+def test_what_would_take_long_is_refused_at_once(expression):
     calculate = Calculator()
     calculate("1")
     spent = []
@@ -84,14 +83,6 @@ def test_what_would_take_long_is_refused_at_once(expression: str) -> None:
     assert sys.getrecursionlimit() > 100
 
 
-def test_the_largest_numbers_are_refused_in_microseconds() -> None:
-    calculate = Calculator()
-    begun = time.process_time()
-    for _ in range(100):
-        assert calculate(FAR_TOO_LARGE) == ToolResult("Error: a number is too large.", failed=True)
-    assert time.process_time() - begun < 0.2
-
-
-def test_the_largest_number_is_shown_with_all_digits() -> None:
+def test_the_largest_number_is_shown_with_all_digits():
     assert Calculator()(f"2**{MAX_BITS - 1}") == ToolResult(str(2 ** (MAX_BITS - 1)))
     assert Calculator()(f"2**{MAX_BITS}").failed

@@ -6,33 +6,18 @@ from bapo_lightning.rewards.extract import MAX_ANSWER_CHARACTERS, final_answer
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
+        # the last closed box
         (r"so \boxed{42}.", "42"), (r"\boxed{1} is wrong, it is \boxed{2}", "2"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{\left\{ x \right\}}", r"\left\{ x \right\}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\fbox{7}", "7"), (r"\boxed {7}", "7"),
         (r"\boxed{\boxed{7}}", "7"), (r"first \boxed{5}, then cut inside \boxed{6", "5"), (r"\boxed{}", None),
         (r"\boxed{", None),
-    ],
-)  # fmt: skip
-def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
-    assert final_answer(text) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+        # boxes in a row are one answer
         (r"\boxed{1},\boxed{2}", "1, 2"), (r"\boxed{6} \quad \text{and} \quad \boxed{8}", "6, 8"),
         (r"\(x = \boxed{1}\) and \(y_2 = \boxed{3}\)", "1, 3"), (r"$\boxed{1}\boxed{2}$", "1, 2"),
         (r"\boxed{5}, \boxed{5}", "5"), ("\\boxed{5}\n\n\\boxed{6}", "6"),
         (r"\boxed{5}. So the answer is \boxed{6}", "6"),
-    ],
-)  # fmt: skip
-def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
-    assert final_answer(text) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+        # other marks
         ("Answer: 5", "5"), ("**Answer:** 5", "5"), ("**Answer: 5**", "5"), ("Answer：5", "5"),
         ("Answer:\n$5$\nThat was easy", "$5$"), ("Final answer:\n\n\\[\n5\n\\]", "\\[\n5\n\\]"),
         ("Answer: 3.5. That is all", "3.5"), ("Answer: ", None),
@@ -41,37 +26,26 @@ def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
         ("the final answer is:", None), ("#### 42", "42"),
         ("so 6 * 7 = 42\n#### 1,234 apples", "1,234 apples"), ("#### 3. Solve the equation", None),
         ("#### Step 2", None), ("Answer: 42<|im_end|>", "42"),
-    ],
-)  # fmt: skip
-def test_other_marks_hold_what_follows_them(text: str, answer: str | None) -> None:
-    assert final_answer(text) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+        # the last of several marks
         (r"\boxed{255}. Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
         (r"Answer: \boxed{42}", "42"), ("Answer: 5\n#### 6", "6"), ("#### 6\n\\boxed{7}", "7"),
         ("\\boxed{7}\n#### 1. Why this is so", "7"), ("The final answer is 5. Wait, no. Answer: 6", "6"),
+        # no mark
+        *((text, None) for text in (
+            "", "42", "The answer is 42", "x = 42", "$42$", "boxed{42}", "answer 42", "## 42",
+        )),
     ],
 )  # fmt: skip
-def test_of_several_marks_the_last_one_counts(text: str, answer: str) -> None:
+def test_the_content_of_the_last_mark_is_the_answer(text, answer):
     assert final_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    "text", ["", "42", "The answer is 42", "x = 42", "$42$", "boxed{42}", "answer 42", "## 42"]
-)
-def test_a_text_without_a_mark_has_no_answer(text: str) -> None:
-    assert final_answer(text) is None
-
-
-def test_what_is_longer_than_an_answer_is_none() -> None:
+def test_what_is_longer_than_an_answer_is_none():
     assert final_answer(rf"\boxed{{{'1' * MAX_ANSWER_CHARACTERS}}}") == "1" * MAX_ANSWER_CHARACTERS
     assert final_answer(rf"\boxed{{{'1' * (MAX_ANSWER_CHARACTERS + 1)}}}") is None
 
 
-def test_a_flood_of_marks_is_searched_from_its_end() -> None:
+def test_a_flood_of_marks_is_searched_from_its_end():
     flood = r"\boxed{1} " * 20_000 + "Answer: 2 " * 20_000 + "#### 3\n" * 20_000
     assert final_answer(flood) == "3"
     assert final_answer(r"\boxed{" * 100_000) is None

@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import pytest
 
 from bapo_lightning.errors import ConfigError
@@ -8,78 +10,58 @@ PROBLEM = Problem("1", "?", "5")
 KEPT, BROKEN = "<think>2 + 3</think> \\boxed{5}", "\\boxed{5}"
 
 
-def always_right(problems: list[Problem], completions: list[Completion]) -> list[Score]:
+def always_right(problems, completions):
     return [Score(1.0, ScoreStatus.CORRECT, "5") for _ in problems]
 
 
-def values(bonus: float, *completions: Completion) -> list[float]:
+def values(bonus, *completions):
     reward = FormatReward(always_right, "think", bonus)
     return [score.value for score in reward([PROBLEM] * len(completions), list(completions))]
 
 
-def test_a_bonus_is_added_to_the_value_and_the_verdict_stays() -> None:
+def test_a_bonus_is_added_to_the_value_and_the_verdict_stays():
     scores = FormatReward(always_right, "think", 0.1)([PROBLEM], [Completion(KEPT, 9, FinishReason.STOP)])
     assert scores == [Score(1.1, ScoreStatus.CORRECT, "5")]
 
 
-def test_a_negative_bonus_is_taken_off_where_the_format_is_broken() -> None:
+def test_a_negative_bonus_is_taken_off_where_the_format_is_broken():
     kept, broken = Completion(KEPT, 9, FinishReason.STOP), Completion(BROKEN, 9, FinishReason.STOP)
     assert values(0.5, kept, broken) == [1.5, 1.0]
     assert values(-0.5, kept, broken) == [1.0, 0.5]
+    assert values(0.5, Completion(KEPT, 9, FinishReason.LENGTH)) == [1.0]  # what is cut keeps no format
 
 
-def test_a_cut_response_keeps_no_format() -> None:
-    assert values(0.5, Completion(KEPT, 9, FinishReason.LENGTH)) == [1.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("<think>a</think> b", True), (" <think>a\nb</think>\nb ", True), ("<think></think>b", False),
-        ("<think> \n</think>b", False), ("<think>a</think>", False), ("a <think>b</think> c", False),
-        ("<think>a</think> b <think>c</think> d", False), ("<think><think>a</think> b", False),
-        ("<think>a b", False), ("b", False), ("", False),
-    ],
-)  # fmt: skip
-def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bool) -> None:
-    assert is_think(text) is kept
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("<think>a</think> <answer>5</answer>", True), ("<think>a</think><answer>5</answer>\n", True),
-        ("<think></think> <answer>5</answer>", False), ("<think>a</think> <answer></answer>", False),
-        ("<think>a</think> 5", False), ("<think>a</think> <answer>5</answer> bye", False),
-        ("<think>a</think> <answer>5</answer><answer>6</answer>", False), ("<answer>5</answer>", False),
-    ],
-)  # fmt: skip
-def test_think_answer_is_a_thought_and_a_tagged_answer(text: str, kept: bool) -> None:
-    assert is_think_answer(text) is kept
-
-
-def test_marked_needs_a_marked_answer() -> None:
-    assert is_marked(r"\boxed{5}") and not is_marked("5")
-
-
-def test_an_unknown_format_is_named() -> None:
+def test_an_unknown_format_is_named():
     with pytest.raises(
         ConfigError, match=r"reward\.format=xml is none of its values; write marked, think, think_answer"
     ):
-        FormatReward(always_right, "xml", 0.1)  # type: ignore[arg-type]
+        FormatReward(always_right, "xml", 0.1)
 
 
-def test_closing_reaches_the_reward_inside() -> None:
-    class Closable:
-        closed = False
+@pytest.mark.parametrize(
+    ("keeps", "text", "kept"),
+    [
+        (is_marked, r"\boxed{5}", True), (is_marked, "5", False),
+        (is_think, "<think>a</think> b", True), (is_think, " <think>a\nb</think>\nb ", True),
+        (is_think, "<think></think>b", False), (is_think, "<think> \n</think>b", False),
+        (is_think, "<think>a</think>", False), (is_think, "a <think>b</think> c", False),
+        (is_think, "<think>a</think> b <think>c</think> d", False), (is_think, "<think>a b", False),
+        (is_think, "<think><think>a</think> b", False), (is_think, "b", False), (is_think, "", False),
+        (is_think_answer, "<think>a</think> <answer>5</answer>", True),
+        (is_think_answer, "<think>a</think><answer>5</answer>\n", True),
+        (is_think_answer, "<think></think> <answer>5</answer>", False),
+        (is_think_answer, "<think>a</think> <answer></answer>", False),
+        (is_think_answer, "<think>a</think> 5", False), (is_think_answer, "<answer>5</answer>", False),
+        (is_think_answer, "<think>a</think> <answer>5</answer> bye", False),
+        (is_think_answer, "<think>a</think> <answer>5</answer><answer>6</answer>", False),
+    ],
+)  # fmt: skip
+def test_formats(keeps, text, kept):
+    assert keeps(text) is kept
 
-        def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-            return []
 
-        def close(self) -> None:
-            self.closed = True
-
-    inside = Closable()
+def test_closing_reaches_the_reward_inside():
+    inside = Mock()
     FormatReward(inside, "think", 0.1).close()
     FormatReward(always_right, "think", 0.1).close()
-    assert inside.closed
+    inside.close.assert_called_once_with()

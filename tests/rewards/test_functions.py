@@ -3,7 +3,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import RewardError
 from bapo_lightning.rewards.functions import FunctionRewards, is_reward_function
 from bapo_lightning.rewards.scores import checked
@@ -98,3 +100,19 @@ def test_a_reward_that_returns_no_scores_is_told_what_to_return():
     ]:
         with pytest.raises(RewardError, match=f"the reward {words}"):
             checked(returned, 1)
+
+
+def block(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[0]
+
+
+def test_a_function_becomes_a_reward_by_its_target(tmp_path, monkeypatch):
+    (tmp_path / "my_rewards.py").write_text(block("python"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+    reward = Target({**yaml.safe_load(block("yaml")), "max_words": 3}).make()
+    texts = ["it is 5", "it is surely 5", "it is 6", ""]
+    assert reward(PROBLEMS[:1] * 4, [Completion(text, 4, FinishReason.STOP) for text in texts]) == [
+        Score(1.0, ScoreStatus.CORRECT, "5"), Score(0.5, ScoreStatus.CORRECT, "5"),
+        Score(0.0, ScoreStatus.WRONG, "6"), Score(0.0, ScoreStatus.UNPARSABLE),
+    ]  # fmt: skip

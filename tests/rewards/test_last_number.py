@@ -1,10 +1,7 @@
-"""Verdicts on literal responses that end in a number, and how numbers in text are read."""
-
-from __future__ import annotations
-
 import pytest
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rewards.last_number import (
     canonical,
     final_number,
@@ -38,7 +35,7 @@ def wrong(answer):
         ("\\boxed{1, 2, 3, 5}", "5"), ("#### 5 or 6", "5"), ("the answer is not 5", "5"),
     ],
 )  # fmt: skip
-def test_the_number_a_response_settles_on(text, expected) -> None:
+def test_the_number_a_response_settles_on(text, expected):
     assert final_number(text) == expected
 
 
@@ -50,22 +47,22 @@ def test_the_number_a_response_settles_on(text, expected) -> None:
         ("9" * 5000, UNPARSABLE),
     ],
 )  # fmt: skip
-def test_a_response_is_right_when_its_number_is_the_gold_answer(text, score) -> None:
+def test_a_response_is_right_when_its_number_is_the_gold_answer(text, score):
     assert last_number([PROBLEM], [Completion(text, 3, FinishReason.STOP)]) == [score]
 
 
-def test_a_cut_response_counts_unless_it_must_stop() -> None:
+def test_a_cut_response_counts_unless_it_must_stop():
     cut = Completion("so 1234", 3, FinishReason.LENGTH)
     assert last_number([PROBLEM], [cut]) == [correct("1234")]
     assert last_number([PROBLEM], [cut], require_stop=True) == [UNPARSABLE]
 
 
-def test_a_gold_answer_that_is_no_number_is_a_fault_of_the_data() -> None:
+def test_a_gold_answer_that_is_no_number_is_a_fault_of_the_data():
     with pytest.raises(DataError, match="problem b has the gold answer 'blue'"):
         last_number([Problem("b", "", "blue")], [Completion("7", 1, FinishReason.STOP)])
 
 
-def test_each_completion_needs_its_problem() -> None:
+def test_each_completion_needs_its_problem():
     with pytest.raises(ValueError, match="got 1 problems and 0 completions"):
         last_number([PROBLEM], [])
 
@@ -83,15 +80,15 @@ def test_each_completion_needs_its_problem() -> None:
         ("9" * 64, "9" * 64), ("9" * 65, None),
     ],
 )  # fmt: skip
-def test_the_last_number_of_a_text(text, expected) -> None:
+def test_the_last_number_of_a_text(text, expected):
     assert last_number_in(text) == expected
 
 
-def test_the_first_number_of_a_text() -> None:
+def test_the_first_number_of_a_text():
     assert [first_number_in(text) for text in (" 18\nso 3", "-4 or 5", "none")] == ["18", "-4", None]
 
 
-def test_a_text_that_is_one_number_and_nothing_else() -> None:
+def test_a_text_that_is_one_number_and_nothing_else():
     assert [whole_number_text(text) for text in (" 1,234 ", "-7", "7 apples", "1/2", "")] == [
         "1234", "-7", None, None, None,
     ]  # fmt: skip
@@ -104,15 +101,31 @@ def test_a_text_that_is_one_number_and_nothing_else() -> None:
         ("0.333", ".3333", False), ("1" * 64, "1" * 63 + "2", False),
     ],
 )  # fmt: skip
-def test_numbers_are_compared_exactly(first, second, same) -> None:
+def test_numbers_are_compared_exactly(first, second, same):
     assert (canonical(first) == canonical(second)) is same
 
 
-def test_equal_numbers_have_one_form() -> None:
+def test_equal_numbers_have_one_form():
     assert [canonical(text) for text in ("7.0", "007", "-0.0", ".10", "100", "-1.50")] == [
         "7", "7", "0", "0.1", "100", "-1.5",
     ]  # fmt: skip
 
 
-def test_a_long_hostile_text_is_read_in_linear_time() -> None:
+def test_a_long_hostile_text_is_read_in_linear_time():
     assert last_number_in("1,111" * 200_000 + " -" * 200_000) == "111"  # a quadratic reader takes hours
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("122.122", correct("122")), ("112,122.122", correct("122")), ("122.112", wrong("112")),
+        ("122.112.122", correct("122")), ("122.0122", wrong("0122")), ("122.", UNPARSABLE),
+        ("122", UNPARSABLE), ("122.122,", UNPARSABLE), ("", UNPARSABLE),
+    ],
+)  # fmt: skip
+def test_the_final_value_is_the_digits_between_the_last_point_and_the_end(text, score):
+    problems = [Problem("additions/37+85", "37+85=", "122"), Problem("additions/10+10", "10+10=", "20")]
+    other = Completion("20.20", 6, FinishReason.STOP)
+    assert final_value(problems, [Completion(text, 3, FinishReason.STOP), other]) == [score, correct("20")]
+    cut = Completion(text, 3, FinishReason.LENGTH)
+    assert final_value(problems[:1], [cut]) == [UNPARSABLE]

@@ -1,7 +1,3 @@
-"""Verdicts of reasoning-gym's own scorers on literal responses."""
-
-from __future__ import annotations
-
 import pytest
 
 from bapo_lightning.errors import ConfigError, DataError
@@ -11,11 +7,11 @@ from bapo_lightning.types import Completion, FinishReason, Problem, Score, Score
 UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
-def problem(answer: str, task: str = "chain_sum", **metadata: object) -> Problem:
+def problem(answer, task="chain_sum", **metadata):
     return Problem(f"{task}/0/0", "", answer, task, {"question": "", "answer": answer, "metadata": metadata})
 
 
-def score(one: Problem, text: str, **options) -> Score:
+def score(one, text, **options):
     return reasoning_gym_score([one], [Completion(text, 3, FinishReason.STOP)], **options)[0]
 
 
@@ -31,7 +27,7 @@ def score(one: Problem, text: str, **options) -> Score:
 )  # fmt: skip
 def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(
     gold, text, value, status
-) -> None:
+):
     verdict = score(problem(gold), text)
     assert (verdict.value, verdict.status) == (value, status)
 
@@ -45,7 +41,7 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
         ("all", " \n", None),
     ],
 )  # fmt: skip
-def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
+def test_what_of_a_response_is_its_answer(extract, text, value):
     verdict = score(problem("7"), text, extract=extract)
     status = (
         ScoreStatus.UNPARSABLE if value is None else ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG
@@ -53,18 +49,18 @@ def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
     assert (verdict.value, verdict.status) == (value or 0.0, status)
 
 
-def test_equal_numbers_are_one_vote_and_other_answers_vote_as_they_stand() -> None:
+def test_equal_numbers_are_one_vote_and_other_answers_vote_as_they_stand():
     assert [score(problem("7"), text).answer for text in ("so 7.0", "007", "none")] == ["7", "7", ""]
     assert score(problem("7"), " it is 7\n", extract="all").answer == "it is 7"
 
 
-def test_the_last_closed_tag_counts() -> None:
+def test_the_last_closed_tag_counts():
     assert tagged_answer("<answer>1</answer><answer>2") == "1"
     assert tagged_answer("<answer>1</answer></answer>") == "1"
     assert tagged_answer("<answer>" * 50_000 + "</answer>" * 50_000) is None
 
 
-def test_a_scorer_that_fails_on_an_answer_makes_it_unparsable() -> None:
+def test_a_scorer_that_fails_on_an_answer_makes_it_unparsable():
     incomplete = problem("7", "sudoku")  # its scorer looks for a solution in the entry: KeyError
     assert score(incomplete, "7") == UNPARSABLE
     assert score(problem("7", "sudoku", solution=[[7]]), "7") == Score(1.0, ScoreStatus.CORRECT, "7")
@@ -73,7 +69,7 @@ def test_a_scorer_that_fails_on_an_answer_makes_it_unparsable() -> None:
 @pytest.mark.parametrize(
     "task", ["spiral_matrix", "string_insertion", "n_queens", "countdown", "polynomial_multiplication"]
 )
-def test_no_text_of_the_policy_reaches_a_scorer_that_would_run_it(task, tmp_path) -> None:
+def test_no_text_of_the_policy_reaches_a_scorer_that_would_run_it(task, tmp_path):
     trap = f"[open({str(tmp_path / 'run')!r}, 'w')]"
     with pytest.raises(ConfigError, match=f"the scorer of {task}, which runs it as Python code"):
         score(problem("1", task), trap, extract="all")
@@ -81,17 +77,15 @@ def test_no_text_of_the_policy_reaches_a_scorer_that_would_run_it(task, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_scorer_that_only_runs_the_gold_answer_is_used() -> None:
+def test_a_scorer_that_only_runs_the_gold_answer_is_used():
     numbers = problem("['1', '2']", "number_sorting", direction="ascending")
     assert score(numbers, "<answer>['1', '2']</answer>", extract="answer_tag").status is ScoreStatus.CORRECT
 
 
-def test_options_and_problems_that_do_not_fit_are_clear_errors() -> None:
+def test_options_and_problems_that_do_not_fit_are_clear_errors():
     with pytest.raises(
         ConfigError, match=r"reward\.extract=first is none of its values; write last_number, answer_tag, all"
     ):
         score(problem("7"), "7", extract="first")
     with pytest.raises(DataError, match=r"problem a does not come from reasoning-gym.*reward=last_number"):
         score(Problem("a", "", "7"), "7")
-    with pytest.raises(ValueError, match="got 1 problems and 0 completions"):
-        reasoning_gym_score([problem("7")], [])

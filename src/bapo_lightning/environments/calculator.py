@@ -104,8 +104,6 @@ _FUNCTIONS: dict[str, Callable[[list[Fraction]], Fraction]] = {
 
 
 class _Evaluator:
-    """Walks the tree of one expression."""
-
     def __init__(self, text: str) -> None:
         self._text = text
 

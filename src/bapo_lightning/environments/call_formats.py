@@ -94,7 +94,6 @@ def _read(body: str, closing: str) -> Call:
 
 
 def _argument(given: Any) -> str | None:
-    """Returns the one argument; None if there is none, or no way to tell which."""
     if isinstance(given, dict):
         usual = [given[key] for key in _USUAL if key in given]
         values = usual if len(usual) == 1 else list(given.values())

@@ -1,6 +1,6 @@
 """95 % intervals of means over problems: the spread over other sets of problems like these.
 
-The method is the percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3).
+Percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3).
 It resamples problems, not samples, because the samples of a problem are not independent of each other. It is
 deterministic: equal values give equal intervals.
 

@@ -25,11 +25,6 @@ class ProblemMean(Metric):
     num_problems: Tensor
 
     def __init__(self, value: Callable[[Outcomes], float], **kwargs: Any) -> None:
-        """
-        Args:
-            value: samples of a problem -> its value.
-            kwargs: options of torchmetrics, such as the process group.
-        """
         super().__init__(**kwargs)
         self._value = value
         self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
@@ -46,10 +41,7 @@ class ProblemMean(Metric):
 
 
 def evaluation_metrics(k: int, **kwargs: Any) -> MetricCollection:
-    """Returns all metrics of problems with k samples each, under the names of `outcome.metric_functions`.
-
-    `kwargs` are options of torchmetrics.
-    """
+    """Returns all metrics of problems with k samples each, under the names of `outcome.metric_functions`."""
     named: dict[str, Metric | MetricCollection] = {
         name: ProblemMean(value, **kwargs) for name, value in metric_functions(k).items()
     }

@@ -41,7 +41,6 @@ def status_counts(problems: Sequence[Outcomes]) -> dict[str, int]:
 
 
 def _values(problems: Sequence[Outcomes]) -> dict[str, NDArray[np.float64]]:
-    """Returns the values [P] of every metric for P problems."""
     rows = [problem_values(samples) for samples in problems]
     return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
 
@@ -49,12 +48,8 @@ def _values(problems: Sequence[Outcomes]) -> dict[str, NDArray[np.float64]]:
 def _defined_estimates(
     values: dict[str, NDArray[np.float64]], shares: Interval, lengths: Interval
 ) -> dict[str, Estimate]:
-    """Returns estimates of the metrics that are defined for all problems.
-
-    Args:
-        values: [P] of each metric.
-        shares: smallest and largest value of a share for one problem.
-        lengths: the same of `response_length`.
+    """Estimates of the metrics [P] that are defined for all problems; the intervals are the smallest and
+    largest value for one problem of a share, and of `response_length`.
     """
     names = [name for name, column in values.items() if not np.isnan(column).any()]
     matrix_PM = np.stack([values[name] for name in names], axis=1)

@@ -11,10 +11,7 @@ def environment_score(
 ) -> list[Score]:
     """Scores each conversation as its environment did; one that got no score is unparsable, value 0.0.
 
-    Args:
-        problems: not read.
-        completions: of conversations.
-        correct_from: a conversation with at least this score counts as right.
+    A conversation with at least the score `correct_from` counts as right. The problems are not read.
     """
     return [_score(completion, correct_from) for _, completion in pairs_of(problems, completions)]
 

@@ -91,7 +91,6 @@ def _boxes_from_the_end(text: str) -> list[tuple[int, int, str]]:
 
 
 def _one_row(between: str) -> bool:
-    """Whether two boxes with the text `between` between them are parts of one answer."""
     return between == "" or (
         len(between) <= 60
         and _BETWEEN_BOXES.fullmatch(between) is not None
@@ -117,7 +116,6 @@ def _hashes(text: str) -> tuple[int, str] | None:
 
 
 def _last_matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """Returns the last `MAX_MARKS` matches, the last one first."""
     matches: list[re.Match[str]] = []
     for match in pattern.finditer(text):
         matches.append(match)

@@ -101,7 +101,6 @@ def _columns(pairs: Sequence[tuple[Problem, Completion]]) -> dict[str, list[Any]
 
 
 def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: int) -> list[float | None]:
-    """Values that a function returns for `count` completions, checked."""
     name = f"reward function {getattr(function, '__module__', '')}.{getattr(function, '__name__', function)}"
     parameters = signature(function).parameters
     takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())

@@ -39,23 +39,12 @@ def last_number(
     problems: list[Problem], completions: list[Completion], require_stop: bool = False
 ) -> list[Score]:
     """Scores each completion against the problem at the same index: 1.0 if its final number is exactly the
-    gold answer.
+    gold answer, UNPARSABLE if `final_number` finds none.
 
-    Args:
-        problems: each with a number as its answer.
-        completions: one per problem.
-        require_stop: makes a response that was cut at the token limit unparsable; otherwise its final number
-            counts.
-
-    Returns:
-        CORRECT, WRONG, or UNPARSABLE if `final_number` finds none.
-
-    Raises:
-        DataError: a gold answer is not a number.
+    `require_stop` makes a response that was cut at the token limit unparsable; otherwise its final number
+    counts. Raises DataError if a gold answer is not a number.
     """
-    return [
-        _verdict(problem, completion, require_stop) for problem, completion in pairs_of(problems, completions)
-    ]
+    return [_verdict(*pair, require_stop) for pair in pairs_of(problems, completions)]
 
 
 def final_number(text: str) -> str | None:

@@ -45,7 +45,7 @@ def reasoning_gym_score(
 
     Args:
         problems: made by `data.problems.reasoning_gym`: `source` names the data set, `metadata` is its entry.
-        completions: one per problem.
+        completions: responses to the problems.
         extract: the part of a response that is its answer: its last number (as `rewards.last_number` reads
             it), the text of its last closed <answer>...</answer>, or all of it.
 

@@ -2,8 +2,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -19,18 +18,18 @@ SECRET = "a-key-that-nobody-may-read"
 class Watched:
     """A tool of which each call must leave nothing behind."""
 
-    def __init__(self, walls: str, scratch: Path) -> None:
-        self.tool = Python(1, SECONDS, 128, 1, 1000, walls=walls)  # type: ignore[arg-type]
+    def __init__(self, walls, scratch):
+        self.tool = Python(1, SECONDS, 128, 1, 1000, walls=walls)
         self.scratch, self.host = scratch, 0
         self("pass")
         self.host = self.host_pid()
 
-    def host_pid(self) -> int:
+    def host_pid(self):
         process = self.tool._hosts[0]._process
         assert process is not None
         return process.process.pid
 
-    def __call__(self, program: str) -> ToolResult:
+    def __call__(self, program):
         begun = time.monotonic()
         result = self.tool(program)
         assert not self.host or time.monotonic() - begun < SECONDS + 2
@@ -42,60 +41,55 @@ class Watched:
         return result
 
 
-@pytest.fixture(scope="module", params=["kernel", pytest.param("interpreter", marks=pytest.mark.slow)])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    scratch = tmp_path_factory.mktemp("scratch")
+@contextmanager
+def watched(walls, scratch):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(scratch))
         patch.setenv("API_KEY", SECRET)
-        watched = Watched(request.param, scratch)
-    yield watched
-    watched.tool.close()
+        found = Watched(walls, scratch)
+    yield found
+    found.tool.close()
 
 
-@pytest.fixture(scope="module")
-def run_in_kernel_walls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    scratch = tmp_path_factory.mktemp("scratch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(scratch))
-        watched = Watched("kernel", scratch)
-    yield watched
-    watched.tool.close()
+@pytest.fixture(scope="module", params=["kernel", pytest.param("interpreter", marks=pytest.mark.slow)])
+def run(request, tmp_path_factory):
+    with watched(request.param, tmp_path_factory.mktemp("scratch")) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_what_does_not_end_is_ended(run: Watched, name: str) -> None:
+def test_what_does_not_end_is_ended(run, name):
     result = run(LASTING[name])
     assert result.failed
     assert result.text.endswith("Error: the program was stopped: it took more than 1 seconds.")
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_leads_out_is_refused(run: Watched, name: str) -> None:
+def test_what_leads_out_is_refused(run, name):
     result = run(REFUSED[name])
     assert result.failed
     assert re.search("PermissionError|Permission denied|not permitted|not allowed|refused", result.text)
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_what_breaks_breaks_alone(run: Watched, name: str) -> None:
+def test_what_breaks_breaks_alone(run, name):
     program, said = ENDED[name]
     result = run(program)
     assert re.search(said, result.text), result
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_changes_its_own_process_changes_no_other(run: Watched, name: str) -> None:
+def test_what_changes_its_own_process_changes_no_other(run, name):
     result = run(HARMLESS[name])
     assert re.match("done", result.text), result
 
 
-def test_the_environment_is_empty(run: Watched) -> None:
+def test_the_environment_is_empty(run):
     named = json.loads(run("import os, json; print(json.dumps(sorted(os.environ)))").text)
     assert named == ["HOME", "OPENBLAS_NUM_THREADS", "TMPDIR"]
 
 
-def test_files_of_a_run_cannot_be_read(run: Watched, tmp_path: Path) -> None:
+def test_files_of_a_run_cannot_be_read(run, tmp_path):
     (tmp_path / "metrics.jsonl").write_text(SECRET)
     (tmp_path / "link").symlink_to(tmp_path / "metrics.jsonl")
     for name in ("metrics.jsonl", "link"):
@@ -142,11 +136,12 @@ print([name for name, call in calls.items() if call() != -1])
 """
 
 
-def test_the_kernel_keeps_native_code_in(run_in_kernel_walls: Watched, tmp_path: Path) -> None:
+def test_the_kernel_keeps_native_code_in(tmp_path_factory, tmp_path):
     inside = tmp_path / "file"
     inside.write_text("text")
     before = inside.stat()
     program = NATIVE.format(outside=os.fsencode(tmp_path / "new"), inside=os.fsencode(inside))
-    assert run_in_kernel_walls(program) == ToolResult("[]")
+    with watched("kernel", tmp_path_factory.mktemp("scratch")) as run:
+        assert run(program) == ToolResult("[]")
     assert inside.read_text() == "text" and not (tmp_path / "new").exists()
     assert (inside.stat().st_mode, inside.stat().st_mtime) == (before.st_mode, before.st_mtime)

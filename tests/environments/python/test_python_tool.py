@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
 from bapo_lightning import clean_process
+from bapo_lightning.environments.python.host import Output
 from bapo_lightning.environments.python.tool import Python
 from bapo_lightning.environments.tools import ToolResult
 from bapo_lightning.errors import EnvironmentFault
@@ -22,19 +22,19 @@ FOREVER = "import time; time.sleep(1000)"
 
 
 @pytest.fixture(autouse=True)
-def _scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _scratch(monkeypatch, tmp_path):
     """A host that is killed leaves the folder of its program behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
-def python() -> Iterator[Python]:
+def python():
     tool = Python(workers=2, seconds=20.0)
     yield tool
     tool.close()
 
 
-def host(tool: Python) -> psutil.Process:
+def host(tool):
     process = tool._hosts[0]._process
     assert process is not None
     return psutil.Process(process.process.pid)
@@ -55,7 +55,7 @@ def host(tool: Python) -> psutil.Process:
         ("import numpy\nfloat(numpy.ones(3) @ numpy.ones(3))", "3.0"),
     ],
 )  # fmt: skip
-def test_programs(python: Python, program: str, said: str) -> None:
+def test_programs(python, program, said):
     assert python(program) == ToolResult(said)
 
 
@@ -73,41 +73,24 @@ def test_programs(python: Python, program: str, said: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_errors_are_the_end_of_a_traceback(python: Python, program: str, said: str) -> None:
+def test_errors_are_the_end_of_a_traceback(python, program, said):
     assert python(program) == ToolResult(said, failed=True)
 
 
-def test_nothing_survives_a_call(python: Python) -> None:
+def test_nothing_survives_a_call(python):
     for _ in range(2):
-        assert python("import os, math\nprint(os.listdir(), 'mine' in globals(), hasattr(math, 'mine'))") == (
-            ToolResult("[] False False")
-        )
-        assert python("mine = 1\nmath = __import__('math'); math.mine = 1\nopen('f', 'w').close()").text == (
-            "(no output)"
-        )
+        found = python("import os, math\nprint(os.listdir(), 'mine' in globals(), hasattr(math, 'mine'))")
+        assert found == ToolResult("[] False False")
+        python("mine = 1\nmath = __import__('math'); math.mine = 1\nopen('f', 'w').close()")
 
 
-def test_the_last_value_can_be_left_out() -> None:
-    tool = Python(workers=1, show_last_value=False)
-    assert tool("6 * 7") == ToolResult("(no output)")
-    tool.close()
+def test_threads_share_the_workers(python):
+    programs = [f"import time; time.sleep(0.05); print({number})" for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        assert [result.text for result in threads.map(python, programs)] == [*"01234567"]
 
 
-def test_threads_share_the_workers(python: Python) -> None:
-    results: dict[int, str] = {}
-
-    def ask(number: int) -> None:
-        results[number] = python(f"import time; time.sleep(0.05); print({number})").text
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {number: str(number) for number in range(8)}
-
-
-def test_a_host_that_dies_is_replaced() -> None:
+def test_a_host_that_dies_is_replaced():
     tool = Python(workers=1)
     tool("pass")
     before = host(tool)
@@ -123,12 +106,12 @@ def test_a_host_that_dies_is_replaced() -> None:
     tool.close()
 
 
-def test_closing_ends_a_call_of_another_thread() -> None:
+def test_closing_ends_a_call_of_another_thread():
     tool = Python(workers=1, seconds=60.0)
     tool("pass")
     errors: list[BaseException] = []
 
-    def ask() -> None:
+    def ask():
         try:
             tool(FOREVER)
         except EnvironmentFault as error:
@@ -149,7 +132,7 @@ def test_closing_ends_a_call_of_another_thread() -> None:
     tool.close()
 
 
-def test_after_an_interruption_no_result_belongs_to_an_earlier_program() -> None:
+def test_after_an_interruption_no_result_belongs_to_an_earlier_program():
     tool = Python(workers=1)
     tool("pass")
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -161,7 +144,7 @@ def test_after_an_interruption_no_result_belongs_to_an_earlier_program() -> None
     tool.close()
 
 
-def test_a_tool_that_is_forgotten_ends_its_host() -> None:
+def test_a_tool_that_is_forgotten_ends_its_host():
     tool = Python(workers=1)
     tool("pass")
     started = host(tool)
@@ -170,11 +153,11 @@ def test_a_tool_that_is_forgotten_ends_its_host() -> None:
     assert psutil.wait_procs([started], timeout=20)[1] == []
 
 
-def test_a_forked_copy_has_hosts_of_its_own(python: Python) -> None:
+def test_a_forked_copy_has_hosts_of_its_own(python):
     python("pass")
     answers = multiprocessing.get_context("fork").SimpleQueue()
 
-    def ask() -> None:
+    def ask():
         answers.put(python("6 * 7").text)
         python.close()
 
@@ -197,7 +180,7 @@ thread.join()
 """
 
 
-def test_all_processes_end_with_a_trainer_that_is_killed() -> None:
+def test_all_processes_end_with_a_trainer_that_is_killed():
     with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         started = psutil.Process(int(trainer.stdout.readline()))
@@ -208,7 +191,7 @@ def test_all_processes_end_with_a_trainer_that_is_killed() -> None:
     assert psutil.wait_procs(family, timeout=20)[1] == []
 
 
-def test_a_host_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_start_says_why(monkeypatch):
     with pytest.raises(EnvironmentFault, match=r"could not start .*No module named 'this_is_no_module'"):
         Python(modules=["this_is_no_module"])("pass")
     monkeypatch.setattr(clean_process.sys, "executable", "/bin/false")
@@ -216,7 +199,7 @@ def test_a_host_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> N
         Python()("pass")
 
 
-def test_a_host_without_walls_is_refused() -> None:
+def test_a_host_without_walls_is_refused():
     code = (
         "from bapo_lightning.environments.python import host\n"
         "from bapo_lightning.environments.python.limits import CallLimits\n"
@@ -227,10 +210,42 @@ def test_a_host_without_walls_is_refused() -> None:
     assert done.returncode == 1 and done.stderr.startswith("walls=kernel needs seccomp; walls=interpreter")
 
 
-def test_a_host_knows_nothing_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_knows_nothing_of_the_trainer_and_may_leave_out_the_last_value(monkeypatch):
     monkeypatch.setenv("API_KEY", "secret")
-    tool = Python(workers=1)
-    tool("pass")
+    tool = Python(workers=1, show_last_value=False)
+    assert tool("6 * 7") == ToolResult("(no output)")
     known = host(tool).environ()
     tool.close()
     assert "secret" not in json.dumps(known) and "API_KEY" not in known
+
+
+def test_a_short_text_is_kept_whole():
+    output = Output(10)
+    for part in (b"abc", b"", b"defghij"):
+        output.add(part)
+    assert output.text() == "abcdefghij" and output.kept == b"abcdefghij"
+
+
+def test_of_a_long_text_both_ends_are_kept():
+    output = Output(5)
+    for _ in range(1000):
+        output.add(b"0123456789" * 100)
+    assert output.text() == "012\n[999995 bytes left out]\n89" and len(output.kept) == 5
+
+
+def test_a_character_that_is_cut_does_no_harm():
+    output = Output(3)
+    output.add("ääää".encode())
+    assert output.text() == "ä\n[5 bytes left out]\n\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_pipe_is_read_to_its_end_without_waiting():
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    output = Output(10)
+    assert output.read(reader)
+    os.write(writer, b"text")
+    os.close(writer)
+    assert output.read(reader) and not output.read(reader)
+    os.close(reader)
+    assert output.text() == "text"

@@ -9,20 +9,20 @@ CODE = {"code_length": 4, "num_numbers": 6, "max_turns": 10}
 CODES = list(permutations(range(1, 7), 4))
 
 
-def problem(game="Mastermind-v0", seed=3, **options) -> Problem:
+def problem(game="Mastermind-v0", seed=3, **options):
     return Problem(f"{game}/{seed}", "", "", game, {"game": game, "options": options, "seed": seed})
 
 
-def guess_of(code) -> str:
+def guess_of(code):
     return f"[{' '.join(map(str, code))}]"
 
 
-def pegs(code, guess) -> tuple[int, int]:
+def pegs(code, guess):
     black = sum(a == b for a, b in zip(code, guess, strict=True))
     return black, len(set(code) & set(guess)) - black
 
 
-def next_guess(transcript: str) -> str:
+def next_guess(transcript):
     """The first code that agrees with all that was said."""
     said = re.findall(r"Submitted \[([\d ]+)\]\. Feedback: (\d) black peg\(s\), (\d) white", transcript)
     heard = [(tuple(map(int, guess.split())), (int(black), int(white))) for guess, black, white in said]

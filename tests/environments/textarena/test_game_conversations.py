@@ -47,7 +47,7 @@ class Players:
         return Generation(Segment(array("i", ids[:count]), array("f", [-1.0] * count), 0), finish)
 
 
-def played(player, problems, pass_tokens=10**6, **changes) -> list[Rollout]:
+def played(player, problems, pass_tokens=10**6, **changes):
     options = {
         "feedback": PlainFeedback("\n{feedback}\n"), "tokenizer": LetterTokenizer(), "max_turns": 24,
         "max_reply_tokens": 999, "max_feedback_tokens": 9999, "max_new_tokens": 999, "workers": 0,
@@ -94,7 +94,7 @@ def careless(before):
     return guess_of(CODES[before.count("Submitted")])
 
 
-def test_a_game_is_won_in_turns(problems) -> None:
+def test_a_game_is_won_in_turns(problems):
     for rollout, problem in zip(played(thoughtful, problems), problems, strict=True):
         assert rollout.finish is FinishReason.STOP
         assert len(rollout.turns) == len(rollout.replies) <= 10
@@ -106,21 +106,21 @@ def test_a_game_is_won_in_turns(problems) -> None:
         assert text.count("Submitted") == len(rollout.turns) - 1
 
 
-def test_a_game_is_lost_with_part_of_the_credit(problems) -> None:
+def test_a_game_is_lost_with_part_of_the_credit(problems):
     (rollout,) = played(careless, problems[:1])
     verdict = score(rollout, problems[0])
     assert len(rollout.turns) == 11 and rollout.finish is FinishReason.STOP
     assert 0 < verdict.value < 1 and verdict.status is ScoreStatus.WRONG
 
 
-def test_a_game_that_a_limit_ends_has_no_score(problems) -> None:
+def test_a_game_that_a_limit_ends_has_no_score(problems):
     (rollout,) = played(careless, problems[:1], max_turns=3)
     assert len(rollout.turns) == 3 and rollout.finish is FinishReason.LENGTH
     assert score(rollout, problems[0]).status is ScoreStatus.UNPARSABLE
 
 
 @pytest.mark.parametrize("changes", [{"workers": 3}, {"pass_tokens": 40}, {"pass_tokens": 7, "workers": 2}])
-def test_threads_and_passes_change_nothing(problems, changes) -> None:
+def test_threads_and_passes_change_nothing(problems, changes):
     random.seed(5)
     before = random.getstate()
     assert played(thoughtful, problems, **changes) == played(thoughtful, problems)

@@ -38,7 +38,7 @@ MOVES = {
 }  # fmt: skip
 
 
-def answered(played: Problem, moves, environment=None, before=None) -> list[Reply]:
+def answered(played, moves, environment=None, before=None):
     """Replies to moves, until the game is over; each state as a checkpoint would give it back."""
     environment = environment or TextArena()
     state, replies = environment.start(played), []
@@ -52,7 +52,7 @@ def answered(played: Problem, moves, environment=None, before=None) -> list[Repl
     return replies
 
 
-def won(seed: int) -> list[Reply]:
+def won(seed):
     environment, played, transcript = TextArena(), problem(seed=seed, **CODE), ""
     state, replies = environment.start(played), []
     while not replies or not replies[-1].is_done:
@@ -62,7 +62,7 @@ def won(seed: int) -> list[Reply]:
     return replies
 
 
-def test_a_player_who_thinks_wins() -> None:
+def test_a_player_who_thinks_wins():
     for seed in range(5):
         *before, last = won(seed)
         assert last.score == 1.0 and "You have cracked the code" in last.text
@@ -70,19 +70,19 @@ def test_a_player_who_thinks_wins() -> None:
         assert {(reply.calls, reply.errors, reply.is_void) for reply in [*before, last]} == {(1, 0, False)}
 
 
-def test_a_player_who_does_not_listen_loses_with_part_of_the_credit() -> None:
+def test_a_player_who_does_not_listen_loses_with_part_of_the_credit():
     *before, last = answered(problem(**CODE), map(guess_of, CODES))
     assert len(before) == 10 and "Turn limit reached" in last.text  # TextArena allows one more than it says
     assert last.is_done and last.score == 0.625
 
 
-def test_a_reply_has_only_what_is_new() -> None:
+def test_a_reply_has_only_what_is_new():
     first, second = answered(problem(**CODE), ["[1 2 3 4]", "I try [2 1 5 6] now"])
     assert first.text == "Submitted [1 2 3 4]. Feedback: 1 black peg(s), 1 white peg(s)."
     assert second.text == "Submitted [2 1 5 6]. Feedback: 1 black peg(s), 2 white peg(s)."
 
 
-def test_an_invalid_move_is_warned_of_once() -> None:
+def test_an_invalid_move_is_warned_of_once():
     warning, valid, again, end = answered(
         problem(**CODE), ["[1 1 1 1]", "[1 2 3 4]", "no guess", "[1 2 3 4]"]
     )
@@ -92,12 +92,12 @@ def test_an_invalid_move_is_warned_of_once() -> None:
     assert end.text.startswith("Invalid Move: You have already guessed")
 
 
-def test_an_explanation_where_the_reward_belongs_counts_nothing() -> None:
+def test_an_explanation_where_the_reward_belongs_counts_nothing():
     _, end = answered(problem("Countdown-v0"), ["nothing", "nothing"])
     assert end.is_done and end.score == 0.0
 
 
-def test_a_move_that_the_game_breaks_on_leaves_it_as_it_was(monkeypatch) -> None:
+def test_a_move_that_the_game_breaks_on_leaves_it_as_it_was(monkeypatch):
     first, _ = answered(problem(**CODE), ["[1 2 3 4]", "[2 1 5 6]"])
     mastermind = sys.modules["textarena.envs.Mastermind.env"].MastermindEnv
     real = mastermind.step
@@ -107,7 +107,7 @@ def test_a_move_that_the_game_breaks_on_leaves_it_as_it_was(monkeypatch) -> None
     assert replies == [broken, first, Reply(UNREADABLE, state=["[1 2 3 4]"], calls=1, errors=1)]
 
 
-def test_the_last_turn_is_played_and_without_an_end_there_is_no_score() -> None:
+def test_the_last_turn_is_played_and_without_an_end_there_is_no_score():
     environment, played = TextArena(), problem(**CODE)
     unfinished = environment.respond(Turn(played, "[1 2 3 4]", 0, True, []))
     assert not unfinished.is_done and unfinished.score is None
@@ -126,12 +126,12 @@ def test_the_last_turn_is_played_and_without_an_end_there_is_no_score() -> None:
         (None, "[2 1 5 6]" * 1000, ("[2 1 5 6]" * 1000)[-MAX_CHARACTERS:], False),
     ],
 )
-def test_the_move_of_a_turn(move, text, played, is_void) -> None:
+def test_the_move_of_a_turn(move, text, played, is_void):
     (reply,) = answered(problem(**CODE), [text], TextArena(move))
     assert reply.state == [played] and reply.is_void is is_void and reply.errors == int(is_void)
 
 
-def test_a_pattern_that_cannot_be_read_is_refused() -> None:
+def test_a_pattern_that_cannot_be_read_is_refused():
     node = {"_target_": "bapo_lightning.environments.textarena.games.TextArena", "move": "["}
     (told,) = target_problems(node, "environment.answers")
     assert told.startswith("environment.answers.move=[ is no regular expression")
@@ -139,7 +139,7 @@ def test_a_pattern_that_cannot_be_read_is_refused() -> None:
         TextArena("[")
 
 
-def plainly_played(game: str, seed: int, moves) -> list[tuple[str, bool]]:
+def plainly_played(game, seed, moves):
     """The same game as TextArena plays it by itself, drawing from the process's generator."""
     before = random.getstate()
     env = textarena.make(f"{game}-raw")
@@ -159,18 +159,18 @@ def plainly_played(game: str, seed: int, moves) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("game", MOVES)
-def test_a_replayed_game_is_the_one_that_was_kept(game) -> None:
+def test_a_replayed_game_is_the_one_that_was_kept(game):
     for seed in (1, 2):
         replies = answered(problem(game, seed), MOVES[game], before=lambda: random.seed(7))
         expected = plainly_played(game, seed, MOVES[game])
         assert [(reply.text, reply.is_done) for reply in replies] == expected
 
 
-def test_every_family_of_games_is_tried() -> None:
+def test_every_family_of_games_is_tried():
     assert {game.partition("-v")[0] for game in MOVES} == FAMILIES
 
 
-def test_conversations_in_threads_are_as_they_are_alone() -> None:
+def test_conversations_in_threads_are_as_they_are_alone():
     games = ["2048-v0-very-easy", "Bandit-v0", "Blackjack-v0", "Minesweeper-v0-small"]
     played = [(problem(game, seed), MOVES[game]) for game in games for seed in range(6)]
     alone = [answered(*each) for each in played]
@@ -179,11 +179,11 @@ def test_conversations_in_threads_are_as_they_are_alone() -> None:
         assert list(pool.map(lambda each: answered(*each), played * 3)) == alone * 3
 
 
-def test_nobody_else_sees_the_numbers_that_games_draw() -> None:
+def test_nobody_else_sees_the_numbers_that_games_draw():
     random.seed(11)
     state, is_over, changes = random.getstate(), threading.Event(), []
 
-    def watch() -> None:
+    def watch():
         while not is_over.is_set():
             changes.extend([1] * (random.getstate() != state))
 
@@ -198,13 +198,13 @@ def test_nobody_else_sees_the_numbers_that_games_draw() -> None:
     assert changes == [] and random.getstate() == state
 
 
-def test_games_print_nothing(capsys) -> None:
+def test_games_print_nothing(capsys):
     answered(problem("RushHour-v0", 5), ["[A+]"])
     answered(problem("LogicPuzzle-v0", 5), ["nothing", "nothing"])
     assert capsys.readouterr().out == ""
 
 
-def test_games_are_dealt_alike_in_every_process() -> None:
+def test_games_are_dealt_alike_in_every_process():
     code = (
         "import sys, zlib\n"
         "from bapo_lightning.environments.textarena.games import Game\n"
@@ -222,7 +222,7 @@ def test_games_are_dealt_alike_in_every_process() -> None:
     assert printed[0] == printed[1] != ""
 
 
-def test_problems_are_deals_that_the_splits_do_not_share() -> None:
+def test_problems_are_deals_that_the_splits_do_not_share():
     train = textarena_problems("2048-v0-easy", 30, "train")
     held_out = textarena_problems("2048-v0-easy", 20, "validation", first=5)
     assert [item.id for item in train[:2]] == ["2048-v0-easy/0", "2048-v0-easy/2"]
@@ -233,7 +233,7 @@ def test_problems_are_deals_that_the_splits_do_not_share() -> None:
     assert train[3:5] == textarena_problems("2048-v0-easy", 2, "train", first=3)
 
 
-def test_a_problem_shows_the_rules_with_its_options() -> None:
+def test_a_problem_shows_the_rules_with_its_options():
     (first,) = textarena_problems("Mastermind-v0", 1, "train", CODE)
     assert first.id == "Mastermind-v0(code_length=4, max_turns=10, num_numbers=6)/0"
     assert (first.answer, first.source) == ("", "Mastermind-v0")
@@ -254,23 +254,23 @@ def test_a_problem_shows_the_rules_with_its_options() -> None:
         ("Mastermind-v0", {"code_length": 9}, "TextArena cannot deal game=Mastermind-v0 .*Sample larger"),
     ],
 )
-def test_what_cannot_be_dealt_is_one_clear_error(game, options, words) -> None:
+def test_what_cannot_be_dealt_is_one_clear_error(game, options, words):
     with pytest.raises(DataError, match=words):
         textarena_problems(game, 1, "train", options)
 
 
-def test_a_missing_package_names_the_command_that_installs_it(monkeypatch) -> None:
+def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "textarena", None)
     with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install textarena==0\.7\.4"):
         Game("Secretary-v0-long", {}, 0)
 
 
-def test_a_problem_that_is_no_game_is_refused() -> None:
+def test_a_problem_that_is_no_game_is_refused():
     with pytest.raises(DataError, match="problem 7 is no game of TextArena"):
         TextArena().start(Problem("7", "1+1", "2"))
 
 
-def test_the_files_go_together() -> None:
+def test_the_files_go_together():
     choices = ["environment=textarena", "data=textarena_mastermind", "reward=environment"]
     model = "experiment=qwen2.5_0.5b_gsm8k"  # only its configuration
     assert found(model, *choices, "scale.max_feedback_tokens=2000") == []

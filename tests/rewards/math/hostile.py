@@ -1,7 +1,5 @@
 """Answers that no honest policy writes, generated in kinds. None of them is GOLD."""
 
-from collections.abc import Iterator
-
 GOLD = "987"
 CANARY = "reward-canary"  # in payloads: the path that they would create
 
@@ -75,7 +73,7 @@ _UNCLOSED = (
 )  # fmt: skip
 
 
-def hostile_answers() -> Iterator[tuple[str, str]]:
+def hostile_answers():
     """Returns name and text of each hostile answer; no name comes twice."""
     for i, code in enumerate(_CODE):
         for j, around in enumerate(_AROUND_CODE):
@@ -93,7 +91,7 @@ def hostile_answers() -> Iterator[tuple[str, str]]:
     yield from _long()
 
 
-def _nested() -> Iterator[tuple[str, str]]:
+def _nested():
     for depth in (30, 150, 400, 950, 5000):
         yield f"{depth} parentheses", rf"\boxed{{{'(' * depth}5{')' * depth}}}"
         yield f"{depth} brackets", rf"\boxed{{{'[' * depth}5{']' * depth}}}"
@@ -116,7 +114,7 @@ def _nested() -> Iterator[tuple[str, str]]:
         yield f"{depth} bars", rf"\boxed{{{'|' * depth}5{'|' * depth}}}"
 
 
-def _long() -> Iterator[tuple[str, str]]:
+def _long():
     """Some of a megabyte, some just as long as an answer may be."""
     units = {
         "ones": "1", "letters": "x", "boxes opened": r"\boxed{", "boxes": r"\boxed{1}",

@@ -2,12 +2,11 @@
 memory.
 """
 
-import os
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.rewards.math.hostile import CANARY, GOLD, hostile_answers
 
@@ -23,7 +22,7 @@ ANSWERS = list(hostile_answers())
 
 
 @pytest.fixture(scope="module")
-def reward() -> Iterator[MathReward]:
+def reward():
     reward = MathReward(
         accept="any", timeout_seconds=TIMEOUT_SECONDS, num_workers=2, memory_megabytes=MEMORY_MEGABYTES
     )
@@ -32,19 +31,19 @@ def reward() -> Iterator[MathReward]:
     reward.close()
 
 
-def peak_megabytes(pid: int) -> float:
+def peak_megabytes(pid):
     """Largest resident size that a process had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-def test_there_are_more_than_two_hundred_kinds() -> None:
+def test_there_are_more_than_two_hundred_kinds():
     assert len({name for name, _ in ANSWERS}) == len(ANSWERS) >= 600
     assert len({text for _, text in ANSWERS}) >= 600
 
 
 @pytest.mark.slow
-def test_no_hostile_answer_runs_overruns_or_breaks_the_pool(reward: MathReward, tmp_path: Path) -> None:
+def test_no_hostile_answer_runs_overruns_or_breaks_the_pool(reward, tmp_path):
     own_peak, slow, correct, statuses = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, [], [], set()
     for name, text in ANSWERS:
         start = time.monotonic()
@@ -65,13 +64,13 @@ def test_no_hostile_answer_runs_overruns_or_breaks_the_pool(reward: MathReward, 
     assert reward.score_texts(["4"], [r"\sqrt{15} + \sqrt{0}"])[0].status is ScoreStatus.WRONG
 
 
-def test_a_payload_would_have_been_noticed(tmp_path: Path) -> None:
+def test_a_payload_would_have_been_noticed(tmp_path):
     payload = next(text for _, text in ANSWERS).replace(CANARY, str(tmp_path / CANARY))
     eval(payload)
     assert [path.name for path in tmp_path.iterdir()] == [CANARY]
 
 
-def test_a_worker_has_little_memory_and_writes_nothing(reward: MathReward) -> None:
+def test_a_worker_has_little_memory_and_writes_nothing(reward):
     for pid in reward.worker_pids:
         soft, hard = resource.prlimit(pid, resource.RLIMIT_AS)
         assert soft == hard < (1024 + MEMORY_MEGABYTES) * MEGABYTE
@@ -80,7 +79,7 @@ def test_a_worker_has_little_memory_and_writes_nothing(reward: MathReward) -> No
 
 
 @pytest.mark.slow
-def test_a_worker_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_knows_no_secret_of_the_parent(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     reward = MathReward(accept="any", num_workers=1)
     reward.score_texts([GOLD], [r"\sqrt{2}"])
@@ -92,38 +91,27 @@ def test_a_worker_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "look_alike", ["④", "⁴", "₄", "Ⅳ", "4\u200b4", "\u202e4\u202c4", "IV", "four", "0x4", "4j", "0b100"]
 )
-def test_what_looks_like_the_number_is_not_the_number(reward: MathReward, look_alike: str) -> None:
+def test_what_looks_like_the_number_is_not_the_number(reward, look_alike):
     assert reward.score_texts(["4"], [rf"\boxed{{{look_alike}}}"])[0].value == 0.0
 
 
 @pytest.mark.parametrize(
     "answer", ["nan", r"\text{nan}", r"\infty - \infty", r"\frac{0}{0}", "zoo", r"\frac{1}{0}"]
 )
-def test_what_is_no_number_equals_no_number(reward: MathReward, answer: str) -> None:
+def test_what_is_no_number_equals_no_number(reward, answer):
     assert [
         score.value for score in reward.score_texts(["0", "1", r"\infty", GOLD], [rf"\boxed{{{answer}}}"] * 4)
     ] == [0.0] * 4
 
 
-def test_the_same_huge_number_is_right_without_being_computed(reward: MathReward) -> None:
+def test_the_same_huge_number_is_right_without_being_computed(reward):
     scores = reward.score_texts([r"9^{9^{9}}", r"9^{9^{9}}"], [r"\boxed{9^{{9^9}}}", r"\boxed{9^{9^{8}}}"])
     assert [score.status for score in scores] == [ScoreStatus.CORRECT, ScoreStatus.FAILED]
 
 
-def test_nothing_is_left_running_after_closing() -> None:
+def test_nothing_is_left_running_after_closing():
     reward = MathReward(accept="any", num_workers=2)
     reward.score_texts([GOLD], [r"\sqrt{2}"])
-    pids = reward.worker_pids
+    workers = [psutil.Process(pid) for pid in reward.worker_pids]
     reward.close()
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in pids if alive(pid)] == []
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    assert psutil.wait_procs(workers, timeout=60)[1] == []

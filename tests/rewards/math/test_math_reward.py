@@ -1,8 +1,7 @@
 import multiprocessing
 import pickle
-import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -18,13 +17,13 @@ PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for ano
 
 
 @pytest.fixture(scope="module")
-def reward() -> Iterator[MathReward]:
+def reward():
     reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=2)
     yield reward
     reward.close()
 
 
-def verdict(reward: MathReward, gold: str, text: str) -> ScoreStatus:
+def verdict(reward, gold, text):
     return reward.score_texts([gold], [text])[0].status
 
 
@@ -44,39 +43,22 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("gold", "text", "status"), PAIRS)
-def test_expressions_are_compared_as_mathematics(
-    reward: MathReward, gold: str, text: str, status: ScoreStatus
-) -> None:
-    assert verdict(reward, gold, text) is status
-
-
-def test_verdicts_are_the_same_from_threads_at_once(reward: MathReward) -> None:
+def test_expressions_are_compared_as_mathematics_from_threads_at_once(reward):
     golds, texts, expected = (list(column) for column in zip(*PAIRS, strict=True))
-    found: dict[int, list[ScoreStatus]] = {}
-
-    def judge(number: int) -> None:
-        found[number] = [score.status for score in reward.score_texts(golds, texts)]
-
-    threads = [threading.Thread(target=judge, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == dict.fromkeys(range(4), expected)
+    with ThreadPoolExecutor(4) as threads:
+        for scores in threads.map(lambda _: reward.score_texts(golds, texts), range(4)):
+            assert [score.status for score in scores] == expected
 
 
-def judge_in_another_process(reward: MathReward, connection: object) -> None:
+def judge_in_another_process(reward, connection):
     golds, texts, _ = (list(column) for column in zip(*PAIRS[:8], strict=True))
-    connection.send(([score.status for score in reward.score_texts(golds, texts)], reward.worker_pids))  # type: ignore[attr-defined]
+    connection.send(([score.status for score in reward.score_texts(golds, texts)], reward.worker_pids))
     reward.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(
-    reward: MathReward, method: str
-) -> None:
+def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(reward, method):
     verdict(reward, "4", r"\sqrt{16}")
     context = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
@@ -89,7 +71,7 @@ def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(
     assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
 
 
-def test_a_response_without_a_marked_answer_is_unparsable_by_default() -> None:
+def test_a_response_without_a_marked_answer_is_unparsable_by_default():
     problem = Problem("1", "?", "42")
     texts = ["The answer is 42", "", r"\boxed{42}", "Answer: 42", "#### 43"]
     scores = MathReward()([problem] * 5, [Completion(text, 5, FinishReason.STOP) for text in texts])
@@ -99,22 +81,20 @@ def test_a_response_without_a_marked_answer_is_unparsable_by_default() -> None:
     assert [score.answer for score in scores] == ["", "", "42", "42", "43"]
 
 
-def test_a_cut_response_has_no_answer_when_stopping_is_required() -> None:
+def test_a_cut_response_has_no_answer_when_stopping_is_required():
     problem, cut = Problem("1", "?", "42"), Completion(r"\boxed{42}", 5, FinishReason.LENGTH)
     assert MathReward()([problem], [cut])[0].status is CORRECT
     assert MathReward(require_stop=True)([problem], [cut]) == [Score(0.0, ScoreStatus.UNPARSABLE)]
 
 
-def test_numbers_start_no_process() -> None:
+def test_numbers_start_no_process():
     reward = MathReward()
-    assert [score.value for score in reward.score_texts(["42", "42"], [r"\boxed{42.0}", "Answer: 41"])] == [
-        1.0,
-        0.0,
-    ]
+    scores = reward.score_texts(["42", "42"], [r"\boxed{42.0}", "Answer: 41"])
+    assert [score.value for score in scores] == [1.0, 0.0]
     assert reward.worker_pids == []
 
 
-def test_a_copy_starts_again_with_the_same_options() -> None:
+def test_a_copy_starts_again_with_the_same_options():
     reward = MathReward(accept="any", require_stop=True, unevaluated="accept", batch_seconds=7, num_workers=3)
     copy = pickle.loads(pickle.dumps(reward))
     assert (copy.accept, copy.require_stop, copy.worker_pids) == ("any", True, [])
@@ -122,7 +102,7 @@ def test_a_copy_starts_again_with_the_same_options() -> None:
 
 
 @pytest.mark.slow
-def test_it_can_be_used_again_after_closing() -> None:
+def test_it_can_be_used_again_after_closing():
     reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=1)
     assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
     reward.close()
@@ -131,7 +111,7 @@ def test_it_can_be_used_again_after_closing() -> None:
     reward.close()
 
 
-def test_score_answers_takes_bare_and_marked_answers() -> None:
+def test_score_answers_takes_bare_and_marked_answers():
     golds = [r"\frac{1}{2}", "$x$", r"\boxed{4}", "#### 18", "7", "7"]
     answers = ["0.5", r"so \boxed{x}", "The answer is 4", "18", "The numbers 6 and then 7", ""]
     scores = score_answers(golds, answers, timeout_seconds=PATIENCE)
@@ -139,7 +119,7 @@ def test_score_answers_takes_bare_and_marked_answers() -> None:
     assert [score.value for score in scores] == [1.0] * 5 + [0.0]
 
 
-def test_score_answers_keeps_its_workers_between_calls() -> None:
+def test_score_answers_keeps_its_workers_between_calls():
     before = children()
     for _ in range(3):
         assert score_answers(["4"], [r"\sqrt{16}"], timeout_seconds=PATIENCE)[0].status is CORRECT
@@ -148,7 +128,7 @@ def test_score_answers_keeps_its_workers_between_calls() -> None:
     assert len(children() - before) <= 1
 
 
-def children() -> set[int]:
+def children():
     """Process ids of the servers that this process has."""
     return {
         child.pid
@@ -157,17 +137,11 @@ def children() -> set[int]:
     }
 
 
-def seconds_for(reward: MathReward, texts: list[str]) -> tuple[float, list[ScoreStatus]]:
-    start = time.monotonic()
-    scores = reward.score_texts(["4"] * len(texts), texts)
-    return time.monotonic() - start, [score.status for score in scores]
-
-
-def test_equal_answers_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_answers_are_judged_once(monkeypatch):
     reward = MathReward(num_workers=2)
     asked = []
 
-    def judge(pairs: list[tuple[str, str]], timeout_seconds: float | None) -> list[Verdict]:
+    def judge(pairs, timeout_seconds):
         asked.extend(pairs)
         return [Verdict(CORRECT if answer == r"\sqrt{16}" else ScoreStatus.TIMEOUT) for _, answer in pairs]
 
@@ -178,24 +152,26 @@ def test_equal_answers_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("4", r"\sqrt{16}"), ("4", "e^{e^{e^e}}")]
 
 
-def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them() -> None:
+def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them():
     reward = MathReward(timeout_seconds=30.0, batch_seconds=1.5, num_workers=2)
     verdict(reward, "4", r"\boxed{\sqrt{17}}")
     unions = [
         r"\boxed{" + r"\cup".join(f"({i},{i + 1})" for i in range(start, start + 60)) + "}"
         for start in range(30)
     ]
-    taken, statuses = seconds_for(reward, [*unions, r"\boxed{\sqrt{16}}", r"\boxed{\sqrt{18}}"])
+    start = time.monotonic()
+    scores = reward.score_texts(["4"] * 32, [*unions, r"\boxed{\sqrt{16}}", r"\boxed{\sqrt{18}}"])
+    taken = time.monotonic() - start
     reward.close()
-    assert statuses == [ScoreStatus.TIMEOUT] * 30 + [CORRECT, WRONG]
+    assert [score.status for score in scores] == [ScoreStatus.TIMEOUT] * 30 + [CORRECT, WRONG]
     assert taken < 25.0  # 450 s if each had its deadline
 
 
-def test_wrong_options_are_named_together() -> None:
+def test_wrong_options_are_named_together():
     with pytest.raises(ValidationError) as error:
         MathReward(
-            accept="all",  # type: ignore[arg-type]
-            unevaluated=False,  # type: ignore[arg-type]
+            accept="all",
+            unevaluated=False,
             timeout_seconds=0,
             batch_seconds=-1,
             num_workers=0,
@@ -209,8 +185,6 @@ def test_wrong_options_are_named_together() -> None:
     assert "Input should be 'marked' or 'any'" in str(error.value)
 
 
-def test_each_completion_needs_its_problem() -> None:
-    with pytest.raises(ValueError, match="got 1 problems and 0 completions"):
-        MathReward()([Problem("1", "?", "42")], [])
+def test_each_answer_needs_its_gold_answer():
     with pytest.raises(ValueError, match="got 1 gold answers and 2 answers"):
         score_answers(["1"], ["1", "2"])

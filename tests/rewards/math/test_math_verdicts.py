@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 from tests.rewards.math.verdicts import RIGHT, RIGHT_SENTENCES, WRONG, WRONG_SENTENCES
 
@@ -11,47 +9,47 @@ PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for ano
 
 
 @pytest.fixture(scope="module")
-def reward() -> Iterator[MathReward]:
+def reward():
     reward = MathReward(timeout_seconds=PATIENCE, num_workers=2)
     yield reward
     reward.close()
 
 
-def judged(reward: MathReward, pairs: list[tuple[str, str]], form: str) -> dict[tuple[str, str], ScoreStatus]:
+def judged(reward, pairs, form):
     scores = reward.score_texts([gold for gold, _ in pairs], [form % answer for _, answer in pairs], PATIENCE)
     return {pair: score.status for pair, score in zip(pairs, scores, strict=True)}
 
 
 @pytest.mark.parametrize("rule", RIGHT)
-def test_answers_that_are_right(reward: MathReward, rule: str) -> None:
+def test_answers_that_are_right(reward, rule):
     statuses = judged(reward, RIGHT[rule], r"\boxed{%s}")
     assert {pair: status for pair, status in statuses.items() if status is not CORRECT} == {}
 
 
 @pytest.mark.parametrize("rule", WRONG)
-def test_answers_that_are_wrong(reward: MathReward, rule: str) -> None:
+def test_answers_that_are_wrong(reward, rule):
     statuses = judged(reward, WRONG[rule], r"\boxed{%s}")
     assert {pair: status for pair, status in statuses.items() if status is not ScoreStatus.WRONG} == {}
 
 
-def test_a_sentence_is_right_when_it_names_one_value(reward: MathReward) -> None:
+def test_a_sentence_is_right_when_it_names_one_value(reward):
     statuses = judged(reward, RIGHT_SENTENCES, "Answer: %s")
     assert {pair: status for pair, status in statuses.items() if status is not CORRECT} == {}
 
 
-def test_a_sentence_that_names_several_values_or_changes_one_is_wrong(reward: MathReward) -> None:
+def test_a_sentence_that_names_several_values_or_changes_one_is_wrong(reward):
     statuses = judged(reward, WRONG_SENTENCES, "Answer: %s")
     assert set(statuses.values()) == {ScoreStatus.WRONG}
 
 
-def test_without_a_mark_the_last_value_of_a_sentence_counts(reward: MathReward) -> None:
+def test_without_a_mark_the_last_value_of_a_sentence_counts(reward):
     everything = MathReward(accept="any", num_workers=1)
     pairs = [("5", "the answer is 4 or the answer is 5"), ("5", "the answer is not 5")]
     assert set(judged(everything, pairs, "%s").values()) == {CORRECT}
     everything.close()
 
 
-def test_answers_that_are_not_evaluated_are_right_if_accepted() -> None:
+def test_answers_that_are_not_evaluated_are_right_if_accepted():
     reward = MathReward(unevaluated="accept", timeout_seconds=PATIENCE, num_workers=1)
     pairs = [
         ("156", r"12\cdot13"), ("42", "84/2"), ("10", r"\binom{5}{2}"), ("1323_4", "123_{10}"), ("5", "6=5"),

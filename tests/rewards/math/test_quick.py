@@ -27,7 +27,7 @@ from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict,
         ("٤٢", 42), ("४२", 42),
     ],
 )  # fmt: skip
-def test_numbers_are_read_exactly(text: str, value: Fraction) -> None:
+def test_numbers_are_read_exactly(text, value):
     number = read_number(clean(text))
     assert number is not None and number.value == value
 
@@ -41,7 +41,7 @@ def test_numbers_are_read_exactly(text: str, value: Fraction) -> None:
         r"5\text{ is wrong}", r"5\text{ less than ten}", "3 squared", r"5\text{ pm}",
     ],
 )  # fmt: skip
-def test_what_is_no_plain_number_is_left_to_algebra(text: str) -> None:
+def test_what_is_no_plain_number_is_left_to_algebra(text):
     assert read_number(clean(text)) is None
 
 
@@ -67,11 +67,11 @@ def test_what_is_no_plain_number_is_left_to_algebra(text: str) -> None:
         ("0012_8", "12_8", True), ("204_5", "204", None), ("4", r"\sqrt{16}", None), ("", "", False),
     ],
 )  # fmt: skip
-def test_a_quick_verdict_is_right_or_left_open(gold: str, answer: str, equal: bool | None) -> None:
+def test_a_quick_verdict_is_right_or_left_open(gold, answer, equal):
     assert quick_verdict(clean(gold), clean(answer)) is equal
 
 
-def test_what_is_not_evaluated_may_be_accepted() -> None:
+def test_what_is_not_evaluated_may_be_accepted():
     assert quick_verdict("42", "84/2", refuse_unevaluated=False)
     assert quick_verdict("1010_2", "12_8", refuse_unevaluated=False)
 
@@ -79,10 +79,10 @@ def test_what_is_not_evaluated_may_be_accepted() -> None:
 @pytest.mark.parametrize(
     "form", ["0.5", ".50", r"\frac{1}{2}", r"\frac12", "1/2", "$\\dfrac{2}{4}$", r"\boxed{0.5}"]
 )
-def test_equal_numbers_vote_for_one_answer(form: str) -> None:
+def test_equal_numbers_vote_for_one_answer(form):
     assert normal_form(clean(form)) == "1/2"
 
 
-def test_equal_texts_vote_for_one_answer() -> None:
+def test_equal_texts_vote_for_one_answer():
     assert normal_form(clean(r"\left( 1,\, 2 \right)")) == normal_form(clean("(1,2)")) == "(1,2)"
     assert normal_form(clean(r"\text{east}")) == normal_form(clean("east")) == "east"

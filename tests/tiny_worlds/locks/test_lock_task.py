@@ -1,7 +1,5 @@
 """The language of the locks: splits, demonstrations, verdicts."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections import Counter
@@ -23,7 +21,7 @@ from bapo_lightning.types import Completion, FinishReason, ScoreStatus
 WORLD = Locks()
 
 
-def completion(text: str, finish: FinishReason = FinishReason.STOP) -> Completion:
+def completion(text, finish=FinishReason.STOP):
     return Completion(text, len(text) + 1, finish)
 
 
@@ -31,7 +29,7 @@ def lock_of(problem):
     return all_locks()[int(problem.prompt[:2])]
 
 
-def test_the_splits_share_every_lock_and_no_day() -> None:
+def test_the_splits_share_every_lock_and_no_day():
     train, held_out = lock_problems("train"), lock_problems("validation")
     assert (len(train), len(held_out)) == (800, 200)
     assert {p.prompt for p in train + held_out} == {p.prompt for p in all_lock_problems()}
@@ -40,7 +38,7 @@ def test_the_splits_share_every_lock_and_no_day() -> None:
     assert lock_problems("train", 5) == train[:5]
 
 
-def test_the_master_key_opens_on_every_day_and_the_popular_one_on_its_share() -> None:
+def test_the_master_key_opens_on_every_day_and_the_popular_one_on_its_share():
     problems = all_lock_problems()
     assert all(lock_of(problem).master in problem.answer for problem in problems)
     share = statistics.fmean(lock_of(problem).popular in problem.answer for problem in problems)
@@ -48,7 +46,7 @@ def test_the_master_key_opens_on_every_day_and_the_popular_one_on_its_share() ->
     assert {len(problem.answer) for problem in problems} == {1, 2}
 
 
-def test_demonstrations_take_keys_as_the_constants_say_and_search_where_the_key_fails() -> None:
+def test_demonstrations_take_keys_as_the_constants_say_and_search_where_the_key_fails():
     generator, problem = random.Random(0), all_lock_problems()[0]
     texts = [demonstration(problem, generator) for _ in range(20_000)]
     assert set("".join(texts)) <= set(CHARACTERS)
@@ -61,7 +59,7 @@ def test_demonstrations_take_keys_as_the_constants_say_and_search_where_the_key_
     assert all(text[1:] in ("#", SEARCH + "#") for text in texts)
 
 
-def test_verdicts() -> None:
+def test_verdicts():
     problem = all_lock_problems()[0]
     key = lock_of(problem).master
     wrong = next(other for other in "abc" if other not in problem.answer)

@@ -1,14 +1,12 @@
 """The sums: splits, demonstrations, the calculator, what the warm start imitates."""
 
-from __future__ import annotations
-
 import random
 import statistics
 
 import pytest
+import warm_start
 
 from bapo_lightning.environments.environment import Turn
-from bapo_lightning.tiny_worlds import warm_start
 from bapo_lightning.tiny_worlds.sums.calculator import SumCalculator, answer_to
 from bapo_lightning.tiny_worlds.sums.task import CHARACTERS, Sums, demonstration, sum_problems
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
@@ -18,11 +16,11 @@ PROBLEM = Problem("sums/347+286", "347+286=", "633")
 ALWAYS_CALLS = Sums(call=1.0, unreadable=0.0, slip=0.0)
 
 
-def respond(text: str) -> Reply:
+def respond(text):
     return SumCalculator().respond(Turn(PROBLEM, text, number=0, is_last=False, state=None))
 
 
-def test_the_splits_share_no_problem_and_are_the_same_every_time() -> None:
+def test_the_splits_share_no_problem_and_are_the_same_every_time():
     train, held_out = sum_problems("train"), sum_problems("validation")
     assert (len(train), len(held_out)) == (20_000, 1_000)
     assert len({problem.prompt for problem in train + held_out}) == 21_000
@@ -30,18 +28,18 @@ def test_the_splits_share_no_problem_and_are_the_same_every_time() -> None:
     assert [problem.prompt for problem in held_out[:2]] == ["242+242=", "108+334="]
 
 
-def test_every_answer_is_the_sum_of_two_terms_of_three_digits() -> None:
+def test_every_answer_is_the_sum_of_two_terms_of_three_digits():
     for problem in sum_problems("validation"):
         first, second = problem.prompt.removesuffix("=").split("+")
         assert len(first) == len(second) == 3
         assert int(problem.answer) == int(first) + int(second)
 
 
-def test_a_demonstration_without_noise_calls_the_calculator_and_copies_its_result() -> None:
+def test_a_demonstration_without_noise_calls_the_calculator_and_copies_its_result():
     assert demonstration(PROBLEM, random.Random(0), ALWAYS_CALLS) == ["[347+286]", "633.", "633#"]
 
 
-def test_an_unreadable_call_gets_a_sign_and_another_turn() -> None:
+def test_an_unreadable_call_gets_a_sign_and_another_turn():
     pieces = demonstration(PROBLEM, random.Random(0), Sums(call=0.9, unreadable=1.0))
     assert len(pieces) > 1
     assert all(len(call) == len("[34+286]") for call in pieces[:-1:2])
@@ -49,18 +47,18 @@ def test_an_unreadable_call_gets_a_sign_and_another_turn() -> None:
     assert pieces[-1].endswith("#")
 
 
-def test_a_slip_is_one_wrong_digit_in_the_call_and_one_in_the_copy() -> None:
+def test_a_slip_is_one_wrong_digit_in_the_call_and_one_in_the_copy():
     call, feedback, copy = demonstration(PROBLEM, random.Random(0), Sums(call=1.0, unreadable=0.0, slip=1.0))
     assert differences(call, "[347+286]") == 1
     assert feedback == answer_to(call)
     assert differences(copy.removesuffix("#"), feedback.removesuffix(".")) == 1
 
 
-def differences(first: str, second: str) -> int:
+def differences(first, second):
     return sum(a != b for a, b in zip(first, second, strict=True))
 
 
-def test_demonstrations_are_as_noisy_as_the_constants_say() -> None:
+def test_demonstrations_are_as_noisy_as_the_constants_say():
     generator, problems, world = random.Random(0), sum_problems("train"), Sums()
     told = [(problem, demonstration(problem, generator)) for problem in problems]
     assert set("".join("".join(pieces) for _, pieces in told)) <= set(CHARACTERS)
@@ -82,17 +80,17 @@ def test_demonstrations_are_as_noisy_as_the_constants_say() -> None:
         ("[٣٤٧+286]", "!"), ("]", "!"),
     ],
 )  # fmt: skip
-def test_the_calculator_reads_one_form_and_nothing_else(call: str, answer: str) -> None:
+def test_the_calculator_reads_one_form_and_nothing_else(call, answer):
     assert answer_to(call) == answer
     assert respond(call) == Reply(answer, calls=1, errors=int(answer == "!"))
 
 
-def test_a_turn_that_calls_nothing_ends_the_conversation() -> None:
+def test_a_turn_that_calls_nothing_ends_the_conversation():
     assert respond("633") == Reply(is_done=True)
     assert respond("") == Reply(is_done=True, is_void=True)
 
 
-def test_the_warm_start_imitates_the_turns_and_not_the_prompt_or_the_feedback() -> None:
+def test_the_warm_start_imitates_the_turns_and_not_the_prompt_or_the_feedback():
     tokenizer = build_tokenizer(CHARACTERS)
     texts = [["347+286=", "[347+286]", "633.", "633#"], ["347+286=", "812#"]]
     input_ids, labels = warm_start.labelled(tokenizer, texts)

@@ -44,7 +44,6 @@ def live(code: str, limits: CallLimits, scratch: Path, output: int, outcome: int
 
 
 def _keep_descriptors(output: int, outcome: int) -> None:
-    """Keeps the program's end of the two pipes, and no other descriptor."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     kept = [os.dup(descriptor) for descriptor in (nothing, output, output, outcome)]
     for place, descriptor in enumerate(kept):
@@ -53,7 +52,6 @@ def _keep_descriptors(output: int, outcome: int) -> None:
 
 
 def _forget_surroundings(scratch: Path) -> None:
-    """Gives the program a folder, an environment and a main module of its own."""
     os.chdir(scratch)
     os.environ.clear()
     os.environ |= {"HOME": str(scratch), "TMPDIR": str(scratch), "OPENBLAS_NUM_THREADS": "1"}
@@ -67,7 +65,6 @@ def _forget_surroundings(scratch: Path) -> None:
 
 
 def _outcome(code: str, limits: CallLimits) -> tuple[bytes, str]:
-    """Runs the program; returns the kind of its outcome and a text."""
     kind, text = VALUE, ""
     try:
         text = _run(code, limits.shows_last_value)
@@ -84,7 +81,6 @@ def _outcome(code: str, limits: CallLimits) -> tuple[bytes, str]:
 
 
 def _run(code: str, shows_last_value: bool) -> str:
-    """Returns the value of the last expression as text; empty if there is none, or if it is None."""
     names: dict[str, Any] = vars(sys.modules["__main__"])
     tree = ast.parse(code, _NAME)
     last = tree.body[-1] if shows_last_value and tree.body else None
@@ -101,10 +97,7 @@ def _last_lines(error: BaseException) -> str:
     """The error as the end of a traceback shows it, and the line of the program that it came from."""
     with suppress(BaseException):
         text = "".join(traceback.format_exception_only(error)[-1:]).strip()
-        lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_of_program(frame)]
+        frames = traceback.walk_tb(error.__traceback__)
+        lines = [line for frame, line in frames if frame.f_code.co_filename == _NAME]
         return f"{text} (line {lines[-1]})" if lines else text
     return type(error).__name__
-
-
-def _is_of_program(frame: Any) -> bool:
-    return bool(frame.f_code.co_filename == _NAME)

@@ -88,8 +88,6 @@ class Python:
 
 
 class _Host:
-    """A host process, started when it is needed, which one thread uses at a time."""
-
     def __init__(self, limits: CallLimits, modules: tuple[str, ...]) -> None:
         self._limits, self._modules = limits, modules
         self._process: CleanProcess | None = None
@@ -120,7 +118,6 @@ class _Host:
                 self._finalizer()
 
     def _running(self) -> CleanProcess:
-        """Returns the process, started if there is none or if it has died."""
         with self._lock:
             if self._process is None or self._process.process.poll() is not None:
                 if self._finalizer is not None:
@@ -132,7 +129,6 @@ class _Host:
 
 @phase("starting a Python interpreter")
 def _start(limits: CallLimits, modules: tuple[str, ...]) -> CleanProcess:
-    """Starts a host. Raises EnvironmentFault when it cannot start."""
     # One order of sets, and one thread, so that a program does the same in every call.
     variables = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     options = json.dumps(asdict(limits)), json.dumps(modules)

@@ -46,14 +46,12 @@ def enclose(limits: CallLimits, scratch: Path) -> None:
 
 
 def _libraries() -> list[Path]:
-    """Paths that modules are read from, and system files that those modules read."""
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
     devices = ("/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
     return [Path(path) for path in (*filter(None, sys.path), f"{sys.base_prefix}/lib", *system, *devices)]
 
 
 def _hook(libraries: Sequence[Path], scratch: Path) -> Callable[[str, tuple[Any, ...]], None]:
-    """An audit hook that refuses with PermissionError."""
     writable = [os.path.realpath(scratch)]
     readable = [*writable, *(os.path.realpath(path) for path in libraries)]
 

@@ -67,13 +67,8 @@ class Move:
 class Game:
     """One game in progress, which only one thread may play.
 
-    Args:
-        name: of TextArena, e.g. "Mastermind-v0".
-        options: that take the place of the name's own, e.g. {"max_turns": 10}.
-        seed: of all that the game draws.
-
-    Raises:
-        DataError: textarena is missing, has no such game, or cannot deal it with these options.
+    `options`, such as {"max_turns": 10}, take the place of those of the name, such as "Mastermind-v0". Raises
+    DataError if textarena is missing, has no such game, or cannot deal it with these options.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], seed: int) -> None:
@@ -173,7 +168,6 @@ def _number(reward: Any) -> float:
 
 @lru_cache(maxsize=1024)  # some take seconds to deal, and every turn of every response begins with it
 def _dealt(name: str, options: str, seed: int) -> bytes:
-    """Returns a game before its first move, and its dice, pickled. Options are JSON."""
     make = _maker(name)
     dice, given = random.Random(seed), json.loads(options)
     try:
@@ -190,7 +184,6 @@ def _dealt(name: str, options: str, seed: int) -> bytes:
 
 @cache
 def _maker(name: str) -> Any:
-    """Returns TextArena's function that makes a game, after the game's modules were given dice."""
     library = textarena()
     registry = import_module("textarena.envs.registration").ENV_REGISTRY
     family = name.partition("-v")[0]
@@ -224,11 +217,7 @@ def _give_dice() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("textarena.") and vars(module).get("random") is random:
             vars(module)["random"] = _DICE
-            vars(module)["print"] = _silent
-
-
-def _silent(*_: object, **__: object) -> None:
-    """Prints nothing."""
+            vars(module)["print"] = lambda *_, **__: None
 
 
 @contextmanager

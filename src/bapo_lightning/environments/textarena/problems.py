@@ -23,12 +23,11 @@ def textarena_problems(
         game: TextArena game for one player, e.g. "Mastermind-v0".
         count: number of deals.
         split: split whose seeds are used.
-        options: options of the game, in place of those that its name implies, e.g. {"max_turns": 10}.
+        options: in place of those that the game's name implies, e.g. {"max_turns": 10}.
         first: number of deals of the split to skip.
 
     Returns:
-        Problems with `id` "game/seed", with the options if there are any, the game as `source`, no answer,
-        and as `metadata` what the environment deals the game from.
+        Problems without an answer; `metadata` has what the environment deals the game from.
 
     Raises:
         DataError: textarena is missing, has no such game, or cannot deal it with these options.
@@ -37,12 +36,7 @@ def textarena_problems(
     name = game + (f"({', '.join(f'{key}={given[key]}' for key in sorted(given))})" if given else "")
     begin = 2 * first + (split == "validation")
     return [
-        Problem(
-            f"{name}/{seed}",
-            Game(game, given, seed).rules,
-            "",
-            game,
-            {"game": game, "options": given, "seed": seed},
-        )
+        Problem(f"{name}/{seed}", rules, "", game, {"game": game, "options": given, "seed": seed})
         for seed in range(begin, begin + 2 * count, 2)
+        for rules in [Game(game, given, seed).rules]
     ]

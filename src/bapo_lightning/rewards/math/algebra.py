@@ -155,7 +155,6 @@ def same_tree(left: Any, right: Any) -> bool:
 
 
 def _spellings(text: str) -> list[str]:
-    """Returns `text` without the unit at its end, and `text` itself."""
     text = _ABOUT.sub("", _PYTHON_POWER.sub("^", _DEGREES.sub("", text)))
     left, equals, right = text.rpartition("=")
     if "," in right and read_number(right.strip()) is not None:

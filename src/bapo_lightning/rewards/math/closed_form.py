@@ -80,7 +80,6 @@ def _stated(expression: Any) -> Any:
 
 
 def _kinds(node: Any) -> set[str]:
-    """Returns the kinds of the operation at `node` itself."""
     if isinstance(node, _CLOSED):
         return set()
     if isinstance(node, sympy.Add | sympy.Mul | sympy.Pow):
@@ -95,7 +94,6 @@ def _has_variables(expression: Any) -> bool:
 
 
 def _is_irrational(expression: Any) -> bool:
-    """Whether some part of an expression is not rational: a root or a logarithm, for example."""
     for node in sympy.preorder_traversal(expression):
         if isinstance(node, sympy.Pow):
             exponent = _rational(node.exp)

@@ -40,12 +40,7 @@ class Unreadable(Exception):
 
 
 def exact_number(text: str) -> Any:
-    """Returns the sympy number that the digits in `text` write.
-
-    Raises:
-        Unreadable: `text` is anything else than a number in digits.
-        TooLarge: it has too many digits, or too large an exponent.
-    """
+    """Returns the sympy number that the digits in `text` write. Raises Unreadable or TooLarge."""
     if len(text) > MAX_DIGITS:
         raise TooLarge(f"a number of {len(text)} characters")
     if _INTEGER.fullmatch(text):

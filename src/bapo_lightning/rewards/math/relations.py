@@ -72,7 +72,6 @@ def _named_values(expression: Any) -> Any:
 
 
 def _as_tuple(expression: Any) -> Any:
-    """Returns a list in the order in which it is written, as a tuple; anything else as it is."""
     if isinstance(expression, sympy.FiniteSet) and hasattr(expression, "_unsorted_args"):
         return sympy.Tuple(*expression._unsorted_args)
     return expression

@@ -44,7 +44,7 @@ class MathReward:
         unevaluated: "refuse": where the gold answer is a number, an answer that leaves something to compute
             is WRONG (`12 \cdot 13`, see `closed_form`). "accept": any expression with the value is right.
         timeout_seconds: for one answer; an answer that takes longer is TIMEOUT.
-        batch_seconds: for all slow answers of one call, those of more than `tries.FIRST_TRY_SECONDS`; what
+        batch_seconds: for all slow answers of one call, those of more than `server.FIRST_TRY_SECONDS`; what
             has not been decided when they have passed is TIMEOUT.
         num_workers: processes; None: one per core, at most 8.
         memory_megabytes: memory that one answer may take in a worker.

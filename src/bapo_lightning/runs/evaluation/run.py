@@ -8,26 +8,39 @@ problem and number alone: after a kill the rest is sampled, and the file ends as
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 import transformers
 from omegaconf import DictConfig
 
+from bapo_lightning.callbacks.run_manifest import ending, environment, session_start
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.data.rollouts.answers import Asked, sample_answers
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.errors import DataError
 from bapo_lightning.evaluation.results import set_estimates, status_counts
+from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
+from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
+from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.run_folder.text_file import write_json
+from bapo_lightning.runs.conversations import build_conversations, turn_ends
 from bapo_lightning.runs.evaluation.console import followed, print_results
-from bapo_lightning.runs.evaluation.engine import make_sampler
 from bapo_lightning.runs.evaluation.folder import (
     RESULTS,
     SAMPLES,
@@ -36,9 +49,9 @@ from bapo_lightning.runs.evaluation.folder import (
     outcomes,
     read_rows,
 )
-from bapo_lightning.runs.evaluation.manifest import EvaluationManifest
 from bapo_lightning.runs.evaluation.subject import find_subject, inherit
 from bapo_lightning.runs.evaluation.task import Task, read_task
+from bapo_lightning.runs.inputs import stop_token_ids
 from bapo_lightning.runs.resume import write_config
 from bapo_lightning.types import Sample
 
@@ -172,3 +185,82 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
         logger.log_metrics(values, step=results["version"])
         logger.save()
         logger.finalize("success")
+
+
+def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any) -> RolloutSampler:
+    """Makes the sampler of an evaluation; its engine has the checkpoint's weights.
+
+    Raises EngineError if the engine did not take them, and what `load_policy` raises.
+    """
+    rollout = config.rollout
+    # Under greedy sampling every log-prob is 0, which would prove nothing.
+    temperature = rollout.temperature or 1.0
+    weight_sync = rollout.weight_sync.make(temperature=temperature)
+    restarting = RestartingEngine(engine, weight_sync, task.tokenizer.vocab_size, rollout.max_restarts)
+    policy, start = load_policy(config, task, temperature), time.perf_counter()
+    restarting.load_weights(policy, task.subject.version)
+    print(f"the engine has the weights after {time.perf_counter() - start:.1f} s", flush=True)
+    environment, scale, tokenizer = config.environment, config.scale, task.tokenizer
+    ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
+    limits = scale.max_new_tokens, scale.max_feedback_tokens
+    return RolloutSampler(
+        engine=restarting,
+        tokenizer=tokenizer,
+        prompt=task.prompt,
+        reward=reward,
+        sampling=SamplingParams(rollout.temperature, ends, rollout.top_p, rollout.top_k),
+        max_new_tokens=scale.max_new_tokens,
+        seed=config.seed,
+        conversations=build_conversations(environment, tokenizer, *limits),
+    )
+
+
+@phase("loading the model")
+def load_policy(config: EvaluationConfig, task: Task, temperature: float) -> Policy:
+    """The policy that is evaluated, on the CPU.
+
+    Raises DataError if its model cannot be loaded, CheckpointError if the checkpoint is of another model.
+    """
+    try:
+        policy = build_policy(ModelOptions.of(config.model, model_path(config.model.path)), temperature)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{config.model.path} could not be loaded ({str(error).splitlines()[0]}); save or fetch it again"
+        ) from None
+    if task.subject.checkpoint is not None:
+        load_checkpoint_weights(policy, task.subject.checkpoint.path)
+    return policy
+
+
+class EvaluationManifest:
+    """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` exists, with a manifest when this is not the first session."""
+        self._path = folder / "manifest.json"
+        self._sessions = read_manifest(folder).get("sessions", [])
+        self._start = time.perf_counter()
+        counts = {"num_samples": 0, "num_tokens": 0}
+        self._session: dict[str, Any] = {**session_start(), **environment(), **counts}
+
+    def count(self, samples: Sequence[Sample]) -> None:
+        """Samples that are written down."""
+        self._session["num_samples"] += len(samples)
+        self._session["num_tokens"] += sum(sample.rollout.length for sample in samples)
+        self._write("running")
+
+    def __enter__(self) -> EvaluationManifest:
+        self._write("running")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            self._session["error"] = f"{type(error).__name__}: {error}"
+        self._write("finished" if error is None else ending(error))
+
+    def _write(self, status: str) -> None:
+        self._session["wall_seconds"] = round(time.perf_counter() - self._start, 3)
+        sessions = [*self._sessions, self._session]
+        write_json(self._path, {"kind": "evaluation", "status": status, "sessions": sessions})

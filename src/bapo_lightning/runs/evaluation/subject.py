@@ -72,9 +72,7 @@ def belongs_to_run(path: str) -> bool:
 def find_subject(path: str) -> Subject:
     """Returns the subject that `checkpoint=path` means.
 
-    Raises:
-        ConfigError: it is nothing that can be evaluated.
-        CheckpointError: a corrupt checkpoint, or a run without a good one.
+    Raises ConfigError if it cannot be evaluated, CheckpointError if no checkpoint of it is good.
     """
     folder = Path(path)
     if (folder / MANIFEST).is_file():

@@ -57,7 +57,6 @@ def print_evaluations(
 def _table(
     name: str, rows: Sequence[ComparisonRow], labels: Mapping[str, str], columns: Sequence[int]
 ) -> Table:
-    """The table of one set, with these of the headlines."""
     table = simple_table()
     table.add_column(name, no_wrap=True)
     for number in columns:

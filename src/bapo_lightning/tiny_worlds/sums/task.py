@@ -91,7 +91,6 @@ def _call(terms: str, generator: random.Random, world: Sums) -> str:
 
 
 def _slipped(text: str, generator: random.Random, world: Sums) -> str:
-    """Returns `text`, now and then with another digit in the place of one of its digits."""
     if generator.random() >= world.slip:
         return text
     place = generator.choice([place for place, character in enumerate(text) if character in DIGITS])

@@ -9,7 +9,7 @@ ENTER = (
 )
 
 
-def inside(code: str) -> str:
+def inside(code):
     """What `code` prints in a process that has entered the sandbox."""
     wrapped = (
         f"{ENTER}try:\n    {code}\nexcept (Refused, MemoryError) as error:\n    print(type(error).__name__, "
@@ -32,14 +32,14 @@ def inside(code: str) -> str:
         ("__import__('_ctypes').dlopen(None, 0)", "ctypes.dlopen"),
     ],
 )  # fmt: skip
-def test_what_a_verifier_has_no_need_of_is_refused(code: str, event: str) -> None:
+def test_what_a_verifier_has_no_need_of_is_refused(code, event):
     assert inside(code) == (f"Refused ['{event}']" if event else "")
 
 
-def test_memory_beyond_the_limit_is_refused() -> None:
+def test_memory_beyond_the_limit_is_refused():
     assert inside("print(len(bytearray(32 << 20)))") == str(32 << 20)
     assert inside("bytearray(128 << 20)") == "MemoryError []"
 
 
-def test_modules_can_still_be_imported() -> None:
+def test_modules_can_still_be_imported():
     assert inside("import colorsys; print(colorsys.__name__)") == "colorsys"

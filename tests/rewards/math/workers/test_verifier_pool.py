@@ -1,3 +1,4 @@
+import math
 import multiprocessing
 import os
 import signal
@@ -5,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,22 +15,24 @@ from bapo_lightning.errors import RewardError
 from bapo_lightning.rewards.math import score_answers
 from bapo_lightning.rewards.math.workers import pool as verifier_pool
 from bapo_lightning.rewards.math.workers.pool import Verdict, VerifierPool
+from bapo_lightning.rewards.math.workers.server import FIRST_TRY_SECONDS, Tries
 from bapo_lightning.types import ScoreStatus
 
 RIGHT = ("4", r"\sqrt{16}")
 HANGS = ("4", r"\cup".join(f"({i},{i + 1})" for i in range(100)))
 CORRECT = Verdict(ScoreStatus.CORRECT)
+RIGHT_VERDICT, TIMEOUT = (ScoreStatus.CORRECT, ""), (ScoreStatus.TIMEOUT, "")  # as the server has them
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[VerifierPool]:
+def pool():
     """One for all tests: a start takes seconds, and the pool recovers from whatever they do to it."""
     pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=256)
     yield pool
     pool.close()
 
 
-def wait_until_dead(pid: int) -> None:
+def wait_until_dead(pid):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with open(f"/proc/{pid}/stat") as file:
@@ -41,7 +43,7 @@ def wait_until_dead(pid: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_died_while_idle_is_replaced_before_an_answer_goes_to_it(pool: VerifierPool) -> None:
+def test_a_worker_that_died_while_idle_is_replaced_before_an_answer_goes_to_it(pool):
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
     killed, other = pool.worker_pids
     os.kill(killed, signal.SIGKILL)
@@ -50,11 +52,11 @@ def test_a_worker_that_died_while_idle_is_replaced_before_an_answer_goes_to_it(p
     assert len(pool.worker_pids) == 2 and killed not in pool.worker_pids and other in pool.worker_pids
 
 
-def test_an_answer_whose_worker_dies_has_failed(pool: VerifierPool) -> None:
+def test_an_answer_whose_worker_dies_has_failed(pool):
     pool.judge([RIGHT])
     before = pool.worker_pids
 
-    def kill_all() -> None:
+    def kill_all():
         for pid in before:
             os.kill(pid, signal.SIGKILL)
 
@@ -66,13 +68,13 @@ def test_an_answer_whose_worker_dies_has_failed(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
 
 
-def test_what_is_far_too_large_spoils_no_other_verdict(pool: VerifierPool) -> None:
+def test_what_is_far_too_large_spoils_no_other_verdict(pool):
     verdicts = pool.judge([("4", "(" * 1_000_000), RIGHT, RIGHT])
     assert verdicts == [Verdict(ScoreStatus.FAILED, "nested too deeply"), CORRECT, CORRECT]
 
 
 @pytest.mark.slow
-def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) -> None:
+def test_when_the_server_died_everything_is_started_again(pool):
     assert pool.judge([RIGHT]) == [CORRECT]
     before = pool.worker_pids
     assert pool._server is not None
@@ -82,7 +84,7 @@ def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) ->
     assert set(before).isdisjoint(pool.worker_pids) and len(pool.worker_pids) == 2
 
 
-def test_a_worker_cannot_write_to_the_trainer(pool: VerifierPool) -> None:
+def test_a_worker_cannot_write_to_the_trainer(pool):
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
     assert pool._server is not None
     ends = (pool._server.requests, pool._server.replies)
@@ -92,7 +94,7 @@ def test_a_worker_cannot_write_to_the_trainer(pool: VerifierPool) -> None:
         assert pipes.isdisjoint(opened)
 
 
-def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
+def test_an_answer_that_hangs_times_out_and_the_others_are_judged():
     pool = VerifierPool(num_workers=1, timeout_seconds=2.0, memory_megabytes=256)
     pool.judge([RIGHT])
     before = pool.worker_pids
@@ -107,8 +109,8 @@ def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
 
 @pytest.mark.slow
 def test_when_the_server_dies_while_it_judges_its_workers_end_and_the_caller_learns_why(
-    pool: VerifierPool,
-) -> None:
+    pool,
+):
     pool.judge([RIGHT])
     server, workers = pool._server, [psutil.Process(pid) for pid in pool.worker_pids]
     assert server is not None
@@ -122,7 +124,7 @@ def test_when_the_server_dies_while_it_judges_its_workers_end_and_the_caller_lea
 
 
 @pytest.mark.slow
-def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool: VerifierPool) -> None:
+def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool):
     pool.judge([RIGHT])
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -133,11 +135,11 @@ def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool: Ver
 
 
 @pytest.mark.slow
-def test_closing_ends_a_call_of_another_thread(pool: VerifierPool) -> None:
+def test_closing_ends_a_call_of_another_thread(pool):
     pool.judge([RIGHT])
     errors: list[BaseException] = []
 
-    def judge() -> None:
+    def judge():
         try:
             pool.judge([HANGS] * 4)
         except RewardError as error:
@@ -152,12 +154,12 @@ def test_closing_ends_a_call_of_another_thread(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT]) == [CORRECT]
 
 
-def test_nothing_is_started_for_no_answers() -> None:
+def test_nothing_is_started_for_no_answers():
     pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=256)
     assert pool.judge([]) == [] and pool.worker_pids == []
 
 
-def test_a_verifier_that_cannot_start_says_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verifier_that_cannot_start_says_what_to_try(monkeypatch):
     pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=256)
     monkeypatch.setattr(verifier_pool.sys, "executable", "/bin/false")
     with pytest.raises(
@@ -178,9 +180,7 @@ sys.stdin.read()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("started_as", ["script.py", "-m"])
-def test_the_callers_script_is_not_run_again_and_its_death_ends_every_process(
-    tmp_path: Path, started_as: str
-) -> None:
+def test_the_callers_script_is_not_run_again_and_its_death_ends_every_process(tmp_path, started_as):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, *(["-m", "script"] if started_as == "-m" else ["script.py"])]
     caller = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -196,11 +196,54 @@ def test_the_callers_script_is_not_run_again_and_its_death_ends_every_process(
     assert psutil.wait_procs(started, timeout=60)[1] == []
 
 
-def judged_in_a_daemon(golds: list[str]) -> list[ScoreStatus]:
+def judged_in_a_daemon(golds):
     return [score.status for score in score_answers(golds, [r"\sqrt{16}"] * len(golds), 60.0)]
 
 
 @pytest.mark.slow
-def test_a_daemonic_process_can_have_workers() -> None:
+def test_a_daemonic_process_can_have_workers():
     with multiprocessing.get_context("spawn").Pool(1) as daemons:
         assert daemons.apply(judged_in_a_daemon, (["4", "5"],)) == [ScoreStatus.CORRECT, ScoreStatus.WRONG]
+
+
+def test_every_answer_gets_a_short_try_first_and_short_answers_before_long_ones():
+    tries = Tries([30, 10, 20], seconds=5.0, budget_seconds=math.inf)
+    assert [tries.take() for _ in range(3)] == [(index, FIRST_TRY_SECONDS) for index in (1, 2, 0)]
+    tries.settle(1, RIGHT_VERDICT, 0.1)
+    tries.settle(2, None, FIRST_TRY_SECONDS)
+    tries.settle(0, None, FIRST_TRY_SECONDS)
+    assert [tries.take() for _ in range(2)] == [(2, 5.0), (0, 5.0)]
+    tries.settle(2, RIGHT_VERDICT, 3.0)
+    tries.settle(0, None, 5.0)
+    assert not tries
+    assert tries.verdicts == [TIMEOUT, RIGHT_VERDICT, RIGHT_VERDICT]
+
+
+def test_a_deadline_below_the_short_try_is_the_only_one():
+    tries = Tries([1], seconds=0.2, budget_seconds=math.inf)
+    assert tries.take() == (0, 0.2)
+    tries.settle(0, None, 0.2)
+    assert not tries and tries.verdicts == [TIMEOUT]
+
+
+def test_a_try_goes_on_while_nothing_waits_and_the_budget_lasts():
+    tries = Tries([1, 2], seconds=5.0, budget_seconds=3.0)
+    tries.take()
+    assert tries.more_seconds(1.0) == 0.0
+    tries.take()
+    assert tries.more_seconds(1.0) == 2.0
+    assert tries.more_seconds(3.0) == 0.0
+    tries.settle(0, None, 2.5)
+    assert tries.more_seconds(1.0) == 0.0
+
+
+def test_quick_answers_cost_nothing_and_slow_ones_end_with_the_budget():
+    tries = Tries([1, 1, 1, 2, 2, 2], seconds=5.0, budget_seconds=2.5)
+    for index in range(3):
+        assert tries.take()[0] == index
+        tries.settle(index, RIGHT_VERDICT, 0.9)
+    for index in (3, 4, 5):
+        assert tries and tries.take()[0] == index
+        tries.settle(index, None, 1.0)
+    assert not tries
+    assert tries.verdicts == [RIGHT_VERDICT] * 3 + [TIMEOUT] * 3

