@@ -30,8 +30,8 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import Row
 from bapo_lightning.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
 from bapo_lightning.simulation.lengths import table_of
-from bapo_lightning.simulation.outcome import outcome_of
 from bapo_lightning.simulation.run import Setting, VirtualRun
+from bapo_lightning.simulation.study import outcome_of
 from bapo_lightning.simulation.times import ServiceTimes, measured_times
 
 WORLD = WORLDS["tiny"]

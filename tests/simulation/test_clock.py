@@ -2,7 +2,7 @@
 
 import pytest
 
-from bapo_lightning.simulation.clock import Clock
+from bapo_lightning.simulation.run import Clock
 
 
 def test_processes_take_turns_in_the_order_of_their_times():

@@ -16,8 +16,8 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.simulation.fleet import EngineTimes, Failures
 from bapo_lightning.simulation.lengths import length_table
-from bapo_lightning.simulation.outcome import outcome_of
 from bapo_lightning.simulation.run import Setting, VirtualRun
+from bapo_lightning.simulation.study import outcome_of
 from bapo_lightning.simulation.times import ServiceTimes
 
 

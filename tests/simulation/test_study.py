@@ -8,9 +8,8 @@ from tests.plan.test_planning import ASSUMED, GPU, RUN
 from tests.simulation.worlds import LONGEST, setting, times
 
 from bapo_lightning.plan.planning import make_plan
-from bapo_lightning.simulation.outcome import VirtualOutcome
 from bapo_lightning.simulation.page import answer, console_table, write_page
-from bapo_lightning.simulation.study import Cell, CellResult, Study, World, make_study
+from bapo_lightning.simulation.study import Cell, CellResult, Study, VirtualOutcome, World, make_study
 
 ENGINE = replace(RUN.engine, tensor_parallel=2)
 

@@ -5,8 +5,8 @@ import torch
 from tests.builders import group, rollout
 
 from bapo_lightning.data.rollouts.admission import DynamicSampling
-from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.rules import Rules
+from bapo_lightning.data.rollouts.stages import with_batch_advantages
 
 
 def groups(scores):

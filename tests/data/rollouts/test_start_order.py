@@ -2,7 +2,7 @@
 
 import pytest
 
-from bapo_lightning.data.rollouts.start_order import StartOrder
+from bapo_lightning.data.rollouts.scheduler import StartOrder
 from bapo_lightning.types import Group, Problem, WorkItem
 
 PROBLEMS = {str(number): Problem(str(number), "", "") for number in range(8)}

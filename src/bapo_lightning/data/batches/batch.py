@@ -27,11 +27,61 @@ from bapo_lightning.data.batches.places import (
     last_gaps,
     places_of,
 )
-from bapo_lightning.data.batches.score_grids import score_grids
-from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout, Sample, are_trained
+
+
+def step_fields(
+    groups: Sequence[Group], shape: tuple[int, ...], places: Sequence[Place], skipped: Sequence[int]
+) -> dict[str, Any]:
+    """Returns the fields of a `TrainBatch` that say what its steps are; none where no sample has steps.
+
+    A sample without steps, beside others that have some, is one step with the advantage of its response.
+
+    Args:
+        groups: groups of the batch.
+        shape: (B, T).
+        places: columns of each sample's trained tokens.
+        skipped: tokens of each response before its trained ones.
+    """
+    pairs = [pair for group in groups for pair in zip(group.samples, group.advantages, strict=True)]
+    if all(sample.steps is None for sample, _ in pairs):
+        return {}
+    number, advantage, counts = np.zeros(shape, np.int64), np.zeros(shape, np.float32), []
+    for row, ((sample, value), place, skip) in enumerate(zip(pairs, places, skipped, strict=True)):
+        steps = sample.steps
+        number[row, place] = 0 if steps is None else steps.numbers[skip:]
+        advantage[row, place] = value if steps is None else steps.advantages[skip:]
+        counts.append(1 if steps is None else len(set(steps.numbers[skip:])))
+    return {
+        "step": torch.from_numpy(number),
+        "step_advantage": torch.from_numpy(advantage),
+        "step_counts": tuple(counts),
+    }
+
+
+def score_grids(
+    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place]
+) -> dict[str, Tensor]:
+    """Returns the scores that the samples of a minibatch have, by column, each [B, T] float32, 0 elsewhere:
+    those when the batch entered training, and log-probs by the weights that the run began with.
+
+    Args:
+        samples: one for each row of the minibatch.
+        shape: (B, T).
+        skipped: response tokens of each sample that are too old to be trained on.
+        places: columns of each sample's trained tokens.
+    """
+    grids = {}
+    for name in samples[0].scores:
+        if name == "proximal_logp" or not all(name in sample.scores for sample in samples):
+            continue
+        grid = np.zeros(shape, np.float32)
+        for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
+            grid[row, place] = sample.scores[name][skip:]
+        grids[name] = torch.from_numpy(grid)
+    return grids
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from bapo_lightning.data.owner import VersionedPolicyOwner
-from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers, RewardBatch
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Group
+
+
+def with_batch_advantages(
+    advantages: BatchAdvantages, groups: Sequence[Group], num_new: int, admits: Callable[[Group], bool]
+) -> list[Group]:
+    """Returns the groups of a rollout batch, equally large, with other advantages.
+
+    Args:
+        advantages: RewardBatch of the admitted groups -> their advantages.
+        groups: groups of the batch.
+        num_new: number of groups, the first ones, that enter training for the first time.
+        admits: whether a group is trained on. Others fill up a batch, and keep advantages of zero.
+    """
+    admitted = [index for index, group in enumerate(groups) if admits(group)]
+    if not admitted:
+        return list(groups)
+    chosen = [groups[index] for index in admitted]
+    found = advantages(
+        RewardBatch(
+            rewards=torch.tensor([group.rewards for group in chosen], dtype=torch.float32),
+            lengths=torch.tensor([[sample.rollout.length for sample in group.samples] for group in chosen]),
+            advantages=torch.tensor([group.advantages for group in chosen], dtype=torch.float32),
+            problems=tuple(group.problem.id for group in chosen),
+            is_new=tuple(index < num_new for index in admitted),
+        )
+    ).tolist()
+    rows = dict(zip(admitted, found, strict=True))
+    return [
+        replace(group, advantages=tuple(rows[index])) if index in rows else group
+        for index, group in enumerate(groups)
+    ]
 
 
 @dataclass

@@ -25,8 +25,7 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import MachineError
 from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX
 from bapo_lightning.ranks.rank_group import uses_cuda
-from bapo_lightning.runs.rehearsal.problems import shipped_problems, tables, write_table
-from bapo_lightning.runs.rehearsal.small_model import write_small_model
+from bapo_lightning.runs.rehearsal.problems import shipped_problems, tables, write_small_model, write_table
 
 PRESET = "debug=rehearsal"
 # Of an experiment that leaves its model to the user.

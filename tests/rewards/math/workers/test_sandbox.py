@@ -4,7 +4,7 @@ import sys
 import pytest
 
 ENTER = (
-    "from bapo_lightning.rewards.math.workers.sandbox import Refused, Sandbox\n"
+    "from bapo_lightning.rewards.math.workers.worker import Refused, Sandbox\n"
     "sandbox = Sandbox(64)\nsandbox.enter()\n"
 )
 
