@@ -55,17 +55,23 @@ def main() -> None:
 
 
 def difference(other: Path, this: Path) -> str:
-    """Says what differs first: a metric that both have, times apart, the end weights or the ledger."""
-    rows = ([without_times(row) for row in read_rows(run)] for run in (other, this))
-    for one, two in zip(*rows, strict=True):
-        names = sorted(name for name in one.keys() & two.keys() if one[name] != two[name])
-        if names:
-            return f"update {two['step']} differs in {', '.join(names[:3])}" + ", ..." * (len(names) > 3)
+    """Says what differs first: a metric that both have, the end weights or the ledger."""
+    if found := differing_metrics(read_rows(other), read_rows(this)):
+        return found
     if not same(end_weights(other), end_weights(this)):
         return "end weights differ"
     if (other / "ledger.jsonl").read_bytes() != (this / "ledger.jsonl").read_bytes():
         return "ledgers differ"
     return "metrics, end weights and ledger are equal to the bit"
+
+
+def differing_metrics(other: list[dict[str, Any]], this: list[dict[str, Any]]) -> str:
+    """Says in which update runs first differ in a metric that both have, times apart; empty if in none."""
+    for one, two in zip(map(without_times, other), map(without_times, this), strict=True):
+        names = sorted(name for name in one.keys() & two.keys() if one[name] != two[name])
+        if names:
+            return f"update {two['step']} differs in {', '.join(names[:3])}" + ", ..." * (len(names) > 3)
+    return ""
 
 
 def end_weights(run: Path) -> dict[str, Any]:

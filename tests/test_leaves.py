@@ -139,6 +139,7 @@ def test_tests_of_the_rest_import_no_leaf() -> None:
     assert importing == []
 
 
+@pytest.mark.slow
 def test_without_a_leaf_the_rest_is_imported_and_the_default_run_composed(copy: Path) -> None:
     paths = {leaf: [str(path) for path in paths_of(leaf, copy)] for leaf in OWN}
     command = [sys.executable, "-I", "-c", IMPORTS, str(copy), json.dumps(paths)]

@@ -140,6 +140,7 @@ def complaints(place: Path, removed: list[list[str]]) -> str:
     return done.stdout + (done.stderr if done.returncode else "")
 
 
+@pytest.mark.slow
 def test_a_copy_without_any_rival_imports_and_composes_the_rest(tmp_path: Path) -> None:
     assert complaints(tmp_path, [sorted({path for rival in RIVALS for path in paths_of(rival)})]) == ""
 

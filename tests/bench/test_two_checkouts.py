@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import run_comparison
 from tests.commands import run_command
-from two_checkouts import difference, main
+from two_checkouts import differing_metrics, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_first_update_that_differs_is_named_with_its_metrics():
     other = [{"step": 0, "loss": 1.0, "time/step_seconds": 1.0}, {"step": 1, "loss": 1.0, "entropy": 2.0}]
     this = [{"step": 0, "loss": 1.0, "time/step_seconds": 2.0, "new": 3.0}, {"step": 1, "loss": 1.5}]
-    assert difference(other[:1], this[:1]) == "all metrics are equal to the bit"
-    assert difference(other, this) == "update 1 differs in loss"
+    assert differing_metrics(other[:1], this[:1]) == ""
+    assert differing_metrics(other, this) == "update 1 differs in loss"
 
 
 def forked(command, cwd, env, **captured):
@@ -38,5 +38,7 @@ def test_a_checkout_beside_itself_is_equal_to_the_bit(tmp_path, monkeypatch, cap
     monkeypatch.setattr(sys, "argv", command)
     main()
     printed = capsys.readouterr().out
-    assert "all metrics are equal to the bit" in printed and "median of 1 pairs" in printed
+    assert (
+        "metrics, end weights and ledger are equal to the bit" in printed and "median of 1 pairs" in printed
+    )
     assert json.loads(record.read_text())["ratio"]["count"] == 1

@@ -94,9 +94,7 @@ def _stale(axes: Axes, study: Study) -> None:
 
 def _ages(axes: Axes, study: Study) -> None:
     """Ages of trained tokens for each bound, at the best split and pass length."""
-    style.style_axes(
-        axes, f"Ages, {_at_split(study.best)}", "age of a token, updates", "share of trained tokens"
-    )
+    style.style_axes(axes, f"Ages, {_cell(study.best)}", "age of a token, updates", "share of trained tokens")
     best = study.best.cell
     same = [
         result
@@ -115,9 +113,7 @@ def _ages(axes: Axes, study: Study) -> None:
 
 def _waste(axes: Axes, study: Study) -> None:
     """Throughput of each pass length within each bound, at the best split."""
-    style.style_axes(
-        axes, f"Tokens of a pass, {_at_split(study.best)}", "max_age, updates", "tokens a second"
-    )
+    style.style_axes(axes, f"Tokens of a pass, {_cell(study.best)}", "max_age, updates", "tokens a second")
     own = [result for result in study.overlapping if result.cell.trainer_gpus == study.best.cell.trainer_gpus]
     kinds = list(dict.fromkeys(result.cell.partial_tokens for result in own))
     for kind, colour in zip(kinds, style.shades(style.GREEN, len(kinds)), strict=True):
@@ -148,7 +144,7 @@ def _at(result: CellResult) -> str:
     return f"max_age {result.cell.max_age}" + ("" if tokens is None else f", {tokens:,} a pass")
 
 
-def _at_split(result: CellResult) -> str:
+def _cell(result: CellResult) -> str:
     return f"{result.cell.trainer_gpus} + {result.cell.fleet_gpus} GPUs"
 
 
