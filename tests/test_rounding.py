@@ -1,8 +1,10 @@
 """Where mixed precision rounds, and where it does not."""
 
+import random
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from bapo_lightning.precision import (
     needs_whole_heads,
     outside_of_autocast,
 )
+from bapo_lightning.random_states import random_states, random_states_kept, set_random_states
 
 CPU = torch.device("cpu")
 
@@ -91,3 +94,24 @@ def test_a_precision_that_cannot_be_trained_in_is_refused():
     assert is_mixed(MIXED) and not is_mixed(FULL)
     with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed is none of its values"):
         is_mixed("16-mixed")
+
+
+def draw():
+    return random.gauss(0, 1), random.random(), np.random.standard_normal(), float(torch.randn(()))
+
+
+def test_the_same_is_drawn_again_after_a_round_through_a_file(tmp_path):
+    draw()  # so that the second halves of Gaussian pairs are pending
+    torch.save(random_states(), tmp_path / "states.pt")
+    first = [draw() for _ in range(3)]
+    set_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
+    assert [draw() for _ in range(3)] == first
+
+
+def test_draws_inside_are_as_if_they_had_not_been():
+    states = random_states()
+    first = draw()
+    set_random_states(states)
+    with random_states_kept():
+        draw()
+    assert draw() == first

@@ -1,9 +1,11 @@
 """The clock, the medians and the record that all benchmarks share."""
 
 import json
+import re
 import time
 
 import pytest
+from invariants import ROOT, invariants
 from measuring import Spread, in_turns, method, ratio, turn, write_json
 
 
@@ -48,3 +50,14 @@ def test_the_record_is_json_and_nothing_is_written_without_a_path(tmp_path):
     expected = {"update": {"median": 1.0, "least": 1.0, "most": 1.0, "count": 1}, "path": str(tmp_path)}
     assert json.loads((tmp_path / "made" / "a.json").read_text()) == expected
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["a.json"]
+
+
+def test_every_invariant_names_a_test():
+    rows = invariants()
+    assert len(rows) == 17
+    for _, test, _ in rows:
+        path, *names = test.split("::")
+        text = (ROOT / path).read_text()
+        if path.endswith("test_engine_contract.py"):  # its tests are inherited
+            text += (ROOT / "tests/rollout/contract.py").read_text()
+        assert all(re.search(rf"(?:class|def) {name}\b", text) for name in names), test

@@ -6,7 +6,9 @@ import torch
 from tests.token_tables import table
 
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.divergence import k3
 from bapo_lightning.objectives.objective import slopes
+from bapo_lightning.objectives.reinforce import reinforce
 from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
 
 
@@ -81,3 +83,34 @@ def test_dual_clip_bounds_negative_tokens_only() -> None:
 def test_a_dual_clip_that_would_cut_unchanged_tokens_is_refused(dual_clip) -> None:
     with pytest.raises(ValueError, match="dual_clip must be above 1"):
         clipped_surrogate(torch.ones(1), torch.ones(1), 0.8, 1.2, dual_clip)
+
+
+def test_the_estimate_of_one_token_is_the_literal_number() -> None:
+    log_ratio = torch.tensor([0.0, 0.6931472, -0.6931472])  # r = 1, 2, 1/2
+    assert k3(log_ratio).tolist() == pytest.approx([0.0, 0.3068528, 0.1931472])
+
+
+def test_its_mean_is_the_kl_from_behaviour_to_policy() -> None:
+    behaviour, policy = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.25, 0.25, 0.5])
+    log_ratio = (policy / behaviour).log()
+    # sum of behaviour * log(behaviour / policy) = 0.2180119
+    expected = 0.5 * 0.6931472 + 0.3 * 0.1823216 - 0.2 * 0.9162907
+    assert (behaviour * k3(log_ratio)).sum().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_it_keeps_its_digits_close_to_equal_policies() -> None:
+    assert k3(torch.tensor([1e-3], dtype=torch.float64)).item() == pytest.approx(5.0016670834e-7, rel=1e-9)
+    assert (k3(torch.linspace(-3, 3, 101).view(1, 101)) >= 0).all()
+
+
+def test_the_gradient_is_the_advantage_whatever_the_ratio():
+    logp = torch.tensor([-1.0, -3.0, -0.1, -2.0], dtype=torch.float64, requires_grad=True)
+    made = table(
+        torch.tensor([2.0, -1.0, 0.0, 0.5], dtype=torch.float64),
+        logp=logp,
+        behaviour_logp=torch.tensor([-1.0, -0.5, -2.0, -9.0], dtype=torch.float64),
+    )
+    reinforce(made).sum().backward()
+    assert logp.grad.tolist() == [2, -1, 0, 0.5]
+    found = slopes(reinforce, made.detach())
+    torch.testing.assert_close(found, made.advantage / made.ratio.detach())

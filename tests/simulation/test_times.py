@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.plan.test_planning import ASSUMED, GPU, RUN
 
@@ -13,6 +14,7 @@ from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.plan.work import forward_flops
 from bapo_lightning.run_folder.record import RunRecord
 from bapo_lightning.simulation.fleet import Failures, VirtualFleet
+from bapo_lightning.simulation.lengths import KINDS, length_table, table_of
 from bapo_lightning.simulation.times import PlannedTrainer, measured_times, planned_times
 
 LINK = 1e12
@@ -89,3 +91,25 @@ def test_what_a_run_in_turns_generates_is_not_part_of_its_updates():
 def test_a_run_that_measured_nothing_is_refused():
     with pytest.raises(DataError, match="has not measured what a simulation needs"):
         measured_times(run_record(True, [row(1, 7), {"time/step_seconds": 2.0}]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_the_mean_that_is_asked_for_within_the_limit(kind):
+    table = length_table(kind, 400.0, 1000, spread=0.8)
+    assert table.mean() == pytest.approx(400, rel=0.01)
+    assert 1 <= table.min() <= table.max() <= 1000
+
+
+def test_tails_are_ordered():
+    def spread(kind, width):
+        return length_table(kind, 400.0, 10_000, width).std()
+
+    assert spread("constant", 0.0) == 0
+    assert spread("lognormal", 0.4) < spread("geometric", 0.0) < spread("lognormal", 1.2)
+
+
+def test_lengths_of_a_run_are_taken_as_they_are():
+    assert table_of([3, 1]).tolist() == [3, 1]
+    assert table_of([3, 1]).dtype == np.int64
+    with pytest.raises(ValueError, match="no lengths"):
+        table_of([])

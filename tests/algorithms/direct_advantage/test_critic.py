@@ -8,9 +8,9 @@ from contextlib import redirect_stdout
 
 import pytest
 import torch
-from tests.algorithms.direct_advantage.critics import written_description
+from tests.algorithms.direct_advantage.critics import ADDITIONS, written_description
 from tests.commands import run_command
-from tests.configuration.compositions import composed
+from tests.configuration.compositions import composed, found
 
 from bapo_lightning.algorithms.direct_advantage.make import (
     CriticOptions,
@@ -170,3 +170,33 @@ def test_two_ranks_train_as_one_process_does(made, tmp_path):
     for key, expected in weights(one, last).items():
         torch.testing.assert_close(weights(two, last)[key], expected, rtol=1e-4, atol=1e-5)
     assert rows(one)[0]["critic/brier"] == rows(two)[0]["critic/brier"]
+
+
+CRITIC = "algorithm.stages.step_advantages.critic"
+
+
+def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):
+    (missing,) = found("algorithm=direct_advantage")
+    assert missing == (
+        "algorithm.stages.step_advantages needs a critic that is trained first: make critic EXP=additions "
+        "TO=FOLDER; then write algorithm.stages.step_advantages.critic=FOLDER"
+    )
+    (nowhere,) = found("algorithm=direct_advantage", f"{CRITIC}=no/such/folder")
+    assert nowhere.startswith(f"{CRITIC}=no/such/folder is no model folder; make one: make critic EXP=")
+    (policy,) = found("algorithm=direct_advantage", f"{CRITIC}={ADDITIONS}")
+    assert "is a model, but no critic of steps; make one: make critic EXP=additions" in policy
+    other = written_description(tmp_path, model=ADDITIONS.replace("additions/model", "locks/model"))
+    (foreign,) = found("algorithm=direct_advantage", f"{CRITIC}={other}")
+    assert "was made of another model, with 42 tokens; model.path=" in foreign
+
+
+def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_path):
+    own = "algorithm=direct_advantage", f"{CRITIC}={written_description(tmp_path)}"
+    assert found(*own, "scale.group_size=1") == []
+    shaping = "+algorithm.rules.length_shaping._target_=bapo_lightning.data.rollouts.shaping.OverlongPenalty"
+    limits = "+algorithm.rules.length_shaping.limit=32", "+algorithm.rules.length_shaping.buffer=8"
+    (text,) = found(*own, shaping, *limits)
+    assert text.startswith(
+        "algorithm.stages.step_advantages gives every step its own advantage, by the verifier's scores, and "
+        "algorithm.rules.length_shaping changes rewards"
+    )

@@ -5,6 +5,7 @@ import torch
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.direct_advantage.objective import direct_advantage
+from bapo_lightning.algorithms.direct_advantage.steps import step_advantages
 from bapo_lightning.objectives.objective import slopes
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.objectives.weighting import step_mean, weigh
@@ -54,3 +55,16 @@ def test_the_weighting_makes_it_the_mean_over_steps() -> None:
     assert weights.tolist() == [[pytest.approx(1 / 3)] * 3, [pytest.approx(1 / 3), 0.0, 0.0]]
     total = float((direct_advantage(tokens(), beta=0.5) / 3).sum())
     assert total == pytest.approx(-(0.405 + 0.32 + 0.08) / 3)
+
+
+def test_a_step_is_worth_what_the_value_gains_and_the_last_one_ends_in_the_outcome() -> None:
+    assert step_advantages([0.5, 0.75, 0.25], 1.0) == [0.25, -0.5, 0.75]
+    assert step_advantages([0.5, 0.75, 0.25], 0.0) == [0.25, -0.5, -0.25]
+
+
+def test_a_lone_step_gets_the_outcome_less_the_value_of_the_prompt() -> None:
+    assert step_advantages([0.25], 1.0) == [0.75]
+
+
+def test_they_add_up_to_the_outcome_less_the_value_of_the_prompt() -> None:
+    assert sum(step_advantages([0.3, 0.9, 0.1, 0.6], 1.0)) == pytest.approx(0.7)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tests.configuration.compositions import validated
 
+from bapo_lightning.errors import ConfigError
 from studies.map.cells import FRESH
-from studies.map.jobs import all_jobs
+from studies.map.jobs import all_jobs, composed
 from studies.map.language import curves_of, plan_runs
 from studies.map.plan import read_map
 
@@ -70,3 +71,9 @@ def test_curves_are_held_out_reward_and_means_since_the_validation_before(tmp_pa
     assert found["rests"].tolist() == [0.5, 0.0] and found["ends"].tolist() == [0.5, 1.0]
     fixed = curves_of(folder, validated("algorithm=grpo").algorithm.bounds.make())
     assert np.isnan(fixed["rests"]).all() and np.isnan(found["clip_fraction"]).all()
+
+
+def test_a_method_that_needs_a_reference_policy_is_refused_in_one_sentence():
+    with pytest.raises(ConfigError, match="flowrl needs a reference policy or an") as caught:
+        composed(read_map(["methods.grpo.set.algorithm=flowrl"]), "grpo")
+    assert len(caught.value.problems) == 1
