@@ -1,4 +1,4 @@
-"""Generation beside training (`regime=async`) against generation in turns with it (`regime=replay`, one
+"""Generation during training (`regime=async`) against generation in turns with it (`regime=replay`, one
 epoch), on two cores.
 
     python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24]

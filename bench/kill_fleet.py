@@ -172,7 +172,7 @@ def pace(overrides: Sequence[str], num_kills: int) -> int:
 
 
 def start(folder: Path, overrides: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Begins or resumes a run, whose output goes to a file beside its folder."""
+    """Begins or resumes a run, whose output goes to a file next to its folder."""
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *SETTINGS, *overrides]
     with log_file(folder).open("ab") as log:
         return subprocess.Popen(

@@ -65,7 +65,7 @@ def imports_between_files() -> Graph:
 
 
 def imports_between_neighbours(files: Graph) -> Graph:
-    """From one folder to another that stands beside it; a folder's name stands for all that is in it. Leaves
+    """From one folder to another that stands next to it; a folder's name stands for all that is in it. Leaves
     are left out, which close no circle because nothing imports them.
     """
     found: dict[str, set[str]] = {}

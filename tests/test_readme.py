@@ -116,13 +116,13 @@ TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "lint", "docs", "cl
 
 
 def started(command: str) -> tuple[set[str], set[str]]:
-    """Returns the modules of this repository and the files of bench/ that a command line starts."""
+    """Returns the modules of this repository and the files of bench/ and scripts/ that a command line starts."""
     program, *arguments = words(command)
     if program == "make":
         command = dry_run(*arguments).stdout
     return (
         set(re.findall(r"-m ((?:bapo_lightning|studies|tests)[\w.]*)", command)),
-        set(re.findall(r"\b(bench/\w+\.py)", command)),
+        set(re.findall(r"\b((?:bench|scripts)/\w+\.py)", command)),
     )
 
 

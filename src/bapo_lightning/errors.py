@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-_MANY = 12  # options, too many to list beside the one that is meant
+_MANY = 12  # options, too many to list with the one that is meant
 
 
 class BapoLightningError(Exception):

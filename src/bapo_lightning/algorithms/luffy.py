@@ -1,4 +1,4 @@
-"""LUFFY: answers of the policy beside an expert's, whose unlikely tokens count more (arXiv 2504.14945)."""
+"""LUFFY: answers of the policy next to an expert's, whose unlikely tokens count more (arXiv 2504.14945)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def find_evaluations(patterns: Sequence[str]) -> list[Path]:
     """Evaluation folders that paths and globs name, sorted. Raises DataError where there is none."""
     found: set[Path] = set()
-    # A shell's * also names the table of an earlier call, which lies beside them.
+    # A shell's * also names the table of an earlier call, which lies next to them.
     for pattern in [name for name in patterns if not Path(name).is_file()] or patterns:
         folders = [folder for folder in map(Path, glob.glob(pattern)) if _is_evaluation(folder)]
         if not folders:

@@ -22,7 +22,7 @@ OWN = "bapo-lightning"
 
 
 def conf_dir() -> str:
-    """Absolute path of `conf/`, which lies beside an installed package, or at the top of a checkout.
+    """Absolute path of `conf/`, which lies next to an installed package, or at the top of a checkout.
 
     Raises:
         ConfigError: neither place has it.

@@ -11,7 +11,7 @@ from bapo_lightning.modules.policy.folder import model_path
 
 
 def engine_problems(config: RunConfig) -> Iterator[str]:
-    """An engine that can sample beside training where it must, and responses that the model can hold."""
+    """An engine that can sample during training where it must, and responses that the model can hold."""
     shares_gpu = getattr(config.rollout.engine.object, "shares_gpu", False)
     if config.staleness.async_generation and shares_gpu:
         yield (

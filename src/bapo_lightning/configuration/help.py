@@ -53,7 +53,7 @@ def choices(files: Iterable[Path]) -> list[str]:
 
 
 def listed(meanings: Mapping[str, str]) -> list[str]:
-    """A line for each name, with what it means beside it."""
+    """A line for each name, with what it means next to it."""
     width = max(18, *map(len, meanings), 0)
     return [f"    {name:<{width}} {meaning}" for name, meaning in meanings.items()]
 

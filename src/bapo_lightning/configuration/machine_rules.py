@@ -22,7 +22,7 @@ from bapo_lightning.ranks.rank_group import uses_cuda
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine, start_problem
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 
-# What a key needs beside a GPU: a package, what pip is asked for, and what to write where it cannot be had.
+# What a key needs besides a GPU: a package, what pip is asked for, and what to write where it cannot be had.
 KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
     ("attention", "flash_attention_2"): (
         "flash_attn",

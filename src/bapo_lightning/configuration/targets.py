@@ -210,7 +210,7 @@ def _with_path(text: str, options: Iterable[str], path: str, end: str = "") -> s
 
 
 def _dataclass_of(annotation: Any) -> Any:
-    """The dataclass that an annotation names, alone or beside None; None if there is none."""
+    """The dataclass that an annotation names, alone or with None; None if there is none."""
     members, _ = flattened(annotation)
     return next((member for member in members if isclass(member) and is_dataclass(member)), None)
 

@@ -20,7 +20,7 @@
               +--------------- Policy <-------- optimizer --------   -> objective -> backward
                                                                       | outputs
     A SyncCollector drives the left half between two updates,         v
-    an AsyncCollector in a thread beside training.               Monitors -> MetricsWriter -> loggers
+    an AsyncCollector in a thread during training.               Monitors -> MetricsWriter -> loggers
 
     version: optimizer updates in the weights; each token keeps that of the policy that sampled it
     age:     trainer's version minus token's version; at most Regime.age_bound when trained on

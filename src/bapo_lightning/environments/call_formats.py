@@ -1,6 +1,6 @@
 r"""How a policy writes a call: `[12+34]`, a block of code, or JSON.
 
-A call is what looks like one, wherever the policy wrote it: quoted, as an example, beside an answer. A format
+A call is what looks like one, wherever the policy wrote it: quoted, as an example, near an answer. A format
 has no other way to tell what a policy means; what does no harm when it is run needs none.
 """
 

@@ -1,4 +1,4 @@
-"""The entropy of the policy on a minibatch, beside an update."""
+"""The entropy of the policy on a minibatch, apart from an update."""
 
 from __future__ import annotations
 

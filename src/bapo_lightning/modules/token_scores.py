@@ -23,7 +23,7 @@ from bapo_lightning.precision import head_products
 # What a policy returns of tokens, in this order; the last one only if an objective needs it.
 SCORES = ("logp", "entropy", "mean_logp")
 # Elements of the [C, V] float32 buffer if chunk_tokens is not given: 512 MiB. The matrix products then run at
-# full speed (883 tokens of a vocabulary of 152 000), and the buffer is small beside the model.
+# full speed (883 tokens of a vocabulary of 152 000), and the buffer is small compared with the model.
 CHUNK_ELEMENTS = 1 << 27
 # Elements of a [R, V] block: 4 MiB on a CPU, which the caches of a few cores hold; on an accelerator enough
 # to keep all of it busy.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.token_table import TokenTable
 
-LEAST_REST = 1e-8  # of probability beside the token, as in verl: a certain one has an infinite divergence
+LEAST_REST = 1e-8  # of probability outside the token, as in verl: a certain one has an infinite divergence
 
 
 def within_divergence(table: TokenTable, low: float, high: float, divergence: Literal["tv", "kl"]) -> Tensor:

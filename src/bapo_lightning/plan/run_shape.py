@@ -101,7 +101,7 @@ class RunShape:
 
     @property
     def trained_bytes(self) -> int:
-        """Bytes of an element of what is trained: adapters are float32 beside weights of any precision."""
+        """Bytes of an element of what is trained: adapters are float32 next to weights of any precision."""
         return self.stored_bytes if self.lora is None else 4
 
     @property

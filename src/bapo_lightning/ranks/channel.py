@@ -9,7 +9,7 @@
 
 An error of a rank is an outcome like any other: all ranks finish the command, and the controller knows it
 before the next one. A channel has a gloo group of its own, so that its traffic never mixes with training's,
-and a thread may use it beside training.
+and a thread may use it during training.
 """
 
 from __future__ import annotations

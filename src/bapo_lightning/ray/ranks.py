@@ -21,11 +21,11 @@ class RanksOnRay:
     placement: Literal["apart", "together"] = "apart"
 
     def run_problems(self, config: RunConfig) -> Iterator[str]:
-        """A fleet that samples beside training cannot take turns with it."""
+        """A fleet that samples during training cannot take turns with it."""
         if self.placement == "together" and config.staleness.async_generation:
             yield (
                 "ranks.placement=together with regime.async_generation=true: trainer and fleet take turns on "
-                "the same devices, and generation is to run beside training; write ranks.placement=apart"
+                "the same devices, and generation is to run during training; write ranks.placement=apart"
             )
 
     def launch(self, config: RunConfig, arguments: Sequence[str]) -> int:

@@ -113,12 +113,12 @@ class RolloutEngine(Protocol):
     Every engine keeps these promises (one contract test runs against all of them): a segment carries the
     version of the weights that sampled it; log-probs are those of the distribution that was sampled from,
     temperature included (0 under greedy sampling); equal seeds give equal tokens on the same CPU, whatever
-    else is sampled beside them, and equal random numbers on a GPU; the trainer's random state, threads,
+    else is sampled with them, and equal random numbers on a GPU; the trainer's random state, threads,
     environment and process group are left alone; `generate` returns one result per request, in order.
 
     A class that a configuration can choose has two more attributes, read before an engine is made:
     `runs_in: RunsIn`, and `shares_gpu: bool`, true if all ranks together take turns with the trainer on its
-    GPUs, so that nothing is generated beside training.
+    GPUs, so that nothing is generated during training.
     """
 
     @property

@@ -2,7 +2,7 @@
 
 An engine fuses, splits, pads and packs weights, so digests of all bytes cannot be compared. This one is a sum
 over the elements of a few whole columns of each weight, which every sync draws anew: fused rows and parts on
-several workers add up, zeros of a padding add nothing, and so few columns cost little beside the transfer. It
+several workers add up, zeros of a padding add nothing, and so few columns cost little in comparison. It
 is exact: values that are equal in the engine's precision have equal digests.
 """
 

@@ -17,7 +17,7 @@ SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to
 
 def find_runs(patterns: Sequence[str]) -> list[Path]:
     """Finds the runs that paths, globs and folders of runs name; sorted, each once. A path that does not
-    exist is kept; files beside runs, which a shell's * names as well, are not.
+    exist is kept; files next to runs, which a shell's * names as well, are not.
 
     Raises:
         DataError: a glob matches nothing.

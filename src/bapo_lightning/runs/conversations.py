@@ -36,7 +36,7 @@ def build_conversations(
 
 
 def turn_ends(environment: EnvironmentSection | None, tokenizer: Any) -> tuple[int, ...]:
-    """Returns the tokens that end a turn beside the end tokens. Raises ConfigError for a text of several."""
+    """Returns the tokens that end a turn besides the end tokens. Raises ConfigError for a text of several."""
     texts = environment.stop if environment is not None else ()
     encoded = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts}
     problems = [

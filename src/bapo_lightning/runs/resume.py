@@ -180,7 +180,7 @@ def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
 
 
 def has_lost_config(folder: Path) -> bool:
-    """Whether checkpoints lie beside a configuration that is empty, as after a power failure, or gone."""
+    """Whether checkpoints lie next to a configuration that is empty, as after a power failure, or gone."""
     path = folder / "config.yaml"
     is_lost = not path.exists() or not path.stat().st_size
     return is_lost and bool(list_checkpoints(folder / "checkpoints"))

@@ -54,7 +54,7 @@ EXPECTED_WARNINGS = (
     ".*does not have many workers.*",
     ".*your dataloader is not resumable.*",  # RunCheckpoint resumes the data itself
     ".*module.s. in eval mode at the start of training.*",
-    ".*Total length of .* across ranks is zero.*",  # held-out sets are answered beside Lightning's loop
+    ".*Total length of .* across ranks is zero.*",  # held-out sets are answered outside Lightning's loop
     ".*LeafSpec.* is deprecated.*",
     ".*callbacks used to create the checkpoint need to be provided.*",  # the manifest's, on another rank
     ".*returned a view tensor.*",  # of FSDP2: nothing changes a policy's scores in place

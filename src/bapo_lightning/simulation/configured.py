@@ -28,7 +28,7 @@ AHEAD = (0, 1, 2, 4)  # rollout batches, of the bounds that are tried
 
 
 class SimulateOptions(Section):
-    """Keys of `make simulate` beside those of a run; conf/simulate/default.yaml explains them."""
+    """Keys of `make simulate` besides those of a run; conf/simulate/default.yaml explains them."""
 
     gpus: Count | None
     trainer_shares: list[Annotated[float, Gt(0), Lt(1)]]

@@ -243,7 +243,7 @@ class Study:
 
     @property
     def overlapping(self) -> list[CellResult]:
-        """Results of generation beside training."""
+        """Results of generation during training."""
         return [result for result in self.results if not result.cell.in_turns]
 
     @property

@@ -105,7 +105,7 @@ class Group:
     # Trainer version when the last sample finished; splits a token's age into time in generation and time in
     # the queue.
     ready_version: int = 0
-    weight: float = 1.0  # of its tokens in the loss, beside those of other groups
+    weight: float = 1.0  # of its tokens in the loss, next to those of other groups
     hint: float = 0.0  # share of the solution that its prompt shows
 
     @property

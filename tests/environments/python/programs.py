@@ -35,7 +35,7 @@ REFUSED = {  # with an error
     "reads the host's environment": "import os; open(f'/proc/{os.getppid()}/environ').read()",
     "lists the root": "import os; os.listdir('/')",
     "leaves by a path": "open('../' * 9 + 'etc/passwd').read()",
-    "writes beside its folder": "open('../left', 'w')",
+    "writes next to its folder": "open('../left', 'w')",
     "deletes libraries": "import os; os.remove(os.__file__)",
     "moves libraries": "import os; os.rename(os.__file__, 'mine')",
     "changes rights": "import os; os.chmod(os.getcwd(), 0)",

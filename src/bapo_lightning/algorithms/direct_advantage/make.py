@@ -50,7 +50,7 @@ from bapo_lightning.values import Count, CountOrZero, Positive
 
 
 class CriticOptions(Section):
-    """Keys of `make critic` beside those of a run; docs/methods.md explains them."""
+    """Keys of `make critic` besides those of a run; docs/methods.md explains them."""
 
     to: Annotated[str, MinLen(1)]  # folder to make
     overwrite: bool = False
@@ -58,7 +58,7 @@ class CriticOptions(Section):
     split: Annotated[int, Ge(1)] | Annotated[str, MinLen(1)] = r"\n+"
     num_problems: Count | None = None  # of the training problems; None: all
     samples: Count = 8  # responses to each
-    completions: CountOrZero = 0  # of each prefix, beside the response that it begins; the paper: 16
+    completions: CountOrZero = 0  # of each prefix, besides the response that it begins; the paper: 16
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
     epochs: Count = 1
     batch_size: Count = 64  # responses of an update

@@ -37,7 +37,7 @@ def step_fields(
 ) -> dict[str, Any]:
     """Returns the fields of a `TrainBatch` that say what its steps are; none where no sample has steps.
 
-    A sample without steps, beside others that have some, is one step with the advantage of its response.
+    A sample without steps, among others that have some, is one step with the advantage of its response.
 
     Args:
         groups: groups of the batch.

@@ -1,4 +1,4 @@
-"""Generation beside training, as a state without threads and clocks: who may do what, and in which order.
+"""Generation during training, as a state without threads and clocks: who may do what, and in which order.
 
     generation                                      trainer, between two updates
     ----------                                      ----------------------------
@@ -84,6 +84,6 @@ class AsyncProtocol:
     def take(self, needed: int) -> list[Group]:
         """Returns the next batch; ask `has_batch` first."""
         batch = self.scheduler.take_batch(needed, self.trainer.version)
-        # taking the batch made room: generation goes on beside the very next update
+        # taking the batch made room: generation goes on during the very next update
         self.serve_weights()
         return batch

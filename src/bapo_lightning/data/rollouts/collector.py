@@ -1,5 +1,5 @@
 """Fills rollout batches through the scheduler: by the trainer's thread itself between two updates
-(`SyncCollector`), or by a thread beside it (`async_collector.AsyncCollector`).
+(`SyncCollector`), or by another thread (`async_collector.AsyncCollector`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ReplayRule(BatchStage):
             )
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
-        """Gives past groups the advantages that they have beside fresh ones."""
+        """Gives past groups the advantages that they have among fresh ones."""
         batch.replayed = self.valued(batch.replayed, batch.fresh)
         return {}
 
@@ -46,7 +46,7 @@ class ReplayRule(BatchStage):
 
     @abstractmethod
     def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
-        """Returns the same groups with the advantages that they have in a batch beside `fresh` ones. Called
+        """Returns the same groups with the advantages that they have in a batch with `fresh` ones. Called
         for every batch, also where none is replayed.
         """
 

@@ -4,7 +4,7 @@
                                                   |
                                                   +--admits--> ready, or rejected
 
-Where generation goes on beside training, its thread calls them.
+Where generation goes on during training, its thread calls them.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class RolloutSampler:
         return Completion(turns[-1], rollout.length, rollout.finish, turns, rollout.replies)
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
-        """Advantages of each row of samples; the same whatever is scored beside it. A row in which nothing
+        """Advantages of each row of samples; the same whatever else is scored. A row in which nothing
         is trained on has none.
         """
         if self.advantages is None or not rows:

@@ -3,7 +3,7 @@
     schedule.jsonl: visit  sync  pass  metrics | sampled  scored  visit  take  sync  metrics | pass ...
                     trainer's update 0 ......... | beside it ....   update 1 .............. |
 
-There is no second thread: at its next visit the trainer does first what generation did beside the update. A
+There is no second thread: at its next visit the trainer does first what generation did during the update. A
 pass is sampled where it began, by the weights that the engine had then, and takes effect where it ended. What
 lies between the two is in the checkpoints, so that a resumed run never needs older weights than its own.
 
@@ -69,7 +69,7 @@ class ScheduledCollector(Collector):
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """Its place in the schedule, and the pass that has not ended there. First does what generation did
-        beside the update that is being saved, as long as the engine has its weights.
+        during the update that is being saved, as long as the engine has its weights.
         """
         self._go_on()
         running = self._pass

@@ -98,7 +98,7 @@ class RolloutScheduler:
     group_size: int  # G, responses per problem
     groups_per_batch: int  # P
     num_batches: int  # of the whole run; nothing is started that no batch will need
-    observers: Sequence[Observer] = ()  # hear of all that happens, beside the statistics
+    observers: Sequence[Observer] = ()  # hear of all that happens, as the statistics do
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
     statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
     # Started and not yet scored; the requests of a pass say by number which they continue.
@@ -132,7 +132,7 @@ class RolloutScheduler:
         * floor((s + A + 1) / U). With A = U - 1 this is synchronous training: as many as the next batch
         lacks. In a window of W groups (`StartOrder`) it enters as number n + W - 1 at the latest. Besides, at
         most P start in a pass, and no more are in flight than passes can keep busy (`Regime.natural_age`);
-        what waits beside training that overlaps is bounded by the age alone.
+        what waits during training that overlaps is bounded by the age alone.
 
         Args:
             clock: s, updates attempted when the engine got its weights.

@@ -62,7 +62,7 @@ def write_model_folder(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     overwrite: bool = False,
 ) -> int:
-    """Writes configuration, tokenizer, weights and card to a folder beside `target`, then renames it.
+    """Writes configuration, tokenizer, weights and card to a folder next to `target`, then renames it.
 
     Args:
         target: folder to make.

@@ -33,7 +33,7 @@ _DENIAL = re.compile(r"\b(?:not|neither|never|wrong|incorrect)\b|n['’]t\b", re
 def is_prose(text: str) -> bool:
     """Whether `text` is a sentence rather than a formula.
 
-    A sentence has two ordinary words outside of commands, or one beside a formula in dollars, or a word that
+    A sentence has two ordinary words outside of commands, or one next to a formula in dollars, or a word that
     introduces an answer, or many letters that are not ASCII.
     """
     if (
@@ -58,7 +58,7 @@ def value_named(sentence: str) -> str | None:
     states several values, or denies or changes one.
 
     Formulas joined by `and`, `or` or commas are one list. Formulas with variables (`the value of $m + n$ is`)
-    state nothing beside a value. Of an equation, the right side counts.
+    state nothing but a value. Of an equation, the right side counts.
     """
     prose = _LEFT_SIDE.sub(" ", _FORMULA.sub(" $ ", sentence))
     numbers = list(_NUMBER.finditer(prose))

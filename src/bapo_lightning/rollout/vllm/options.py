@@ -49,7 +49,7 @@ class VLLMOptions:
         Share, Advice("is a share of the GPU's memory; write a number in (0, 1], e.g. 0.4")
     ] = 0.4
     enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
-    # Of the policy's adapters, which vLLM then applies beside its weights; None: weights come merged, which
+    # Of the policy's adapters, which vLLM then applies with its weights; None: weights come merged, which
     # in 16 bits loses small updates.
     lora_rank: Annotated[Count, Le(512)] | None = None
     lora_targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # names of adapted layers
@@ -91,7 +91,7 @@ class VLLMOptions:
         if on_cpu:
             # The CPU default of 128 leaves short prompts out of the prefix cache.
             arguments["block_size"] = 32
-            # vLLM 0.32 on a CPU dies of a prompt that is read in several steps beside requests with seeds.
+            # vLLM 0.32 on a CPU dies of a prompt that is read in several steps next to seeded requests.
             arguments["enable_chunked_prefill"] = False
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization

@@ -30,7 +30,7 @@ class TrainJob:
     """Trains or resumes one run. It can be pickled."""
 
     overrides: tuple[str, ...]  # with `run_folder` and `resume=auto`, and options of Hydra
-    folder: Path  # of the run; the console output is appended to a file beside it, `<folder>.log`
+    folder: Path  # of the run; the console output is appended to a file next to it, `<folder>.log`
     began: float | None = field(default=None, init=False)  # time.monotonic, in this process
     _process_id: int | None = field(default=None, init=False)
 
@@ -73,7 +73,7 @@ class TrainJob:
 
 
 def log_file(folder: Path) -> Path:
-    """File for the console output of a run: beside its folder, which does not exist beforehand."""
+    """File for the console output of a run: next to its folder, which does not exist beforehand."""
     return folder.with_name(f"{folder.name}.log")
 
 
