@@ -116,7 +116,7 @@ TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "lint", "docs", "cl
 
 
 def started(command: str) -> tuple[set[str], set[str]]:
-    """Returns the modules of this repository and the files of bench/ and scripts/ that a command line starts."""
+    """Returns the modules of this repository and the files of bench/ and scripts/ that a command starts."""
     program, *arguments = words(command)
     if program == "make":
         command = dry_run(*arguments).stdout

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -100,8 +101,14 @@ def weigh(
     """
     steps = num_sequences if num_steps is None else num_steps
     counts = {"total": total, "num_sequences": num_sequences, "num_steps": steps}
+    return weighting(mask, **{name: counts[name] for name in counts_taken(weighting)})
+
+
+@cache
+def counts_taken(weighting: Callable[..., Tensor]) -> tuple[str, ...]:
+    """Names of the counts that a weighting takes; read once, not in every update."""
     takes = inspect.signature(weighting).parameters
-    return weighting(mask, **{name: count for name, count in counts.items() if name in takes})
+    return tuple(name for name in ("total", "num_sequences", "num_steps") if name in takes)
 
 
 def _check_positive(name: str, value: float | Tensor) -> None:
