@@ -1,6 +1,6 @@
 import pytest
 
-from bapo_lightning.data.problems.cells import (
+from bapo_lightning.data.problems.columns import (
     MissingField,
     UnusableRow,
     get_path,

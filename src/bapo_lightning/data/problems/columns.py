@@ -2,22 +2,138 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from bapo_lightning.data.problems.cells import (
-    AnswerForm,
-    SeveralAnswers,
-    UnusableRow,
-    get_path,
-    gold_answer,
-    messages_of,
-    number_of,
-    text_of,
-)
 from bapo_lightning.data.problems.prompts import PLACEHOLDER
+from bapo_lightning.rewards.extract import closing_brace
 from bapo_lightning.types import Problem
+
+AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
+SeveralAnswers = Literal["refuse", "join"]
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+
+
+class UnusableRow(Exception):
+    """A row gives no problem. Holds the reason, worded to be counted: "no gold answer"."""
+
+
+class MissingField(Exception):
+    """A row has no such path. `args` are the names at the level where the path breaks off."""
+
+
+def prefixes(path: str) -> list[str]:
+    """Returns what a dotted path may begin with, the longest first: a.b.c, a.b, a."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def get_path(row: Any, path: str) -> Any:
+    """Returns the value under a dotted path, None if a null lies on the way. Raises MissingField.
+
+    "reward_model.ground_truth" is a nested field, "final_answer.0" the first entry of a list. A name may
+    itself hold dots ("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-1.5B").
+    """
+    if row is None:
+        return None
+    if isinstance(row, list):
+        head, _, rest = path.partition(".")
+        if not head.isdigit() or int(head) >= len(row):
+            raise MissingField(f"0 to {len(row) - 1}")
+        return get_path(row[int(head)], rest) if rest else row[int(head)]
+    names = row if isinstance(row, Mapping) else {}
+    name = next((prefix for prefix in prefixes(path) if prefix in names), None)
+    if name is None:
+        raise MissingField(*names)
+    return row[name] if name == path else get_path(row[name], path[len(name) + 1 :])
+
+
+def text_of(value: Any) -> str:
+    """Returns a value as stripped text: a whole float without its .0, null and NaN as the empty text."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def number_of(value: Any) -> float | None:
+    """Returns a number, or the first number in a text ("Level 5"); None without one."""
+    match = _NUMBER.search(text_of(value))
+    return None if match is None else float(match.group())
+
+
+def messages_of(value: Any) -> list[dict[str, str]] | None:
+    """Returns chat messages, each with `role` and `content`; None when the value is something else.
+
+    Reads both layouts of a list of structs: a list of dicts, and the dict of lists that `datasets` makes of a
+    Sequence feature.
+    """
+    if isinstance(value, Mapping) and all(isinstance(value.get(key), list) for key in ("role", "content")):
+        pairs = zip(value["role"], value["content"], strict=True)
+        value = [{"role": role, "content": content} for role, content in pairs]
+    if not isinstance(value, list) or not value:
+        return None
+    if not all(isinstance(part, Mapping) and {"role", "content"} <= set(part) for part in value):
+        return None
+    return [{"role": text_of(part["role"]), "content": str(part["content"] or "")} for part in value]
+
+
+def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
+    """Returns the gold answer that a cell of this form holds, see the table above. Raises UnusableRow when
+    there is none.
+
+    In form `behind_marker` the answer follows the last `marker`. A list of several answers is refused, or
+    joined with ", ".
+    """
+    if form == "json_list":
+        cell = _parsed(cell)
+    texts = [text for entry in (cell if isinstance(cell, list) else [cell]) if (text := text_of(entry))]
+    if len(texts) > 1 and several == "refuse":
+        raise UnusableRow("several gold answers")
+    answer = ", ".join(_extracted(text, form, marker) for text in texts)
+    if not answer:
+        raise UnusableRow("no gold answer")
+    return answer.replace(",", "") if form == "behind_marker" and _THOUSANDS.fullmatch(answer) else answer
+
+
+def last_box(text: str) -> str | None:
+    r"""Returns the content of the last \boxed{} or \fbox{}, braces balanced; `\boxed 5` holds 5. None without
+    a box, or when it is not closed.
+    """
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
+        return None
+    start = boxes[-1].end()
+    if text[start : start + 1] != "{":
+        return text[start : start + 1].strip() or None
+    end = closing_brace(text, start + 1)
+    return None if end is None else text[start + 1 : end].strip()
+
+
+def _parsed(cell: Any) -> list[Any]:
+    with suppress(TypeError, ValueError):
+        if isinstance(entries := json.loads(cell), list):
+            return entries
+    raise UnusableRow("an answer that is no JSON list")
+
+
+def _extracted(text: str, form: AnswerForm, marker: str) -> str:
+    if form == "behind_marker" and marker not in text:
+        raise UnusableRow(f"no {marker} in the answer")
+    if form == "behind_marker":
+        return text.rpartition(marker)[2].strip()
+    box = last_box(text) if form == "last_box" else text
+    if box is None:
+        raise UnusableRow("no box in the answer")
+    return box
 
 
 @dataclass(frozen=True, slots=True)

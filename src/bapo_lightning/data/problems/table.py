@@ -13,8 +13,7 @@ from typing import Any, Literal
 import datasets
 import huggingface_hub
 
-from bapo_lightning.data.problems.cells import MissingField, UnusableRow, prefixes
-from bapo_lightning.data.problems.columns import ColumnMapping
+from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, prefixes
 from bapo_lightning.data.problems.held_out import Part, is_in
 from bapo_lightning.errors import DataError
 from bapo_lightning.hub import stay_offline_without_hub
