@@ -33,7 +33,12 @@ Process = Generator[float | None, None, None]
 
 
 class Clock:
-    """Lets processes take turns in the order of their times; those of one time, in the order they came."""
+    """Virtual time for processes that are generators: they take turns in the order of their times, those of
+    one time in the order they came.
+
+    A process yields seconds to sleep, or None to wait until something changes. This needs no more than a
+    heap; SimPy would be one more dependency, for a loop that its events make several times slower.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0  # seconds

@@ -1,4 +1,12 @@
-"""Which columns of a table hold the parts of a problem (key `mapping` of a problem set)."""
+"""Which columns of a table hold the parts of a problem (key `mapping` of a problem set), and what their cells
+are: text, a number, chat messages or the gold answer.
+
+    form of answer   cell                                    gold answer
+    text             "34", 34, 34.0, ["34"]                  34
+    behind_marker    "Half of 8 is <<8/2=4>>4\\n#### 4"       4       (GSM8K)
+    last_box         "... so x is $\\boxed{\\frac{1}{2}}$."    \\frac{1}{2}    (solutions of MATH)
+    json_list        '["34"]'                                34      (SkyWork-OR1)
+"""
 
 from __future__ import annotations
 
@@ -147,7 +155,7 @@ class ColumnMapping:
     difficulty: str | None = None  # number for the difficulty filter
     keep: Sequence[str] = ()  # further ones for the reward or the prompt, kept in `Problem.metadata`
     wrapper: str | None = None  # text around each problem, with {problem} in its place, to be removed
-    answer_form: AnswerForm = "text"  # layout of the answer cell, see the table in `cells`
+    answer_form: AnswerForm = "text"  # layout of the answer cell, see the table above
     answer_marker: str = "####"
     several_answers: SeveralAnswers = "refuse"
 

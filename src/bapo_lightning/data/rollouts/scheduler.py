@@ -40,7 +40,15 @@ from bapo_lightning.types import Group, WorkItem
 
 @dataclass(eq=False)
 class StartOrder:
-    """Work items in the order of their start, from the oldest on that is running or ready."""
+    """The order in which groups enter training: as they become ready, or as they were started, in a window.
+
+        window = 3:   [taken] [running] [ready] [ready] | [ready]
+                               oldest    may     may       must wait until the oldest has entered
+
+    This is the windowed FIFO of MiniMax (arXiv 2605.26494, section 6.2.4) and TitanRL. The window begins at
+    the oldest group that has not entered training, whatever has entered around it, so that at most `window` -
+    1 later ones enter before a given group.
+    """
 
     window: int | None  # of items, counted from the oldest; None: groups enter as they become ready
     _items: deque[WorkItem] = field(default_factory=deque, init=False)

@@ -35,7 +35,14 @@ class Refused(Exception):
 
 
 class Sandbox:
-    """The limits of this process from `enter` on; `refusals` lists events refused since it was cleared."""
+    """Takes away from this process, before it reads the first answer, everything that judging does not need.
+
+    The kernel limits memory, CPU time, file sizes and new processes (`setrlimit`). An audit hook of the
+    interpreter (PEP 578) refuses the rest: compiling code from a string, so that `eval`, `exec`, sympy's
+    string parser and `lambdify` fail wherever they are called, and opening files, starting processes and
+    connecting. A hook is no jail for hostile *code*; it is the second wall behind a reader that never turns
+    text into code. `refusals` lists events refused since it was cleared.
+    """
 
     def __init__(self, memory_megabytes: int) -> None:
         self.memory_megabytes = memory_megabytes
