@@ -3,8 +3,8 @@
 import pytest
 from tests.configuration.compositions import composed, found, validated
 
-from bapo_lightning.configuration.changes import changes
 from bapo_lightning.ranks.rank_group import uses_cuda
+from bapo_lightning.run_folder.config_keys import changes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from tests.commands import run_command
 from tests.configuration.compositions import found, validated
 
-from bapo_lightning.configuration.run_shape import engine_shape
+from bapo_lightning.configuration.plan import engine_shape
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.ray.engine import RayEngine
 from bapo_lightning.ray.joining import join, sigterm_kept

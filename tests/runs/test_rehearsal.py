@@ -9,10 +9,10 @@ from tests.commands import run_command
 from tests.configuration.compositions import composed
 
 from bapo_lightning.cli.rehearse import share_of
-from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.run_folder.config_keys import differences
 from bapo_lightning.runs.rehearsal.problems import shipped_problems, write_table
 from bapo_lightning.runs.rehearsal.script import LONGEST, write_script
 

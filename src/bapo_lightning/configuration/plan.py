@@ -1,20 +1,24 @@
-"""The plan of a configuration, and the sizes of the model that it is for."""
+"""The plan of a configuration: its run as the shape that the formulas take, and the sizes of its model."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.run_shape import assumptions, run_shape
-from bapo_lightning.configuration.sections import Model
+from bapo_lightning.configuration.sections import Lora, Model
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.plan.gpus import GPUS, Gpu
-from bapo_lightning.plan.model_shape import model_shape
-from bapo_lightning.plan.planning import Plan, make_plan
+from bapo_lightning.plan.model_shape import ModelShape, model_shape
+from bapo_lightning.plan.planning import Assumptions, Plan, make_plan
+from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, RunShape
+from bapo_lightning.precision import MIXED
 
 
 def plan_of(config: RunConfig, gpu: Gpu | None = None) -> Plan:
@@ -81,3 +85,86 @@ def _from_hub(path: str, remedy: str) -> Path:
     if found is None:
         raise DataError(f"model.path={path}: its folder has no config.json; {remedy}")
     return Path(found)
+
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, MIXED: 2}
+
+
+def assumptions(config: RunConfig) -> Assumptions:
+    """The shares and sizes of `plan`."""
+    return Assumptions(**config.plan.model_dump(exclude={"gpu", "gpus", "ignore"}))
+
+
+def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
+    """The run of a valid configuration; `plan.gpus` takes the place of its ranks where it is given."""
+    scale, regime, options = config.scale, config.staleness, config.model
+    sharded, strategy = config.is_sharded, config.strategy.options
+    stored, ranks = BYTES[options.dtype], config.plan.gpus or config.num_ranks
+    entropy_rule = config.callbacks.nodes.get("entropy_rule")
+    return RunShape(
+        model=model,
+        strategy="fsdp" if sharded else "ddp" if config.is_distributed else "single",
+        num_gpus=ranks,
+        stored_bytes=stored,
+        compute_bytes=BYTES[config.compute_dtype],
+        autocast=not sharded and BYTES[config.compute_dtype] < stored,
+        micro_batch_tokens=scale.micro_batch_tokens,
+        prompt_tokens=scale.max_prompt_tokens + scale.max_feedback_tokens,  # read, and not scored
+        response_tokens=scale.max_new_tokens,
+        prompts_per_batch=scale.prompts_per_batch,
+        group_size=scale.group_size,
+        epochs=regime.epochs,
+        minibatches=regime.minibatches,
+        engine=engine_shape(config.rollout.engine, ranks, stored),
+        searches=bool(getattr(config.algorithm.bounds.object, "searches", False)),
+        recomputes=bool(config.entry_scores),
+        reference=config.scores_by_reference,
+        log_z="log_z" in needs_of(config.algorithm.objective.object),
+        measure_entropy_every=entropy_rule.options["every"] if entropy_rule else 0,
+        checkpointing=options.activation_checkpointing,
+        liger=options.liger,
+        packed_sdpa=options.packing == "padding_free" and options.attention in (None, "sdpa"),
+        gathered_layers=2 if not sharded or strategy["reshard_after_forward"] else model.num_layers,
+        whole_gradients=sharded and not strategy["reduce_every_micro_batch"],
+        offload=sharded and strategy["cpu_offload"],
+        fused_step=bool(config.optimizer.optimizer.options.get("fused", False)),
+        lora=_lora(options.lora, model),
+    )
+
+
+def engine_shape(engine: Target, ranks: int, stored_bytes: int) -> EngineShape:
+    """Where the engine is, and what it takes there."""
+    options, runs_in = engine.options, getattr(engine.object, "runs_in", "trainer")
+    inner = Target(options["make_engine"]).options if runs_in in ("child", "fleet") else options
+    takes_turns = runs_in == "trainer" or options.get("ranks") == "together"
+    apart = (runs_in in ("server", "fleet") and not takes_turns) or options.get("visible_gpus") is not None
+    vllm = inner.get("options")
+    if vllm is None:  # transformers
+        placement: Placement = "apart" if apart else "beside"
+        gpus = _fleet_gpus(options, ranks, 1) if runs_in == "fleet" else ranks
+        return EngineShape(placement, 1, gpus, BYTES[inner["dtype"]], None, inner["max_rows"])
+    vllm = Target(vllm).options
+    parallel = vllm["tensor_parallel_size"]
+    placement = "apart" if apart else "asleep" if takes_turns else "beside"
+    if runs_in == "server":
+        gpus = (len(options["urls"]) or options["num_servers"]) * parallel
+    elif runs_in == "fleet":
+        gpus = _fleet_gpus(options, ranks, parallel)
+    else:
+        gpus = len(str(options["visible_gpus"]).split(",")) if apart else ranks
+    element = BYTES[vllm["dtype"]]
+    return EngineShape(
+        placement, parallel, gpus, element, vllm["gpu_memory_utilization"], vllm["max_num_seqs"]
+    )
+
+
+def _fleet_gpus(options: Mapping[str, Any], ranks: int, parallel: int) -> int:
+    return ranks if options["actors"] == "auto" else int(options["actors"]) * parallel
+
+
+def _lora(options: Lora | None, model: ModelShape) -> LoraShape | None:
+    if options is None:
+        return None
+    every = tuple(model.linear_shapes)
+    targets = every if options.target_modules == "all-linear" else options.target_modules
+    return LoraShape(options.rank, tuple(name for name in targets if name in every))

@@ -50,9 +50,7 @@ def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
 
 
 def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
-    """Whether passes are to be mixed, with trained weights in float32, as adapters always are: sharded ones
-    are, others where it pays.
-    """
+    """Passes are mixed, with trained weights in float32, where they are sharded or where it pays."""
     model, strategy = plain.get("model"), plain.get("strategy")
     if not isinstance(model, Mapping) or (model.get("dtype") != "float32" and model.get("lora") is None):
         return False
@@ -75,7 +73,6 @@ def _multiplies_faster(accelerator: str) -> bool:
 
 
 def _settle_engine(engine: Mapping[str, Any], is_mixed: bool, on_gpu: bool) -> str:
-    """Names the engine's dtype where it is left to the trainer's precision; returns it."""
     node = engine.get("make_engine", engine)
     options = node.get("options") if isinstance(node, Mapping) else None
     if isinstance(options, dict):  # vLLM

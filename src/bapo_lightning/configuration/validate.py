@@ -8,11 +8,10 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bapo_lightning.configuration.engine_rules import engine_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
 from bapo_lightning.configuration.precision import settled
-from bapo_lightning.configuration.rank_rules import rank_problems
+from bapo_lightning.configuration.rank_rules import engine_problems, rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
 from bapo_lightning.configuration.targets import target_problems
@@ -85,7 +84,6 @@ def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
 
 
 def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str], set[str]]:
-    """The typed object if it can be made, faults of types and targets, sections with wrong targets."""
     config, found = parse(section, plain)
     by_section = {name: list(target_problems(_checkable(name, node), name)) for name, node in plain.items()}
     found += [text for texts in by_section.values() for text in texts]
@@ -93,7 +91,6 @@ def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str
 
 
 def _checkable(name: str, node: Any) -> Any:
-    """A section without the flags of the trainer that are refused with a reason, whatever their values."""
     if name != "trainer" or not isinstance(node, Mapping):
         return node
     return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}

@@ -216,7 +216,6 @@ def _scores_backward(run: RunShape) -> list[Amount]:
 
 
 def _scored(run: RunShape, last_norm_bytes: int) -> list[Amount]:
-    """Returns what the token scores find in both passes."""
     per_token = run.hidden_bytes * run.model.hidden_size + SCORED_BYTES
     return [
         *activations(run),
@@ -245,7 +244,6 @@ def _first_block(run: RunShape) -> list[Amount]:
 
 
 def _block_at_work(run: RunShape) -> list[Amount]:
-    """Returns the memory of a block's backward pass; checkpointing first computes its activations again."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
     # the gradients of both factors of the gated product, and of the residual
     most = size * 2 * model.ffn_size + run.hidden_bytes * model.hidden_size

@@ -146,7 +146,6 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
 
 
 def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
-    """Scores that the objective and the correction need of a rollout batch, by name, in order."""
     if config.scores_by_reference:
         yield "reference_scores", ReferenceStage()
     if config.entry_scores:
@@ -179,7 +178,6 @@ def build_sampler(
 
 
 def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:
-    """Data module of a rank other than 0."""
     control, engines = _channels(config, ranks)
     num_updates = config.scale.num_rollout_batches * config.staleness.updates_per_rollout_batch
     engine = None if config.rollout.placement == "controller" else build_engine(config, ranks)
@@ -221,7 +219,6 @@ def _channels(config: RunConfig, ranks: RankGroup) -> tuple[Channel, ...]:
 def _distributed_engine(
     config: RunConfig, engine: RolloutEngine, channels: tuple[Channel, ...]
 ) -> DistributedEngine:
-    """The engines of all ranks as one, for rank 0, whose own is `engine`."""
     rollout = config.rollout
     shares_gpu = getattr(rollout.engine.object, "shares_gpu", False)
     ranks_per_engine = rollout.tensor_parallel_size if shares_gpu else 1
@@ -240,7 +237,6 @@ def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
 
 
 def _description(config: RunConfig, account: dict[str, Any]) -> dict[str, Any]:
-    """Entries of the manifest about the run."""
     return {
         "experiment": config.name,
         "algorithm": config.algorithm.name,

@@ -12,7 +12,6 @@ from typing import Any
 import datasets
 from transformers import AutoTokenizer, GenerationConfig
 
-from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data
 from bapo_lightning.data.problems.prompts import PromptRule
@@ -21,7 +20,7 @@ from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.phases import phase
-from bapo_lightning.run_folder.config_keys import shapes_schedule
+from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import Problem
 

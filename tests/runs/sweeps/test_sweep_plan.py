@@ -13,17 +13,17 @@ from omegaconf import OmegaConf
 from tests.configuration.compositions import composed, names
 
 from bapo_lightning.configuration import machine
-from bapo_lightning.configuration.compose import composed_run
-from bapo_lightning.configuration.overrides import hydra_value
+from bapo_lightning.configuration.compose import composed_run, hydra_value
 from bapo_lightning.errors import ConfigError, MachineError
 from bapo_lightning.run_folder.config_keys import short_names
-from bapo_lightning.runs.sweeps.names import folder_name, run_names
 from bapo_lightning.runs.sweeps.plan import (
     SweepPlan,
     check_runs,
     compose_runs,
     finished_runs,
+    folder_name,
     read_plan,
+    run_names,
     together,
 )
 
