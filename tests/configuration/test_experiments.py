@@ -1,8 +1,6 @@
 """The paper's experiments: each composes, passes the rules, fits the GPUs it is for, and builds its model."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.configuration.compositions import composed, found, problems_of, validated
@@ -32,7 +30,7 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name != "bapo_7b")) for 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_the_run_that_it_is_called(name: str) -> None:
+def test_it_is_the_run_that_it_is_called(name):
     algorithm, staleness, response, gpus, _ = EXPERIMENTS[name]
     config = composed(f"experiment={name}")
     regime, trainer = config["regime"], config["trainer"]
@@ -49,15 +47,13 @@ def test_it_is_the_run_that_it_is_called(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_passes_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_passes_every_rule(name, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
     assert found(f"experiment={name}", "plan.ignore=true") == []  # on a machine without GPUs as well
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(name, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
     monkeypatch.setattr("bapo_lightning.configuration.machine.uses_cuda", lambda accelerator: False)
     monkeypatch.setattr("bapo_lightning.configuration.machine.hub_problem", lambda path: None)
@@ -71,14 +67,14 @@ def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_fits_gpus_of_80_gb(name: str) -> None:
+def test_it_fits_gpus_of_80_gb(name):
     plan = plan_of(validate(composed(f"experiment={name}"), "run"))
     assert plan.problems == []
     assert min(plan.limits().values()) >= plan.run.longest
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_model_is_built_as_its_configuration_says(name: str, tmp_path: Path) -> None:
+def test_its_model_is_built_as_its_configuration_says(name, tmp_path):
     model = composed(f"experiment={name}")["model"]
     (tmp_path / "config.json").write_text(json.dumps(model["architecture"]))
     policy = build_policy(ModelOptions.of(Model(**model), str(tmp_path)), 0.6, on_meta=True)
@@ -88,7 +84,7 @@ def test_its_model_is_built_as_its_configuration_says(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str) -> None:
+def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name):
     own, other = composed(f"experiment={name}"), composed(f"experiment={name}", "algorithm=grpo")
     plain = composed("algorithm=grpo")["algorithm"]
     assert {**other["algorithm"], "positive_share_target": None} == {**plain, "positive_share_target": None}
@@ -102,7 +98,7 @@ def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str)
     assert {**own["callbacks"], **weighted} == {**other["callbacks"], **weighted}
 
 
-def test_one_gpu_of_80_gb_holds_7b_with_lora() -> None:
+def test_one_gpu_of_80_gb_holds_7b_with_lora():
     plan = plan_of(validate(composed("experiment=bapo_7b_lora"), "run"))
     assert plan.run.num_gpus == 1 and plan.problems == []
     assert min(plan.limits().values()) >= plan.run.longest
@@ -110,17 +106,17 @@ def test_one_gpu_of_80_gb_holds_7b_with_lora() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen2.5_0.5b_gsm8k", "cs336_small"])
-def test_one_gpu_of_24_gb_holds_half_a_billion_weights(name: str) -> None:
+def test_one_gpu_of_24_gb_holds_half_a_billion_weights(name):
     plan = plan_of(validate(composed(f"experiment={name}"), "run"), GPUS["l4"])
     assert (plan.run.num_gpus, plan.run.model.num_parameters, plan.problems) == (1, 494_032_768, [])
 
 
-def bounds(name: str) -> tuple[Any, ...]:
+def bounds(name):
     node = composed(f"experiment={name}")["algorithm"]["bounds"]
     return node["low"], node["high"], node["target"], node["kind"], node["order"], node["measure"]
 
 
-def test_the_bounds_are_the_paper_s_and_the_authors() -> None:
+def test_the_bounds_are_the_paper_s_and_the_authors():
     low, high = {"start": 0.6, "end": 0.9, "step": 0.02}, {"start": 1.2, "end": 3.0, "step": 0.05}
     assert bounds("bapo_7b") == (low, high, 0.4, "gradient", "upper_first", "share")
     assert bounds("octothinker_3b") == (
@@ -135,7 +131,7 @@ def test_the_bounds_are_the_paper_s_and_the_authors() -> None:
     assert bounds("authors_example") == (*script, 0.5, "surrogate", "lower_first", "ratio")
 
 
-def test_the_optimizer_is_the_paper_s_and_the_authors() -> None:
+def test_the_optimizer_is_the_paper_s_and_the_authors():
     paper, script = (composed(f"experiment={name}") for name in ("bapo_7b", "authors_example"))
     assert (paper["optimizer"]["optimizer"]["lr"], paper["rollout"]["temperature"]) == (2e-6, 0.6)
     assert (script["optimizer"]["optimizer"]["lr"], script["rollout"]["temperature"]) == (1e-6, 1.0)
@@ -150,14 +146,14 @@ def test_the_optimizer_is_the_paper_s_and_the_authors() -> None:
 
 
 @pytest.mark.parametrize("budget", [4096, 2048])
-def test_both_budgets_of_partial_rollouts_pass(budget: int) -> None:
+def test_both_budgets_of_partial_rollouts_pass(budget):
     overrides = f"scale.partial_tokens={budget}", "plan.ignore=true"
     config = composed("experiment=bapo_7b_partial", *overrides)
     assert config["regime"]["partial_tokens"] == budget
     assert problems_of(config) == []
 
 
-def test_a_model_of_other_sizes_than_the_configuration_says_is_refused() -> None:
+def test_a_model_of_other_sizes_than_the_configuration_says_is_refused():
     model = composed()["model"]
     tiny = {
         "model_type": "llama",

@@ -31,7 +31,7 @@ from bapo_lightning.errors import ConfigError
         ("run_folder=outputs/läuft", """put the value in quotes: 'run_folder="outputs/läuft"'"""),
     ],
 )
-def test_a_sentence_names_the_key_or_the_choice_that_is_meant(override: str, words: str) -> None:
+def test_a_sentence_names_the_key_or_the_choice_that_is_meant(override, words):
     with pytest.raises(ConfigError) as error:
         compose_run([override, "debug=fast"])
     (problem,) = error.value.problems
@@ -54,6 +54,6 @@ def test_a_plus_does_not_let_a_misspelt_key_through(override, words):
     assert problem.startswith(words)
 
 
-def test_two_mistakes_do_not_hide_the_keys_that_there_are() -> None:
+def test_two_mistakes_do_not_hide_the_keys_that_there_are():
     with pytest.raises(ConfigError, match="sed is not an option; did you mean seed"):
         compose_run(["sed=4", "algoritm=grpo"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.run_folder.text_file import write_csv, write_json
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "new" / "summary.json"
     assert write_json(path, {"updates": 3}) == path
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -20,13 +19,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_dataclass_is_an_object(tmp_path: Path) -> None:
+def test_a_dataclass_is_an_object(tmp_path):
     path = write_json(tmp_path / "a.json", [Interval(0.5, None, 1)])
     assert json.loads(path.read_text()) == [{"mean": 0.5, "half_width": None, "count": 1}]
     with pytest.raises(TypeError, match="has no form in JSON"):
         write_json(path, {1, 2})
 
 
-def test_a_table_has_a_header_and_empty_cells_for_what_is_unknown(tmp_path: Path) -> None:
+def test_a_table_has_a_header_and_empty_cells_for_what_is_unknown(tmp_path):
     path = write_csv(tmp_path / "a.csv", ("name", "mean"), [("x, y", 0.5), ("z", None)])
     assert path.read_text() == 'name,mean\n"x, y",0.5\nz,\n'
