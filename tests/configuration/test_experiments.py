@@ -25,7 +25,6 @@ EXPERIMENTS = {
     "authors_example": ("bapo_authors_example", 8, 8192, 8, 7_615_616_512),
 }
 
-NAMED = ("job_type", "run_name")  # after the algorithm
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name != "bapo_7b")) for name in EXPERIMENTS]
 
 
@@ -35,21 +34,11 @@ def test_it_is_the_run_that_it_is_called(name):
     config = composed(f"experiment={name}")
     regime, trainer = config["regime"], config["trainer"]
     assert (config["name"], config["algorithm"]["name"]) == (name, algorithm)
-    assert (regime["epochs"] * regime["minibatches"], config["scale"]["max_new_tokens"]) == (
-        staleness,
-        response,
-    )
-    assert (trainer["devices"] * trainer["num_nodes"], config["strategy"]["_target_"].rpartition(".")[2]) == (
-        gpus,
-        "ShardedStrategy",
-    )
+    assert regime["epochs"] * regime["minibatches"] == staleness
+    assert config["scale"]["max_new_tokens"] == response
+    assert trainer["devices"] * trainer["num_nodes"] == gpus
+    assert config["strategy"]["_target_"].endswith(".ShardedStrategy")
     assert config["data"]["validation_samples"] == {"aime24": 16, "aime25": 16}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_passes_every_rule(name, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
-    assert found(f"experiment={name}", "plan.ignore=true") == []  # on a machine without GPUs as well
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,12 +77,8 @@ def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name):
     own, other = composed(f"experiment={name}"), composed(f"experiment={name}", "algorithm=grpo")
     plain = composed("algorithm=grpo")["algorithm"]
     assert {**other["algorithm"], "positive_share_target": None} == {**plain, "positive_share_target": None}
-    assert {key for key in own if own[key] != other[key]} <= {
-        "algorithm",
-        "job_type",
-        "run_name",
-        "callbacks",
-    }
+    changed = {key for key in own if own[key] != other[key]}
+    assert changed <= {"algorithm", "job_type", "run_name", "callbacks"}
     weighted = dict.fromkeys(("contribution", "turns"))  # as the algorithm weighs contributions
     assert {**own["callbacks"], **weighted} == {**other["callbacks"], **weighted}
 
@@ -119,14 +104,8 @@ def bounds(name):
 def test_the_bounds_are_the_paper_s_and_the_authors():
     low, high = {"start": 0.6, "end": 0.9, "step": 0.02}, {"start": 1.2, "end": 3.0, "step": 0.05}
     assert bounds("bapo_7b") == (low, high, 0.4, "gradient", "upper_first", "share")
-    assert bounds("octothinker_3b") == (
-        low | {"start": 0.8},
-        high | {"end": 2.0},
-        0.45,
-        "gradient",
-        "upper_first",
-        "share",
-    )
+    narrower = low | {"start": 0.8}, high | {"end": 2.0}
+    assert bounds("octothinker_3b") == (*narrower, 0.45, "gradient", "upper_first", "share")
     script = {"start": 0.8, "end": 0.95, "step": 0.05}, {"start": 1.2, "end": 2.0, "step": 0.1}
     assert bounds("authors_example") == (*script, 0.5, "surrogate", "lower_first", "ratio")
 
@@ -136,11 +115,8 @@ def test_the_optimizer_is_the_paper_s_and_the_authors():
     assert (paper["optimizer"]["optimizer"]["lr"], paper["rollout"]["temperature"]) == (2e-6, 0.6)
     assert (script["optimizer"]["optimizer"]["lr"], script["rollout"]["temperature"]) == (1e-6, 1.0)
     scale, regime = script["scale"], script["regime"]
-    assert (
-        scale["prompts_per_batch"],
-        scale["group_size"],
-        scale["prompts_per_batch"] // regime["minibatches"],
-    ) == (256, 16, 64)
+    prompts = scale["prompts_per_batch"]
+    assert (prompts, scale["group_size"], prompts // regime["minibatches"]) == (256, 16, 64)
     updates = scale["num_rollout_batches"] * regime["epochs"] * regime["minibatches"]
     assert script["optimizer"]["scheduler"]["warmup_updates"] == updates / 10
 
@@ -155,14 +131,8 @@ def test_both_budgets_of_partial_rollouts_pass(budget):
 
 def test_a_model_of_other_sizes_than_the_configuration_says_is_refused():
     model = composed()["model"]
-    tiny = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 1,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "vocab_size": 18,
-    }
+    sizes = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"
+    tiny = {"model_type": "llama", **dict(zip(sizes, (64, 1, 2, 2, 18), strict=True))}
     check_architecture(Model(**model))
     with pytest.raises(ConfigError, match=r"is not that of package://.*: ffn_size 1 instead of \d+"):
         check_architecture(Model(**model | {"architecture": tiny}))

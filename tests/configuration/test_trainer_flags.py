@@ -11,33 +11,22 @@ from bapo_lightning.configuration.trainer_flags import REFUSED_CALLBACKS, REFUSE
 
 # Flags that act in a run, each with a value that `tests/runs/test_own_classes.py` trains with.
 WORKING_FLAGS = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "num_nodes": 1,
-    "max_time": "00:01:00:00",
-    "enable_progress_bar": False,
-    "enable_model_summary": True,
-    "deterministic": True,
-    "benchmark": False,
-    "profiler": "simple",
-    "detect_anomaly": True,
-    "precision": "bf16-mixed",
+    **{
+        "accelerator": "cpu",
+        "devices": 1,
+        "num_nodes": 1,
+        "max_time": "00:01:00:00",
+        "precision": "bf16-mixed",
+    },
+    **{"enable_progress_bar": False, "enable_model_summary": True, "deterministic": True, "benchmark": False},
+    **{"profiler": "simple", "detect_anomaly": True},
 }
 # Base classes, and what Lightning makes for other callbacks.
 NOT_FOR_USERS = {"Callback", "Checkpoint", "ProgressBar", "BasePredictionWriter", "BaseFinetuning"}
 WORKING_CALLBACKS = {
-    "DeviceStatsMonitor",
-    "EarlyStopping",
-    "LambdaCallback",
-    "LearningRateMonitor",
-    "ModelCheckpoint",
-    "ModelSummary",
-    "OnExceptionCheckpoint",
-    "RichModelSummary",
-    "RichProgressBar",
-    "SpikeDetection",
-    "TQDMProgressBar",
-    "Timer",
+    *("DeviceStatsMonitor", "EarlyStopping", "LambdaCallback", "LearningRateMonitor", "ModelCheckpoint"),
+    *("ModelSummary", "OnExceptionCheckpoint", "RichModelSummary", "RichProgressBar", "SpikeDetection"),
+    *("TQDMProgressBar", "Timer"),
 }
 
 

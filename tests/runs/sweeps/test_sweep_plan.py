@@ -66,9 +66,9 @@ def unquoted(value):
         return value.text
     if isinstance(value, list):
         return [unquoted(item) for item in value]
-    return (
-        {unquoted(key): unquoted(item) for key, item in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {unquoted(key): unquoted(item) for key, item in value.items()}
+    return value
 
 
 @pytest.mark.parametrize("value", VALUES)
