@@ -19,7 +19,7 @@ WORKING_FLAGS = {
         "precision": "bf16-mixed",
     },
     **{"enable_progress_bar": False, "enable_model_summary": True, "deterministic": True, "benchmark": False},
-    **{"profiler": "simple", "detect_anomaly": True},
+    **{"profiler": "simple", "detect_anomaly": True, "precision": "bf16-mixed"},
 }
 # Base classes, and what Lightning makes for other callbacks.
 NOT_FOR_USERS = {"Callback", "Checkpoint", "ProgressBar", "BasePredictionWriter", "BaseFinetuning"}

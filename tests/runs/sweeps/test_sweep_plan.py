@@ -45,7 +45,7 @@ VALUES = [
         "",
         "a=b",
     ),
-    *("(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
+    *("a=b", "(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
 ]
 
 
