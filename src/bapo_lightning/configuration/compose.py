@@ -118,12 +118,7 @@ Node = Mapping[str, Any]
 
 
 def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
-    """Returns a sentence about an error of Hydra's composition.
-
-    Args:
-        error: Hydra's or OmegaConf's.
-        known: composes the configuration without the overrides of a key, to find the one that is meant.
-    """
+    """A sentence about Hydra's or OmegaConf's error; `known` composes without the overrides of a key."""
     text = str(error)
     if isinstance(error, OverrideParseException):
         key, _, value = error.override.partition("=")

@@ -22,30 +22,18 @@ from bapo_lightning.precision import MIXED
 
 
 def plan_of(config: RunConfig, gpu: Gpu | None = None) -> Plan:
-    """The plan of a configuration, on `plan.gpu` unless another GPU is given.
-
-    Raises:
-        DataError: the model's sizes are not known.
-    """
+    """The plan, on `plan.gpu` unless another GPU is given. Raises DataError for a model of unknown sizes."""
     shape = model_shape(architecture(config.model))
     return make_plan(run_shape(config, shape), gpu or GPUS[config.plan.gpu], assumptions(config))
 
 
 def architecture(model: Model) -> dict[str, Any]:
-    """The model's config.json: `model.architecture`, the folder's, or the hub's.
-
-    Raises:
-        DataError: there is none.
-    """
+    """The model's config.json: `model.architecture`, the folder's, or the hub's. Raises DataError."""
     return dict(model.architecture) if model.architecture is not None else _architecture_of_files(model.path)
 
 
 def check_architecture(model: Model) -> None:
-    """Refuse a model of other sizes than `model.architecture` says: the plan would be another model's.
-
-    Raises:
-        ConfigError: they differ.
-    """
+    """Raises ConfigError for a model of other sizes than the planned ones of `model.architecture`."""
     if model.architecture is None:
         return
     remedy = f"write model.path=FOLDER, or fetch it first: hf download {model.path}"

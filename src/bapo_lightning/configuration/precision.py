@@ -27,11 +27,8 @@ HALF_TOLERANCE = 0.2  # where one of them rounds to 16 bits
 
 
 def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
-    """The configuration with every precision by name; one that is wrong otherwise stays as it is.
-
-    Args:
-        plain: the resolved configuration.
-        for_gpus: of GPUs that it is planned for, whatever this machine has.
+    """The resolved configuration with every precision by name; one that is wrong otherwise stays as it is.
+    With `for_gpus` those of GPUs, whatever this machine has.
     """
     plain = deepcopy(plain)
     trainer, rollout = plain.get("trainer"), plain.get("rollout")

@@ -23,8 +23,6 @@ S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Composed)
 # Rules look into the targets of these.
 RULES_READ = {"regime", "rollout", "ranks", "trainer", "strategy", "optimizer", "environment"}
-
-
 Scope = Literal["data", "run", "ranks", "machine"]
 
 
@@ -32,10 +30,8 @@ def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
     """The typed configuration of a resolved one. Reads no weights and changes nothing. `check_machine` says
     whether there are GPUs, memory and a model for it.
 
-    Args:
-        plain: resolved configuration.
-        scope: what it is meant for: reading problems only, a run on any machine, the ranks of such a run too,
-            or a run on this machine.
+    The `scope` is what it is meant for: reading problems only, a run on any machine, its ranks as well, or a
+    run on this machine.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -49,11 +45,7 @@ def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
 
 
 def validate_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
-    """The typed configuration of an evaluation whose open keys are filled.
-
-    Raises:
-        ConfigError: with everything that is wrong.
-    """
+    """The typed configuration of an evaluation. Raises ConfigError with everything that is wrong."""
     plain = settled(plain)
     config, found, _ = _parsed(EvaluationConfig, plain)
     return _sound(config, [*found, *(config.problems() if config is not None else ())], plain)

@@ -54,13 +54,8 @@ def read_inputs(config: RunConfig) -> Inputs:
 def read_problems(
     data: Data, encode: Callable[[Problem], array[int]], max_prompt_tokens: int, validation_problems: int
 ) -> Selection:
-    """Training and validation problems, filtered. Raises DataError when they cannot be had.
-
-    Args:
-        data: sets and filters.
-        encode: token ids of a problem's prompt.
-        max_prompt_tokens: problems with longer prompts are left out and counted.
-        validation_problems: first problems of each validation set that are taken.
+    """Training and validation problems, filtered; those with longer prompts are left out and counted, and
+    the first of each validation set are taken. Raises DataError when they cannot be had.
     """
     datasets.disable_progress_bars()
     train = data.train.make()

@@ -48,13 +48,7 @@ def tables(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def write_table(node: Mapping[str, Any], is_training: bool, file: Path) -> list[str]:
-    """Writes shipped problems in a table's columns; returns what to override below its key.
-
-    Args:
-        node: of the table, resolved.
-        is_training: of the training problems, or of a validation set.
-        file: .jsonl file to write.
-    """
+    """Writes shipped problems as JSON lines in a table's columns; returns what to override below its key."""
     problems = shipped_problems()
     if node["part"] is None:  # else a hash of the text tells the parts of one table apart
         problems = problems[:-HELD_OUT] if is_training else problems[-HELD_OUT:]
@@ -116,13 +110,7 @@ TEMPLATE = (
 
 
 def write_small_model(architecture: Mapping[str, Any], texts: Iterable[str], folder: Path) -> None:
-    """Writes a model folder.
-
-    Args:
-        architecture: config.json of the family.
-        texts: that the tokenizer has to spell.
-        folder: to make.
-    """
+    """Writes a model folder for a family's config.json, whose tokenizer can spell these texts."""
     tokenizer = small_tokenizer(texts)
     tokenizer.save_pretrained(folder)
     config = small_config(architecture, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)

@@ -66,12 +66,8 @@ class Script:
 
 
 def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
-    """Prepares a rehearsal below `folder`: model, tables, overrides.
-
-    Args:
-        name: of the experiment.
-        given: further overrides, of the experiment itself.
-        folder: of the rehearsal, which exists.
+    """Prepares a rehearsal in a folder that exists: model, tables, overrides. `given` are further overrides
+    of the experiment itself.
 
     Raises:
         ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.

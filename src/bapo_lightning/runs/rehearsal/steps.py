@@ -39,7 +39,7 @@ class ActFailed(Exception):
 
 
 class Process(Protocol):
-    """Process of a command, as an act needs it; `subprocess.Popen` is one."""
+    """What an act needs of `subprocess.Popen`."""
 
     def poll(self) -> int | None:
         """The exit code, None while it runs."""

@@ -48,7 +48,7 @@ class SweepPlan:
     options: Job = ()  # Hydra's own for each run, such as --config-dir=DIR
 
     def overrides(self, run: str) -> Job:
-        """Returns all overrides that a run is started with."""
+        """All overrides that a run is started with."""
         folder = f"run_folder={hydra_value(str(self.folder / run))}"
         group = f"group={hydra_value(self.folder.name)}"
         return (group, *self.common, *self.jobs[run], folder, "resume=auto")
@@ -171,11 +171,7 @@ def together(errors: Sequence[MachineError]) -> MachineError:
 
 
 def finished_runs(plan: SweepPlan, configs: Mapping[str, Config]) -> list[str]:
-    """Returns the runs that have already finished.
-
-    Raises:
-        ConfigError: one had another configuration, and is therefore another run.
-    """
+    """The runs that have finished. Raises ConfigError where one had another configuration."""
     finished: list[str] = []
     for run, config in configs.items():
         folder = plan.folder / run
@@ -198,10 +194,8 @@ _HASH_LENGTH = 8
 
 
 def run_names(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a folder name for each job (its overrides), distinct and the same in every session.
-
-    A name holds the values of the job's keys, each key by its shortest unambiguous ending. Characters that do
-    not fit a file name are replaced, and then a hash of the overrides keeps the names apart.
+    """A folder name for each job (its overrides), distinct and the same in every session: the values of its
+    keys by their short names, with a hash where characters do not fit a file name.
     """
     pairs = [[override.split("=", 1) for override in job] for job in jobs]
     short = short_names({key for job in pairs for key, _ in job})
