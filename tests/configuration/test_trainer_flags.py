@@ -11,14 +11,8 @@ from bapo_lightning.configuration.trainer_flags import REFUSED_CALLBACKS, REFUSE
 
 # Flags that act in a run, each with a value that `tests/runs/test_own_classes.py` trains with.
 WORKING_FLAGS = {
-    **{
-        "accelerator": "cpu",
-        "devices": 1,
-        "num_nodes": 1,
-        "max_time": "00:01:00:00",
-        "precision": "bf16-mixed",
-    },
-    **{"enable_progress_bar": False, "enable_model_summary": True, "deterministic": True, "benchmark": False},
+    **{"accelerator": "cpu", "devices": 1, "num_nodes": 1, "max_time": "00:01:00:00", "benchmark": False},
+    **{"enable_progress_bar": False, "enable_model_summary": True, "deterministic": True},
     **{"profiler": "simple", "detect_anomaly": True, "precision": "bf16-mixed"},
 }
 # Base classes, and what Lightning makes for other callbacks.

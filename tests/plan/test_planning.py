@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bapo_lightning.plan.generation import cache_tokens, engine_memory, generation
-from bapo_lightning.plan.gpus import GPUS, Gpu
+from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import block_bytes, gathered, gradients, moments, state, summed
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions, make_plan
@@ -181,11 +181,6 @@ def test_the_longest_sample_is_the_last_one_that_fits():
 
     assert fits(longest) and not fits(longest + 1)
     assert plan.limits()["model's positions"] == 100
-
-
-def test_gpus_are_those_of_the_table():
-    assert GPUS["h100_80gb"].memory_bytes == 80e9
-    assert all(gpu.name == name for name, gpu in GPUS.items())
 
 
 def test_the_time_of_an_update_follows_from_its_work():

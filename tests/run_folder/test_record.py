@@ -80,12 +80,9 @@ def test_a_run_without_metrics_has_no_rows(make_run):
     assert read_run(folder).rows == []
 
 
-def test_a_folder_that_does_not_exist_is_refused(tmp_path):
+def test_what_is_no_run_is_refused_with_what_it_lacks(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read_run(tmp_path / "nowhere")
-
-
-def test_a_folder_that_is_not_a_run_is_refused_with_what_it_lacks(tmp_path):
     with pytest.raises(DataError, match=r"no manifest\.json and no config\.yaml"):
         read_run(tmp_path)
 

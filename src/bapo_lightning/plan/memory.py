@@ -189,18 +189,14 @@ def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
     always = [*state(run), *minibatch(run)]
     before = summed(run, num_micro_batches)
     after = before if run.whole_gradients and before else gradients(run)
-    passing = [*always, *before, *gathered(run)]
+    passing, scored = [*always, *before, *gathered(run)], _scored(run, norm_bytes(run))
     return [
-        Moment("token scores, forward", (*passing, *_scores_forward(run))),
+        Moment("token scores, forward", (*passing, *scored, *logits(run, is_forward=True))),
         Moment("token scores, backward", (*passing, *_scores_backward(run))),
         Moment("last block, backward", (*passing, *_last_block(run, bool(before)))),
         Moment("first block, backward", (*always, *after, *gathered(run), *_first_block(run))),
         Moment("optimizer step", (*always, *gradients(run), *_step(run))),
     ]
-
-
-def _scores_forward(run: RunShape) -> list[Amount]:
-    return [*_scored(run, norm_bytes(run)), *logits(run, is_forward=True)]
 
 
 def _scores_backward(run: RunShape) -> list[Amount]:

@@ -65,7 +65,15 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     ranks.on_controller(lambda: start.prepare(config.plain))
     sets = validation_sets(config, inputs) if inputs else []
     account = inputs.problems.account if inputs else {}
-    callbacks = build_callbacks(config, start, ranks, sets, _description(config, account))
+    description = {
+        "experiment": config.name,
+        "algorithm": config.algorithm.name,
+        "regime": config.staleness.name,
+        "seed": config.seed,
+        "staleness": config.staleness.updates_per_rollout_batch,
+        "problems": account,
+    }
+    callbacks = build_callbacks(config, start, ranks, sets, description)
     loggers = build_loggers(config, start.folder) if ranks.is_controller else []
     trainer = config.trainer.make(
         accelerator=config.accelerator,
@@ -234,14 +242,3 @@ def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
         ValidationSet(name, problems, samples.get(name, usual), VALIDATION_SEED)
         for name, problems in inputs.problems.validation.items()
     ]
-
-
-def _description(config: RunConfig, account: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "experiment": config.name,
-        "algorithm": config.algorithm.name,
-        "regime": config.staleness.name,
-        "seed": config.seed,
-        "staleness": config.staleness.updates_per_rollout_batch,
-        "problems": account,
-    }

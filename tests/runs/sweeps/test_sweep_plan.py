@@ -28,23 +28,7 @@ from bapo_lightning.runs.sweeps.plan import (
 )
 
 VALUES = [
-    *(
-        None,
-        True,
-        3,
-        1e-5,
-        "grpo",
-        "a,b",
-        "null",
-        "1e5",
-        "x y",
-        "it's",
-        'say "hi"',
-        "tail\\",
-        'a\\"b',
-        "",
-        "a=b",
-    ),
+    *(None, True, 3, 1e-5, "grpo", "a,b", "null", "1e5", "x y", "it's", 'say "hi"', "tail\\", 'a\\"b', ""),
     *("a=b", "(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
 ]
 
@@ -110,14 +94,8 @@ def test_every_run_of_every_sweep_can_be_composed(sweep):
 
 
 def test_the_sweeps_have_the_runs_that_they_announce():
-    counts = {
-        "baselines": 20,
-        "staleness": 75,
-        "bounds": 20,
-        "bapo_target": 30,
-        "quickstart": 30,
-        "additions": 30,
-    }
+    counts = {"baselines": 20, "staleness": 75, "bounds": 20}
+    counts |= dict.fromkeys(("bapo_target", "quickstart", "additions"), 30)
     assert {sweep: len(plan_of(sweep).jobs) for sweep in counts} == counts
     updates = [case["regime.epochs"] * case["regime.minibatches"] for case in options("staleness")["cases"]]
     assert updates == [1, 2, 4, 8, 16]
