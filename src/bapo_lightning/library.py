@@ -21,9 +21,8 @@ from hydra.utils import get_object
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
-from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.conf_dir import choice_files
-from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data import data_module

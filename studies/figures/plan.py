@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from bapo_lightning.configuration.overrides import hydra_overrides
+from bapo_lightning.configuration.compose import hydra_overrides
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.sweeps.launchers import Launch, chosen_launcher
 from bapo_lightning.runs.sweeps.plan import ROOT, SweepPlan, folder_name

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import yaml
 
-from bapo_lightning.configuration.changes import ABSENT, differences
-from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.overrides import hydra_overrides
+from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig, gives_to_all
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.objective import needs_of
+from bapo_lightning.run_folder.config_keys import ABSENT, differences
 from bapo_lightning.run_folder.text_file import write_text
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.plan import MapConfig

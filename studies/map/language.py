@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bapo_lightning.configuration.overrides import hydra_overrides
+from bapo_lightning.configuration.compose import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.run.curves import held_out

@@ -5,7 +5,6 @@ harmless, and none ends in a traceback.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +28,7 @@ RUNS = {
 SAMPLED = 25  # one change in so many is tried where time is short
 
 
-def leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def leaves(node, path=()):
     """Paths of all values that are no mapping."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
@@ -39,7 +38,7 @@ def leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 @contextmanager
-def changed(plain: dict[str, Any], path: tuple[str, ...], value: Any) -> Iterator[None]:
+def changed(plain, path, value):
     """Context in which a leaf has another value."""
     node = plain
     for key in path[:-1]:
@@ -49,7 +48,7 @@ def changed(plain: dict[str, Any], path: tuple[str, ...], value: Any) -> Iterato
     node[path[-1]] = before
 
 
-def make_everything(plain: dict[str, Any]) -> None:
+def make_everything(plain):
     """Checks a configuration and makes the parts of it that need neither files nor processes."""
     config = validate(plain)
     algorithm = config.algorithm
@@ -69,7 +68,7 @@ def make_everything(plain: dict[str, Any]) -> None:
             node.make()
 
 
-def raw_errors(plain: dict[str, Any], changes: list[tuple[tuple[str, ...], Any]]) -> list[str]:
+def raw_errors(plain, changes):
     """The changes that end in another error than one of ours."""
     found = []
     for path, value in changes:
@@ -83,7 +82,7 @@ def raw_errors(plain: dict[str, Any], changes: list[tuple[tuple[str, ...], Any]]
     return found
 
 
-def all_changes(plain: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
+def all_changes(plain):
     return [(path, value) for path in leaves(plain) for value in VALUES]
 
 

@@ -1,4 +1,4 @@
-"""Installed packages add algorithms through entry points of the group `bapo_lightning.conf`."""
+"""Choices are listed with what they are; installed packages add some through entry points."""
 
 import os
 import subprocess
@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.configuration.compositions import names
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import installed_folders
-from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.help import help_text, listed
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 
@@ -44,7 +45,7 @@ def objective(table):
 '''
 
 
-def package(folder: Path, name: str, entry: str | None = None, algorithm: str | None = None) -> None:
+def package(folder, name, entry=None, algorithm=None):
     """Writes a package as it is once installed, with its metadata."""
     conf = folder / name / "conf"
     (conf / "algorithm").mkdir(parents=True)
@@ -127,3 +128,16 @@ def test_a_wheel_is_installed_and_trained_with(tmp_path):
     clash = subprocess.run([*command, f"run_folder={run}"], env=environment, capture_output=True, text=True)
     assert clash.returncode == 1
     assert "1. algorithm/bapo.yaml is in bapo-lightning and in halved; rename one, or" in clash.stderr
+
+
+def test_help_lists_every_choice_with_what_it_is():
+    text = help_text()
+    for group in ("algorithm", "regime", "experiment", "logger", "correction", "debug"):
+        for name in names(group):
+            line = next(line for line in text.splitlines() if line.strip().startswith(f"{name} "))
+            assert len(line.split()) > 3, f"{group}/{name}.yaml needs a first line that says what it is"
+
+
+def test_meanings_stand_in_one_column_whatever_the_names():
+    lines = listed({"a": "short", "a_name_of_more_than_18": "long"})
+    assert [line.index(word) for line, word in zip(lines, ("short", "long"), strict=True)] == [27, 27]

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import constants
 from tests.configuration.compositions import validated
 
-from bapo_lightning import hub
+from bapo_lightning import host, hub
 from bapo_lightning.configuration import machine
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.errors import MachineError
@@ -61,38 +61,24 @@ def model_line(cache):
 
 
 TOO_FEW = [
-    (
-        [24],
-        "1 found: NVIDIA L4, 24.0 GB",
-        "38.6 GB planned for each of 8 GPUs, 143.1 GB for each of 1; a GPU here has 22.8 of 24.0 GB to use",
-    ),
-    (
-        [80],
-        "1 found: NVIDIA H100 80GB HBM3, 80.0 GB",
-        "75.4 GB planned for each of 8 GPUs, 179.8 GB for each of 1; a GPU here has 76.0 of 80.0 GB to use",
-    ),
-    (
-        [141],
-        "1 found: NVIDIA H200, 141.0 GB",
-        "118.1 GB planned for each of 8 GPUs, 222.5 GB for each of 1; a GPU here has 133.9 of 141.0 GB to "
-        "use",
-    ),
-    (
-        [80] * 4,
-        "4 found: NVIDIA H100 80GB HBM3, 80.0 GB",
-        "75.4 GB planned for each of 8 GPUs, 90.6 GB for each of 4; a GPU here has 76.0 of 80.0 GB to use",
-    ),
+    ([24], "1 found: NVIDIA L4, 24.0 GB", "38.6", "143.1", 1, "22.8 of 24.0"),
+    ([80], "1 found: NVIDIA H100 80GB HBM3, 80.0 GB", "75.4", "179.8", 1, "76.0 of 80.0"),
+    ([141], "1 found: NVIDIA H200, 141.0 GB", "118.1", "222.5", 1, "133.9 of 141.0"),
+    ([80] * 4, "4 found: NVIDIA H100 80GB HBM3, 80.0 GB", "75.4", "90.6", 4, "76.0 of 80.0"),
 ]
 
 
-@pytest.mark.parametrize(("found", "counted", "memory"), TOO_FEW)
-def test_too_few_gpus_memory_and_model_are_told_in_this_order(found, counted, memory, gpus, tmp_path):
+@pytest.mark.parametrize(("found", "counted", "planned", "fewer", "here", "usable"), TOO_FEW)
+def test_too_few_gpus_memory_and_model_are_told_in_this_order(
+    found, counted, planned, fewer, here, usable, gpus, tmp_path
+):
     gpus(*found)
+    memory = f"{planned} GB planned for each of 8 GPUs, {fewer} GB for each of {here}; a GPU here has"
     lines = str(refusal("experiment=bapo_7b")).splitlines()
     assert lines == [
         "bapo_7b cannot run on this machine:",
         f"  1. GPUs: 8 needed (trainer.devices=8), {counted}",
-        f"  2. memory: {memory}",
+        f"  2. memory: {memory} {usable} GB to use",
         f"  3. {model_line(tmp_path / 'hub')}",
         f"  {PLAN}",
         f"  {LAPTOP}",
@@ -213,6 +199,41 @@ def test_a_hub_that_never_answers_is_not_waited_for(gpus, monkeypatch):
     hub.stay_offline_without_hub.cache_clear()
 
 
+DRIVER = "535.129.03"
+
+
+@pytest.fixture
+def unused(monkeypatch, here):
+    """This machine has a GPU, and a driver that is too old for its torch."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(host, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(host, "driver_version", lambda: DRIVER)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
+@pytest.mark.parametrize("experiment", ["bapo_7b_lora", "quickstart"])
+def test_a_run_is_refused_with_the_reason_and_the_way_to_the_cpu(accelerator, experiment, unused):
+    config = validated(f"experiment={experiment}", f"trainer.accelerator={accelerator}", "plan.ignore=true")
+    with pytest.raises(MachineError) as refused:
+        check_machine(config)
+    (problem,) = refused.value.problems
+    assert problem.startswith("GPUs: 1 needed (trainer.devices=1), none that can be used: torch ")
+    assert f"needs NVIDIA's driver 580 or newer, and this one is {DRIVER}; update it" in problem
+    assert problem.endswith("; or write trainer.accelerator=cpu")
+
+
+def test_who_asks_for_the_cpu_gets_it(unused):
+    assert check_machine(validated("trainer.accelerator=cpu")) == []
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_who_hides_the_gpus_asks_for_the_cpu(hidden, unused, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert check_machine(validated()) == []
+
+
 SIMULATED = """
 import runpy, sys, types, torch
 count, gigabytes, module = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
@@ -245,13 +266,8 @@ def test_commands_refuse_once_and_before_anything_begins(module, arguments, tmp_
     assert done.returncode in (1, 2)
     first, *lines = done.stderr.splitlines()
     assert first == "error: bapo_7b cannot run on this machine:"
-    assert [line.partition(":")[0].strip() for line in lines] == [
-        "1. GPUs",
-        "2. memory",
-        "3. model",
-        PLAN.partition(":")[0],
-        LAPTOP.partition(":")[0],
-    ]
+    told = ["1. GPUs", "2. memory", "3. model", *(text.partition(":")[0] for text in (PLAN, LAPTOP))]
+    assert [line.partition(":")[0].strip() for line in lines] == told
     assert "error" not in done.stdout and list(tmp_path.iterdir()) == []
 
 

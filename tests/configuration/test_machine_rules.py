@@ -6,14 +6,12 @@ import pytest
 from tests.configuration.compositions import found, validated
 from tests.configuration.test_machine import gpus, refusal
 
-from bapo_lightning.configuration.machine import check_machine
-
-__all__ = ["gpus"]  # a fixture
-
 from bapo_lightning.configuration import machine_rules
+from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.rollout.vllm import local
 
+__all__ = ["gpus"]  # a fixture
 COMPILER = "a C compiler (gcc or clang, or the one that CC names)"
 
 
@@ -89,29 +87,25 @@ def test_torch_compile_needs_a_cpp_compiler_on_any_device(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    ("attention", "package", "problem"),
-    [
-        (
-            "flash_attention_2",
-            "flash_attn",
-            "model.attention=flash_attention_2 needs a package that this machine does not have: pip install "
-            "--no-build-isolation flash-attn, which takes nvcc; or write model.attention="
-            "kernels-community/flash-attn2, which is built already, or model.attention=sdpa",
-        ),
-        (
-            "kernels-community/flash-attn2",
-            "kernels",
-            "model.attention=kernels-community/flash-attn2 needs a package that this machine does not have: "
-            'pip install "kernels>=0.17,<0.18"; or write model.attention=sdpa',
-        ),
-    ],
-)
-def test_each_flash_attention_needs_its_package(attention, package, problem, no_c, monkeypatch):
+PREBUILT = "kernels-community/flash-attn2"
+FLASH = {
+    "flash_attention_2": (
+        *("flash_attn", "--no-build-isolation flash-attn, which takes nvcc"),
+        f"model.attention={PREBUILT}, which is built already, or model.attention=sdpa",
+    ),
+    PREBUILT: ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
+}
+
+
+@pytest.mark.parametrize("attention", FLASH)
+def test_each_flash_attention_needs_its_package(attention, no_c, monkeypatch):
     no_c()
+    package, wanted, instead = FLASH[attention]
     monkeypatch.setattr(machine_rules, "find_spec", lambda name: None if name == package else object())
     overrides = [f"model.attention={attention}", "trainer.precision=bf16-mixed"]
-    assert found(*overrides) == [problem]
+    (problem,) = found(*overrides)
+    needs = f"model.attention={attention} needs a package that this machine does not have"
+    assert problem == f"{needs}: pip install {wanted}; or write {instead}"
     monkeypatch.setattr(machine_rules, "find_spec", lambda name: object())
     assert found(*overrides) == []
 
@@ -165,3 +159,18 @@ def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
     )
     (count,) = refusal(*servers, "rollout.engine.gpus=['2,3']", "plan.ignore=true").problems
     assert count.endswith("; rollout.engine.gpus names 3, the last one is 2")
+
+
+def test_a_missing_package_is_named_where_there_is_a_gpu(gpus):
+    gpus(80)
+    assert found("model.liger=true", "trainer.accelerator=gpu") == [
+        "model.liger=true needs a package that this machine does not have: pip install liger-kernel; or "
+        "write model.liger=false"
+    ]
+
+
+def test_apples_gpu_is_refused_and_never_chosen(monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert validated("trainer.accelerator=auto").accelerator == "cpu"
+    (problem,) = found("trainer.accelerator=mps")
+    assert "float64" in problem and problem.endswith("write trainer.accelerator=cpu")

@@ -45,11 +45,6 @@ def test_every_shipped_algorithm_passes_in_a_regime_that_has_what_it_needs(algor
     assert found(f"algorithm={algorithm}", *regime, *needs(algorithm, tmp_path)) == []
 
 
-@pytest.mark.parametrize("regime", names("regime"))
-def test_every_shipped_regime_passes(regime):
-    assert found(f"regime={regime}") == []
-
-
 @pytest.mark.parametrize("algorithm", REGIMES_OF)
 def test_an_algorithm_is_refused_in_a_regime_that_lacks_what_it_needs(algorithm, tmp_path):
     other = min({*names("regime")} - REGIMES_OF[algorithm])

@@ -12,9 +12,8 @@ from tests.commands import Command, run_command
 from tests.matrix.choices import RECORDED, Choices, overrides, world
 from tests.matrix.rows import FILE, refusal
 
-from bapo_lightning.runs.rehearsal.parts import table
 from bapo_lightning.runs.rehearsal.script import write_script
-from bapo_lightning.runs.rehearsal.steps import Rehearsal
+from bapo_lightning.runs.rehearsal.steps import Rehearsal, table
 
 MATRIX = json.loads(FILE.read_text())
 FOLDER = Path("outputs/matrix")  # kept: where a row fails, its logs say why

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.plan.model_shape import ModelShape, model_shape
+from bapo_lightning.plan.model_shape import model_shape
 
 SMALL = {
     "hidden_size": 64,
@@ -26,7 +26,7 @@ R1_DISTILL_QWEN_7B = {
 }
 
 
-def built(family: str, **options: object) -> tuple[ModelShape, torch.nn.Module]:
+def built(family, **options):
     config = AutoConfig.for_model(family, **{**SMALL, **options})
     with torch.device("meta"):
         return model_shape(config.to_dict()), AutoModelForCausalLM.from_config(config)
@@ -44,14 +44,14 @@ def built(family: str, **options: object) -> tuple[ModelShape, torch.nn.Module]:
         ("qwen3", {"attention_bias": True}),
     ],
 )
-def test_it_counts_the_weights_that_transformers_makes(family: str, options: dict[str, object]) -> None:
+def test_it_counts_the_weights_that_transformers_makes(family, options):
     shape, model = built(family, **options)
     assert shape.num_parameters == sum(parameter.numel() for parameter in model.parameters())
     (layer, *_) = model.get_submodule("model.layers")
     assert shape.layer_parameters == sum(parameter.numel() for parameter in layer.parameters())
 
 
-def test_the_linear_layers_are_those_of_the_model() -> None:
+def test_the_linear_layers_are_those_of_the_model():
     shape, model = built("qwen2")
     found = {
         name.rpartition(".")[2]: (layer.in_features, layer.out_features)
@@ -61,19 +61,19 @@ def test_the_linear_layers_are_those_of_the_model() -> None:
     assert shape.linear_shapes == found
 
 
-def test_known_models_have_their_published_number_of_weights() -> None:
+def test_known_models_have_their_published_number_of_weights():
     assert model_shape(R1_DISTILL_QWEN_7B).num_parameters == 7_615_616_512
 
 
-def test_a_token_of_the_cache_takes_a_key_and_a_value_in_every_layer() -> None:
+def test_a_token_of_the_cache_takes_a_key_and_a_value_in_every_layer():
     assert model_shape(R1_DISTILL_QWEN_7B).kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
 
 
-def test_qwen3_has_heads_of_128_where_nothing_is_said() -> None:
+def test_qwen3_has_heads_of_128_where_nothing_is_said():
     assert model_shape({"model_type": "qwen3", **SMALL}).head_size == 128
 
 
-def test_another_architecture_is_refused() -> None:
+def test_another_architecture_is_refused():
     with pytest.raises(
         DataError,
         match="model_type=mamba cannot be planned for: its sizes are known for llama, mistral, qwen2, qwen3 "
@@ -82,7 +82,7 @@ def test_another_architecture_is_refused() -> None:
         model_shape({"model_type": "mamba"})
 
 
-def test_missing_sizes_are_named() -> None:
+def test_missing_sizes_are_named():
     with pytest.raises(DataError, match="lacks intermediate_size, vocab_size"):
         model_shape(
             {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

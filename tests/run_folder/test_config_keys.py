@@ -40,12 +40,12 @@ ANSWERS = {
 }
 
 
-def test_every_role_has_a_key() -> None:
+def test_every_role_has_a_key():
     assert {role for role, _ in ANSWERS.values()} == set(Role)
 
 
 @pytest.mark.parametrize("key", ANSWERS)
-def test_a_role_answers_all_questions(key: str) -> None:
+def test_a_role_answers_all_questions(key):
     role, expected = ANSWERS[key]
     answers = {
         "place": is_place(key),
@@ -60,5 +60,5 @@ def test_a_role_answers_all_questions(key: str) -> None:
     assert {name for name, yes in answers.items() if yes} == set(expected.split())
 
 
-def test_only_whole_parts_of_a_key_count() -> None:
+def test_only_whole_parts_of_a_key_count():
     assert role_of("trainer_options") is Role.LEARNING and role_of("trainer") is Role.COMPUTATION

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import newest_rows, read_run
 
 
-def test_a_run_is_read_with_its_config_manifest_and_rows(make_run: RunMaker) -> None:
+def test_a_run_is_read_with_its_config_manifest_and_rows(make_run):
     record = read_run(
         make_run(rows=[{"step": 0, "train/reward": 0.5}, {"step": 1, "train/reward": 0.75}], seed=3)
     )
@@ -23,7 +21,7 @@ def test_a_run_is_read_with_its_config_manifest_and_rows(make_run: RunMaker) -> 
     assert record.series("train/reward") == ([0, 1], [0.5, 0.75])
 
 
-def test_a_torn_last_line_is_skipped_and_counted(make_run: RunMaker) -> None:
+def test_a_torn_last_line_is_skipped_and_counted(make_run):
     folder = make_run(rows=[{"step": 0, "train/reward": 0.5}])
     with (folder / "metrics.jsonl").open("ab") as stream:
         stream.write(b'{"step": 1, "train/rew\xc3')
@@ -35,7 +33,7 @@ def test_a_torn_last_line_is_skipped_and_counted(make_run: RunMaker) -> None:
 @pytest.mark.parametrize(
     "line", ["[1, 2]", '{"train/reward": 0.5}', '{"step": "one"}', '{"step": 1}{"step": 2}']
 )
-def test_a_line_that_is_no_row_is_counted(make_run: RunMaker, line: str) -> None:
+def test_a_line_that_is_no_row_is_counted(make_run, line):
     folder = make_run(rows=[{"step": 0}])
     (folder / "metrics.jsonl").write_text(f'{{"step": 0}}\n{line}\n{{"step": 3}}\n')
     record = read_run(folder)
@@ -43,14 +41,14 @@ def test_a_line_that_is_no_row_is_counted(make_run: RunMaker, line: str) -> None
     assert record.unreadable_lines == 1
 
 
-def test_values_that_are_absent_null_or_not_finite_are_left_out_of_a_series(make_run: RunMaker) -> None:
+def test_values_that_are_absent_null_or_not_finite_are_left_out_of_a_series(make_run):
     values = [0.5, None, float("nan"), float("inf"), True, "text"]
     rows = [{"step": step, "train/grad_norm": value} for step, value in enumerate(values)]
     record = read_run(make_run(rows=[*rows, {"step": 6}, {"step": 7, "train/grad_norm": 2}]))
     assert record.series("train/grad_norm") == ([0, 4, 7], [0.5, 1.0, 2.0])
 
 
-def test_a_resume_replaces_the_updates_it_did_again(make_run: RunMaker) -> None:
+def test_a_resume_replaces_the_updates_it_did_again(make_run):
     first = [{"step": step, "train/reward": 0.1} for step in range(5)]
     again = [{"step": step, "train/reward": 0.9} for step in (2, 3)]
     record = read_run(make_run(rows=first + again))
@@ -58,7 +56,7 @@ def test_a_resume_replaces_the_updates_it_did_again(make_run: RunMaker) -> None:
     assert record.rolled_back_rows == 3
 
 
-def test_the_newest_rows_are_read_from_the_end_alone(make_run: RunMaker) -> None:
+def test_the_newest_rows_are_read_from_the_end_alone(make_run):
     rows = [{"step": step, "train/reward": 0.5} for step in range(40)]
     folder = make_run(rows=rows)
     assert newest_rows(folder) == rows
@@ -70,24 +68,21 @@ def test_the_newest_rows_are_read_from_the_end_alone(make_run: RunMaker) -> None
     assert newest_rows(folder / "nowhere") == []
 
 
-def test_two_lines_of_one_update_make_one_row(make_run: RunMaker) -> None:
+def test_two_lines_of_one_update_make_one_row(make_run):
     record = read_run(make_run(rows=[{"step": 4, "train/reward": 0.5}, {"step": 4, "val/sums/avg@8": 0.25}]))
     assert record.rows == [{"step": 4, "train/reward": 0.5, "val/sums/avg@8": 0.25}]
     assert record.rolled_back_rows == 0
 
 
-def test_a_run_without_metrics_has_no_rows(make_run: RunMaker) -> None:
+def test_a_run_without_metrics_has_no_rows(make_run):
     folder = make_run()
     (folder / "metrics.jsonl").unlink()
     assert read_run(folder).rows == []
 
 
-def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_with_what_it_lacks(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read_run(tmp_path / "nowhere")
-
-
-def test_a_folder_that_is_not_a_run_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no manifest\.json and no config\.yaml"):
         read_run(tmp_path)
 
@@ -101,14 +96,14 @@ def test_a_folder_that_is_not_a_run_is_refused_with_what_it_lacks(tmp_path: Path
         ("config.yaml", "", "must hold a mapping, got a NoneType"),
     ],
 )
-def test_a_corrupt_file_is_named(make_run: RunMaker, name: str, content: str, complaint: str) -> None:
+def test_a_corrupt_file_is_named(make_run, name, content, complaint):
     folder = make_run()
     (folder / name).write_text(content)
     with pytest.raises(DataError, match=f"{name}.* {complaint}"):
         read_run(folder)
 
 
-def test_reports_on_finished_runs_need_none_of_the_libraries_that_train() -> None:
+def test_reports_on_finished_runs_need_none_of_the_libraries_that_train():
     heavy = "{'torch', 'lightning', 'transformers', 'datasets', 'pandas'}"
     code = (
         f"import sys, bapo_lightning.cli.compare; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & "

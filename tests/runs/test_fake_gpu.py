@@ -3,9 +3,7 @@ for it twice an update.
 """
 
 import json
-from collections.abc import Set
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.commands import run_command
@@ -58,38 +56,38 @@ CHECKS = [
 ]
 
 
-def done(folder: Path, cases: list[str], script: str = "tests.runs.on_fake_gpu") -> list[dict[str, Any]]:
+def done(folder, cases, script="tests.runs.on_fake_gpu"):
     made = run_command(script, str(folder), *cases, cwd=ROOT, timeout=900)
     assert made.returncode == 0, made.stderr[-4000:]
     return [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
 
 
-def keeps_to_its_device(run: dict[str, Any], also: Set[str] = frozenset()) -> None:
+def keeps_to_its_device(run, also=frozenset()):
     assert run["code"] == 0
     assert [run["waits"].pop(name) for name in ONCE_AN_UPDATE] == [run["updates"]] * 2
     assert set(run["waits"]) <= NOW_AND_THEN | also
 
 
-def test_a_run_keeps_to_its_device_and_waits_for_it_twice_an_update(tmp_path: Path) -> None:
+def test_a_run_keeps_to_its_device_and_waits_for_it_twice_an_update(tmp_path):
     run, mixed = done(tmp_path, ["run regime=replay", "refused"])
     keeps_to_its_device(run)
     assert mixed["refused"] == mixed["tried"]
 
 
 @pytest.mark.slow
-def test_runs_of_every_kind_keep_to_their_device(tmp_path: Path) -> None:
+def test_runs_of_every_kind_keep_to_their_device(tmp_path):
     for run in done(tmp_path, [*filter(ships, RUNS)]):
         keeps_to_its_device(run)
 
 
 @pytest.mark.slow
-def test_checks_of_gpu_check_keep_to_their_device(tmp_path: Path) -> None:
+def test_checks_of_gpu_check_keep_to_their_device(tmp_path):
     for name, check in zip(CHECKS, done(tmp_path, [f"check {name}" for name in CHECKS]), strict=True):
         assert check["found"] and not check["bad"], name
 
 
 @pytest.mark.slow
-def test_an_update_of_every_algorithm_has_the_loss_of_the_cpu(tmp_path: Path) -> None:
+def test_an_update_of_every_algorithm_has_the_loss_of_the_cpu(tmp_path):
     found = done(tmp_path, [f"update {algorithm}" for algorithm in ALGORITHMS])
     for algorithm, update in zip(ALGORITHMS, found, strict=True):
         here, there = update["losses"]

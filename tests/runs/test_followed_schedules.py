@@ -1,10 +1,8 @@
 """Asynchronous runs that follow a recorded schedule (`regime.schedule`), through the main job."""
 
-import json
-
 import pytest
-import torch
 from tests.commands import train
+from tests.runs.written import rows, same, weights
 
 SETTINGS = ["regime=async", "scale.num_rollout_batches=4", "callbacks.validation.every=6"]
 PARTIAL = ["regime.partial_tokens=8", "regime.max_age=11"]
@@ -17,17 +15,6 @@ def trained(folder, *overrides):
     return done.stdout
 
 
-def rows(folder):
-    """The metrics without those that are times or rates."""
-    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if "second" not in name} for row in parsed]
-
-
-def weights(folder):
-    (path,) = folder.glob("checkpoints/update000016/trainer.ckpt")
-    return torch.load(path, weights_only=True)["state_dict"]
-
-
 @pytest.mark.parametrize("overrides", [[], [*PARTIAL, *CHILD]], ids=["whole", "partial, in a child"])
 def test_a_run_that_follows_a_schedule_equals_the_recorded_one_to_the_bit(tmp_path, overrides):
     recorded, again = tmp_path / "recorded", tmp_path / "again"
@@ -36,8 +23,7 @@ def test_a_run_that_follows_a_schedule_equals_the_recorded_one_to_the_bit(tmp_pa
     assert rows(again) == rows(recorded)
     for name in ("ledger.jsonl", "schedule.jsonl"):
         assert (again / name).read_bytes() == (recorded / name).read_bytes()
-    expected, found = weights(recorded), weights(again)
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    assert same(weights(again, 16), weights(recorded, 16))
 
 
 def test_another_objective_under_the_same_schedule_and_what_does_not_fit_it(tmp_path):

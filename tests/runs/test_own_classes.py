@@ -52,40 +52,36 @@ bounds: {{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01}}
     assert done.stdout.count("own callback: train/reward") == len(rows) == 8
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            [f"algorithm.advantages._target_={OWN}.centred", "algorithm.advantages.scale=null",
-             "algorithm.advantages.baseline=null", "+algorithm.advantages.slop=2"],
-            f"algorithm.advantages.slop is not an option of {OWN}.centred; did you mean slope?",
-        ),
-        (
-            [f"algorithm.advantages._target_={OWN}.centred", "algorithm.advantages.scale=null",
-             "algorithm.advantages.baseline=null", "+algorithm.advantages.slope=-1"],
-            "algorithm.advantages.slope=-1 must be a positive number",
-        ),
-        (
-            [f"+callbacks.mine={{_target_: {OWN}.EveryOther, metric: train/reward, action: shout}}"],
-            "callbacks.mine.action=shout is none of its values; write one of print, keep",
-        ),
-        (
-            [f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
-            f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported; did you mean {OWN}.EveryOther?",
-        ),
-        (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name"),
-        (
-            [f"rollout.engine._target_={OWN}.CountingEngine", "+rollout.engine.max_row=3"],
-            f"rollout.engine.max_row is not an option of {OWN}.CountingEngine; did you mean max_rows?",
-        ),
-        (
-            [f"reward._target_={OWN}.short_is_right", "+reward.limit=many"],
-            "reward.limit=many must be a whole number",
-        ),
-        (["+trainer.determinstic=true"], "did you mean deterministic?"),
-        (["+scale.groups=3"], "scale.groups is not an option of scale; did you mean group_size?"),
-    ],
-)  # fmt: skip
+CENTRED = [
+    f"algorithm.advantages._target_={OWN}.centred",
+    *("algorithm.advantages.scale=null", "algorithm.advantages.baseline=null"),
+]
+COUNTING = f"rollout.engine._target_={OWN}.CountingEngine"
+MISSPELT = [
+    (
+        [*CENTRED, "+algorithm.advantages.slop=2"],
+        f"not an option of {OWN}.centred; did you mean slope?",
+    ),
+    ([*CENTRED, "+algorithm.advantages.slope=-1"], "algorithm.advantages.slope=-1 must be a positive number"),
+    (
+        [f"+callbacks.mine={{_target_: {OWN}.EveryOther, metric: train/reward, action: shout}}"],
+        "callbacks.mine.action=shout is none of its values; write one of print, keep",
+    ),
+    (
+        [f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
+        f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported; did you mean {OWN}.EveryOther?",
+    ),
+    (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name"),
+    ([COUNTING, "+rollout.engine.max_row=3"], f"an option of {OWN}.CountingEngine; did you mean max_rows?"),
+    (
+        [f"reward._target_={OWN}.short_is_right", "+reward.limit=many"],
+        "limit=many must be a whole number",
+    ),
+    (["+scale.groups=3"], "scale.groups is not an option of scale; did you mean group_size?"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISSPELT)
 def test_a_misspelling_is_named_with_its_remedy(overrides, message):
     (text,) = found(*overrides)
     assert message in text

@@ -1,18 +1,16 @@
 """A rehearsal is the experiment itself: nothing but sizes, the hub's model and its tables are replaced."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 from tests.commands import run_command
 from tests.configuration.compositions import composed
 
 from bapo_lightning.cli.rehearse import share_of
-from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.run_folder.config_keys import differences
 from bapo_lightning.runs.rehearsal.problems import shipped_problems, write_table
 from bapo_lightning.runs.rehearsal.script import LONGEST, write_script
 
@@ -37,7 +35,7 @@ SETTLED = ("trainer.precision", "rollout.engine.options.dtype", "rollout.engine.
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_nothing_is_replaced_but_sizes_and_what_only_the_hub_has(name: str, tmp_path: Path) -> None:
+def test_nothing_is_replaced_but_sizes_and_what_only_the_hub_has(name, tmp_path):
     script = write_script(name, [], tmp_path)
     assert script.name == script.config.name == name
     changed = [key for key, before, now in differences(script.config.plain, script.plain) if before != now]
@@ -46,7 +44,7 @@ def test_nothing_is_replaced_but_sizes_and_what_only_the_hub_has(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["bapo_7b", "octothinker_3b", "cs336_small"])
-def test_a_small_model_is_of_the_family_and_spells_every_prompt(name: str, tmp_path: Path) -> None:
+def test_a_small_model_is_of_the_family_and_spells_every_prompt(name, tmp_path):
     from transformers import AutoConfig, AutoTokenizer
 
     script = write_script(name, [], tmp_path)
@@ -65,7 +63,7 @@ WORLDS = ("additions", "locks", "sums")  # which are no tables
 
 
 @pytest.mark.parametrize("name", sorted(choice_files("problem_set").keys() - {"base", *WORLDS}))
-def test_every_table_of_the_hub_has_its_columns(name: str, tmp_path: Path) -> None:
+def test_every_table_of_the_hub_has_its_columns(name, tmp_path):
     path = "data.validation.it.path=owner/name"  # of files for one's own tables
     node = composed(
         f"+problem_set@data.validation.it={name}", *([path] if name in ("table", "verl") else [])
@@ -78,7 +76,7 @@ def test_every_table_of_the_hub_has_its_columns(name: str, tmp_path: Path) -> No
         assert len(problems) >= 8
 
 
-def test_shares_take_turns_and_leave_nothing_out() -> None:
+def test_shares_take_turns_and_leave_nothing_out():
     names = list("abcdefgh")
     shares = [share_of(names, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(name for share in shares for name in share) == names
@@ -87,13 +85,13 @@ def test_shares_take_turns_and_leave_nothing_out() -> None:
         share_of(names, "half")
 
 
-def rehearse(*arguments: str) -> subprocess.CompletedProcess[str]:
+def rehearse(*arguments):
     """The command, which starts one for each act."""
     return run_command("bapo_lightning.cli.rehearse", *arguments, forks=True)
 
 
 @pytest.mark.slow
-def test_a_rehearsal_ends_with_a_table_of_all_parts(tmp_path: Path) -> None:
+def test_a_rehearsal_ends_with_a_table_of_all_parts(tmp_path):
     done = rehearse("experiment=additions", f"rehearsal.folder={tmp_path}")
     assert done.returncode == 0, done.stdout
     record = json.loads((tmp_path / "additions" / "rehearsal.json").read_text())
@@ -103,7 +101,7 @@ def test_a_rehearsal_ends_with_a_table_of_all_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_part_that_fails_is_told_with_its_reason(tmp_path):
     disagreeing = "rollout.weight_sync.tolerance=1e-12"
     done = rehearse("experiment=additions", disagreeing, f"rehearsal.folder={tmp_path}")
     assert done.returncode == 3
@@ -111,6 +109,6 @@ def test_a_part_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "0 of 1 experiments ran whole: additions did not" in done.stdout
 
 
-def test_an_experiment_that_does_not_exist_is_told() -> None:
+def test_an_experiment_that_does_not_exist_is_told():
     done = rehearse("experiment=bapo_8b")
     assert done.returncode == 1 and "experiment=bapo_8b: no such experiment; write some of" in done.stderr

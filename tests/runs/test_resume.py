@@ -2,12 +2,12 @@
 to the bit.
 """
 
-import json
 import signal
 
 import pytest
-import torch
+from tests.algorithms.resuming import check_resumed_run
 from tests.commands import Command, run_command, wait_until
+from tests.runs.written import manifest, rows, same, trainer_state, weights
 from tests.wandb_file import history
 
 SETTINGS = [
@@ -48,28 +48,8 @@ def train_and_signal(tmp_path, number, num_rows):
     return folder, output
 
 
-def rows(folder):
-    """The metrics without those that are times or rates."""
-    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if "second" not in name} for row in parsed]
-
-
 def trained(row):
     return {name: value for name, value in row.items() if not name.startswith(("val/", "sync/"))}
-
-
-def final_state(folder):
-    return torch.load(folder / f"checkpoints/update{NUM_UPDATES:06d}/trainer.ckpt", weights_only=True)
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def wandb_steps(folder):
@@ -83,10 +63,10 @@ def assert_as_if_never_stopped(folder, whole):
     assert rows(folder) == rows(whole)
     assert [row["step"] for row in rows(folder)] == list(range(NUM_UPDATES))
     assert (folder / "rollouts.jsonl").read_text() == (whole / "rollouts.jsonl").read_text()
-    assert same(final_state(folder), final_state(whole)), "policy, optimizer, schedule, loops and callbacks"
+    assert same(*(trainer_state(run, NUM_UPDATES) for run in (folder, whole))), "policy, optimizer, loops"
     assert wandb_steps(folder) == list(range(NUM_UPDATES))
     assert (folder / "csv/metrics.csv").read_text().count("\n") == 1 + NUM_UPDATES
-    assert json.loads((folder / "manifest.json").read_text())["status"] == "finished"
+    assert manifest(folder)["status"] == "finished"
 
 
 @pytest.fixture(scope="module")
@@ -100,15 +80,15 @@ def test_after_a_kill_auto_finds_the_run_and_ends_it_as_if_it_had_never_been_kil
     folder, _ = train_and_signal(tmp_path, signal.SIGKILL, num_rows=13)
     torn = (folder / "metrics.jsonl").read_text() + '{"step": 99, "train/rew'
     (folder / "metrics.jsonl").write_text(torn)
-    before = json.loads((folder / "manifest.json").read_text())
+    before = manifest(folder)
     output = train(tmp_path, "resume=auto")
     assert f"resumed {folder} at update" in output and "queue of" in output
     assert_as_if_never_stopped(folder, whole)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["started_at"] == before["started_at"] and manifest["command"] == before["command"]
-    (resume,) = manifest["resumes"]
+    after = manifest(folder)
+    assert after["started_at"] == before["started_at"] and after["command"] == before["command"]
+    (resume,) = after["resumes"]
     assert resume["update"] % 5 == 0 and resume["update"] >= 5 and "resume=auto" in resume["command"]
-    assert manifest["wall_seconds"] > before["wall_seconds"]
+    assert after["wall_seconds"] > before["wall_seconds"]
     assert len(list(folder.glob("wandb/superseded-offline-run-*"))) == 1
     assert wandb_steps(whole) == list(range(NUM_UPDATES))
 
@@ -117,7 +97,7 @@ def test_after_a_kill_auto_finds_the_run_and_ends_it_as_if_it_had_never_been_kil
 def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_well(whole, tmp_path):
     folder, output = train_and_signal(tmp_path, signal.SIGTERM, num_rows=11)
     assert "SIGTERM: stopping after this update" in output
-    assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
+    assert manifest(folder)["status"] == "interrupted"
     newest = max((folder / "checkpoints").glob("update*"))
     assert int(newest.name.removeprefix("update")) == len(rows(folder)), "the last update is saved"
     data = bytearray((newest / "trainer.ckpt").read_bytes())
@@ -136,9 +116,14 @@ def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_
     output = train(tmp_path, f"resume={short}", "logger=csv")
     assert "scale.num_rollout_batches: 2 -> 3" in output and f"resumed {short} at update 16" in output
     assert [trained(row) for row in rows(short)] == [trained(row) for row in rows(whole)]
-    assert same(final_state(short)["state_dict"], final_state(whole)["state_dict"])
+    assert same(weights(short, NUM_UPDATES), weights(whole, NUM_UPDATES))
     made = {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
     assert f"{short} is finished: nothing to do" in train(
         tmp_path, f"run_folder={short}", "resume=auto", "logger=csv"
     )
     assert made == {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
+
+
+def test_advantages_that_remember_every_problem_go_on_from_what_they_knew(tmp_path):
+    own = "algorithm=spo", "scale.group_size=1", "regime=reuse"
+    check_resumed_run(tmp_path, "train/reward", *own, batches=3)

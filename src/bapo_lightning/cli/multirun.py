@@ -21,8 +21,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from bapo_lightning.cli.command import command, end_explanations
-from bapo_lightning.configuration.compose import has_default_folder, run_folder
-from bapo_lightning.configuration.overrides import hydra_value
+from bapo_lightning.configuration.compose import has_default_folder, hydra_value, run_folder
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.launch import leads
 from hydra_plugins.bapo_lightning import RunsSweeper

@@ -94,9 +94,8 @@ def rehearse(name: str, overrides: Sequence[str], folder: Path) -> bool:
     Raises:
         BapoLightningError: it cannot be rehearsed.
     """
-    from bapo_lightning.runs.rehearsal.parts import table
     from bapo_lightning.runs.rehearsal.script import write_script
-    from bapo_lightning.runs.rehearsal.steps import Rehearsal
+    from bapo_lightning.runs.rehearsal.steps import Rehearsal, table
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

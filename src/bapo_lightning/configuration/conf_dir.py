@@ -22,11 +22,7 @@ OWN = "bapo-lightning"
 
 
 def conf_dir() -> str:
-    """Absolute path of `conf/`, which lies next to an installed package, or at the top of a checkout.
-
-    Raises:
-        ConfigError: neither place has it.
-    """
+    """Absolute path of `conf/`, in an installed package or at the top of a checkout. Raises ConfigError."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "conf", package.parents[1] / "conf"):
         if (folder / "train.yaml").is_file():
@@ -36,21 +32,14 @@ def conf_dir() -> str:
 
 
 def choice_files(group: str) -> dict[str, Path]:
-    """Returns the files of a group by their names: those of `conf/`, then those of installed packages.
-
-    Raises:
-        ConfigError: as `installed_folders`.
-    """
+    """Files of a group by name, of `conf/` and of installed packages. Raises ConfigError as the latter."""
     folders = (Path(conf_dir()), *installed_folders())
     return {file.stem: file for folder in folders for file in sorted(Path(folder, group).glob("*.yaml"))}
 
 
 def installed_folders() -> tuple[Path, ...]:
-    """Returns the folders that installed packages add to the search path of configuration files.
-
-    Raises:
-        ConfigError: an entry point leads to no folder of configuration files, or two packages have the same
-            file.
+    """Folders that installed packages add to the search path. Raises ConfigError where an entry point leads
+    to none, or two packages have the same file.
     """
     return _installed_folders(tuple(sys.path))
 

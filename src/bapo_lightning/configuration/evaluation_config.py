@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bapo_lightning.configuration.environment import EnvironmentSection, environment_problems
-from bapo_lightning.configuration.sections import Composed, Model, RolloutSection, Section
+from bapo_lightning.configuration.sections import (
+    Composed,
+    EnvironmentSection,
+    Model,
+    RolloutSection,
+    Section,
+    environment_problems,
+)
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.values import Count, CountOrZero
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from bapo_lightning.configuration.compose import SHARED
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
-from bapo_lightning.configuration.spelling import SHARED
 
 USAGE = """\
 usage: python -m {module} {command}

@@ -86,7 +86,6 @@ def _of_gpus(config: RunConfig, found: Sequence[Gpu], is_model_here: bool) -> It
 
 
 def _count(config: RunConfig, found: Sequence[Gpu]) -> Need:
-    """GPUs of this node, the trainer's and those of servers."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     # A server may have a GPU that is not visible here.
     servers = [gpu for gpu in server_gpus(config) if not visible or gpu in visible.split(",")]
@@ -109,7 +108,6 @@ def _count(config: RunConfig, found: Sequence[Gpu]) -> Need:
 
 
 def _of_host(config: RunConfig) -> Iterator[Need]:
-    """A run for GPUs on a machine that has none, and not the memory for its training state either."""
     if config.plan.ignore:
         return
     try:
@@ -129,7 +127,6 @@ def _of_host(config: RunConfig) -> Iterator[Need]:
 
 
 def _advice(config: RunConfig, found: Sequence[Gpu], lacks_hardware: bool) -> Iterator[str]:
-    """What to do instead, a line each."""
     run = f"EXP={config.name}"
     if config.name not in choice_files("experiment"):
         yield "what it needs, in numbers: make plan, with the EXP and ARGS of this run"
@@ -145,7 +142,6 @@ def _advice(config: RunConfig, found: Sequence[Gpu], lacks_hardware: bool) -> It
 
 
 def _fewer_that_fit(config: RunConfig, found: Sequence[Gpu]) -> int | None:
-    """The most GPUs of this machine that the same run fits, where it asks for more."""
     plain = deepcopy(dict(config.plain))
     for devices in range(min(len(found), config.devices - 1), 0, -1):
         plain["trainer"]["devices"] = devices

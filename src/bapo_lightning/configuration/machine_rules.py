@@ -135,7 +135,6 @@ def _starts_servers(config: RunConfig) -> bool:
 
 
 def _server_problems(config: RunConfig) -> Iterator[str]:
-    """Servers that would be started on the trainer's GPUs, or two on one."""
     engine, key, given = config.rollout.engine, "rollout.engine.gpus", server_gpus(config)
     if not _starts_servers(config) or not torch.cuda.is_available():
         return
@@ -156,7 +155,6 @@ def _server_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _child_problems(config: RunConfig) -> Iterator[str]:
-    """A tensor-parallel engine in a child that does not see as many GPUs, or takes some nobody counted."""
     engine, key = config.rollout.engine, "rollout.engine.visible_gpus"
     if getattr(engine.object, "runs_in", None) != "child" or not uses_cuda(config.accelerator):
         return

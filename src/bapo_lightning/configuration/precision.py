@@ -27,32 +27,27 @@ HALF_TOLERANCE = 0.2  # where one of them rounds to 16 bits
 
 
 def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
-    """The configuration with every precision by name; one that is wrong otherwise stays as it is.
-
-    Args:
-        plain: the resolved configuration.
-        for_gpus: of GPUs that it is planned for, whatever this machine has.
+    """The resolved configuration with every precision by name; one that is wrong otherwise stays as it is.
+    With `for_gpus` those of GPUs, whatever this machine has.
     """
     plain = deepcopy(plain)
     trainer, rollout = plain.get("trainer"), plain.get("rollout")
     if isinstance(trainer, dict) and trainer.get("precision") == AUTO:
         trainer["precision"] = MIXED if _gains(plain, for_gpus) else FULL
-    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
-    if not isinstance(engine, Mapping):
+    if not isinstance(rollout, Mapping) or not isinstance(engine := rollout.get("engine"), Mapping):
         return plain
     is_mixed = isinstance(trainer, Mapping) and trainer.get("precision") == MIXED
     on_gpu = for_gpus or (isinstance(trainer, Mapping) and uses_cuda(str(trainer.get("accelerator"))))
-    dtypes = {_settle_engine(engine, is_mixed, on_gpu), _trained_in(plain, is_mixed)}
-    sync = rollout.get("weight_sync") if isinstance(rollout, Mapping) else None
+    model, sync = plain.get("model"), rollout.get("weight_sync")
+    trained = str((isinstance(model, Mapping) and model.get("dtype")) or "float32")
+    dtypes = {_settle_engine(engine, is_mixed, on_gpu), MIXED if is_mixed else trained}
     if isinstance(sync, dict) and sync.get("tolerance", 0) is None:
         sync["tolerance"] = TOLERANCE["float32"] if dtypes == {"float32"} else HALF_TOLERANCE
     return plain
 
 
 def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
-    """Whether passes are to be mixed, with trained weights in float32, as adapters always are: sharded ones
-    are, others where it pays.
-    """
+    """Passes are mixed, with trained weights in float32, where they are sharded or where it pays."""
     model, strategy = plain.get("model"), plain.get("strategy")
     if not isinstance(model, Mapping) or (model.get("dtype") != "float32" and model.get("lora") is None):
         return False
@@ -75,7 +70,6 @@ def _multiplies_faster(accelerator: str) -> bool:
 
 
 def _settle_engine(engine: Mapping[str, Any], is_mixed: bool, on_gpu: bool) -> str:
-    """Names the engine's dtype where it is left to the trainer's precision; returns it."""
     node = engine.get("make_engine", engine)
     options = node.get("options") if isinstance(node, Mapping) else None
     if isinstance(options, dict):  # vLLM
@@ -85,9 +79,3 @@ def _settle_engine(engine: Mapping[str, Any], is_mixed: bool, on_gpu: bool) -> s
     if isinstance(node, dict) and node.get("dtype", 0) is None:
         node["dtype"] = MIXED if is_mixed else "float32"
     return str(node.get("dtype", "float32")) if isinstance(node, Mapping) else "float32"
-
-
-def _trained_in(plain: dict[str, Any], is_mixed: bool) -> str:
-    model = plain.get("model")
-    dtype = model.get("dtype") if isinstance(model, Mapping) else None
-    return MIXED if is_mixed else str(dtype or "float32")

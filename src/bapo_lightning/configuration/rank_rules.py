@@ -1,11 +1,14 @@
-"""Rules about ranks: how many there are, and what they share."""
+"""Rules about ranks and the rollout engine: what they share, and what the model can hold."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import FLASH
 
 ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
@@ -74,7 +77,6 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _parallel_problems(config: RunConfig) -> Iterator[str]:
-    """vLLM inside the training processes has their GPUs and no others."""
     ranks, size = config.num_ranks, config.rollout.tensor_parallel_size
     if getattr(config.rollout.engine.object, "shares_gpu", False) and ranks % size:
         yield (
@@ -104,4 +106,53 @@ def _placement_problems(config: RunConfig) -> Iterator[str]:
         yield (
             f"rollout.engine.visible_gpus={gpus} with rollout.placement=each is the same for the engines of "
             f"all {ranks} ranks; write null, so that each takes its rank's, or rollout.placement=controller"
+        )
+
+
+def engine_problems(config: RunConfig) -> Iterator[str]:
+    """An engine that can sample beside training where it must, and responses that the model can hold."""
+    shares_gpu = getattr(config.rollout.engine.object, "shares_gpu", False)
+    if config.staleness.async_generation and shares_gpu:
+        yield (
+            "regime.async_generation=true with rollout=vllm: inside the training process vLLM shares the "
+            "random state, the environment and on a GPU the memory with the update, so the two cannot run "
+            "at once; write rollout=vllm_child or rollout=vllm_server"
+        )
+    options = config.rollout.sampling_engine.options.get("options") or {}
+    rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
+    if rank is not None and rank != own:
+        policy = "no model.lora" if own is None else f"model.lora.rank={own}"
+        yield (
+            f"rollout.engine.options.lora_rank={rank} with {policy}: vLLM takes the policy's adapters; leave "
+            "it out, or write null, which merges them into the weights"
+        )
+    scale = config.scale
+    yield from length_problems(
+        config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens
+    )
+
+
+def length_problems(
+    path: str, max_prompt_tokens: int, max_new_tokens: int, max_feedback_tokens: int
+) -> Iterator[str]:
+    """Prompt, response and feedback that do not fit into the model's positions. A hub model is left to the
+    engine.
+    """
+    file = Path(model_path(path), "config.json")
+    context = max_prompt_tokens + max_feedback_tokens
+    try:
+        positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
+    except (OSError, ValueError):  # named by the rules about the model's folder
+        return
+    feedback = f" and scale.max_feedback_tokens={max_feedback_tokens}" if max_feedback_tokens else ""
+    if positions is not None and context >= positions:
+        yield (
+            f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} leaves no room for a response: the model "
+            f"has {positions} positions; write a smaller number"
+        )
+    elif positions is not None and context + max_new_tokens > positions:
+        yield (
+            f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} and scale.max_new_tokens="
+            f"{max_new_tokens} make {context + max_new_tokens} tokens, the model has {positions} positions; "
+            f"write scale.max_new_tokens={positions - context}"
         )

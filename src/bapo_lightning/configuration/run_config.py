@@ -12,18 +12,19 @@ from typing import Any
 import torch
 
 from bapo_lightning.callbacks.alarm import Alarm
-from bapo_lightning.configuration.environment import EnvironmentSection, environment_problems
 from bapo_lightning.configuration.sections import (
     AlgorithmNodes,
     Callbacks,
     Composed,
     Correction,
     Data,
+    EnvironmentSection,
     Model,
     Optimizer,
     PlanSection,
     RolloutSection,
     Scale,
+    environment_problems,
 )
 from bapo_lightning.configuration.targets import UNREADABLE, Target, option_problems, run_problems
 from bapo_lightning.configuration.trainer_flags import (
@@ -184,7 +185,6 @@ class RunConfig(Composed):
             )
 
     def _scope_problems(self) -> Iterator[str]:
-        """One set of bounds for the tokens that an objective prepares."""
         if self.algorithm.bounds.options.get("scope") == "microbatch":
             yield (
                 f"algorithm.objective={self.algorithm.objective.name} looks at the whole update, but "
@@ -193,7 +193,6 @@ class RunConfig(Composed):
             )
 
     def _optimizer_problems(self) -> Iterator[str]:
-        """Yields what the optimizer's own constructor refuses."""
         node = self.optimizer.optimizer
         rate = node.options.get("lr")
         if not isinstance(rate, int | float) or not 0 < rate < inf:
@@ -204,7 +203,6 @@ class RunConfig(Composed):
             yield f"optimizer.optimizer is refused by {node.name}: {error}"
 
     def _batch_problems(self) -> Iterator[str]:
-        """Groups, minibatches and advantages fit together."""
         prompts, minibatches = self.scale.prompts_per_batch, self.staleness.minibatches
         if prompts % minibatches:
             small = [count for count in range(1, isqrt(prompts) + 1) if prompts % count == 0]
@@ -221,7 +219,6 @@ class RunConfig(Composed):
         yield from self._reuse_problems()
 
     def _single_sample_problems(self) -> Iterator[str]:
-        """Yields why the advantages cannot work with one sample per problem."""
         algorithm, remedy = self.algorithm, "write scale.group_size=8"
         try:
             given = [node for node in algorithm.stage_nodes.values() if gives_to_all(node)]
@@ -241,7 +238,6 @@ class RunConfig(Composed):
             )
 
     def _reuse_problems(self) -> Iterator[str]:
-        """Some groups of earlier batches, and enough for minibatches of their own."""
         regime, prompts = self.staleness, self.scale.prompts_per_batch
         share, size = regime.reuse_share, prompts // regime.minibatches
         if 0 < share < 1 and int(share * prompts) == 0:
@@ -257,7 +253,6 @@ class RunConfig(Composed):
             )
 
     def _window_problems(self) -> Iterator[str]:
-        """Room for the next rollout batch behind a window that is held up."""
         regime, prompts = self.staleness, self.scale.prompts_per_batch
         updates, window = regime.updates_per_rollout_batch, regime.window
         if window is None or not regime.async_generation:

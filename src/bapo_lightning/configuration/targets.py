@@ -182,7 +182,6 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _meant(target: str) -> str | None:
-    """The name that a misspelt one is nearest to, where everything before its last dot can be imported."""
     parent, _, name = target.rpartition(".")
     try:
         near = get_close_matches(name, dir(get_object(parent)), 1)
@@ -192,7 +191,7 @@ def _meant(target: str) -> str | None:
 
 
 def _rules_of(called: Any, name: str) -> Any:
-    """The method `name` of a class or function; not that of a base class whose constructor is another one."""
+    """Not that of a base class whose constructor is another one."""
     rules = getattr(called, name, None)
     if rules is None or not isclass(called):
         return rules
@@ -201,16 +200,13 @@ def _rules_of(called: Any, name: str) -> Any:
 
 
 def _with_path(text: str, options: Iterable[str], path: str, end: str = "") -> str:
-    """A text about options of one class, with the full key of every option that it names and that `end`, a
-    regular expression, follows.
-    """
+    """The text with the full key of every option that it names and that the pattern `end` follows."""
     names = [name if "_" in name else rf"{name}(?=[.=:])" for name in options]
     full = re.sub(rf"(?<![\w.])({'|'.join(names)})\b{end}", rf"{path}.\1", text) if names else text
     return full if full.startswith(path) else f"{path}{full}" if full.startswith(" ") else f"{path}.{full}"
 
 
 def _dataclass_of(annotation: Any) -> Any:
-    """The dataclass that an annotation names, alone or with None; None if there is none."""
     members, _ = flattened(annotation)
     return next((member for member in members if isclass(member) and is_dataclass(member)), None)
 
@@ -232,9 +228,7 @@ def _holds_target(value: Any) -> bool:
 
 
 def _without_unset(node: Any) -> Any:
-    """A copy without the nulls that a target has no option for: what a base file leaves unset
-    (`dual_clip: null`) does not bind the targets that take the place of its own.
-    """
+    """Without the nulls of a base file (`dual_clip: null`) that the target of a node does not take."""
     if isinstance(node, list):
         return [_without_unset(item) for item in node]
     if not isinstance(node, Mapping):

@@ -8,11 +8,10 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bapo_lightning.configuration.engine_rules import engine_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
 from bapo_lightning.configuration.precision import settled
-from bapo_lightning.configuration.rank_rules import rank_problems
+from bapo_lightning.configuration.rank_rules import engine_problems, rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
 from bapo_lightning.configuration.targets import target_problems
@@ -24,8 +23,6 @@ S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Composed)
 # Rules look into the targets of these.
 RULES_READ = {"regime", "rollout", "ranks", "trainer", "strategy", "optimizer", "environment"}
-
-
 Scope = Literal["data", "run", "ranks", "machine"]
 
 
@@ -33,10 +30,8 @@ def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
     """The typed configuration of a resolved one. Reads no weights and changes nothing. `check_machine` says
     whether there are GPUs, memory and a model for it.
 
-    Args:
-        plain: resolved configuration.
-        scope: what it is meant for: reading problems only, a run on any machine, the ranks of such a run too,
-            or a run on this machine.
+    The `scope` is what it is meant for: reading problems only, a run on any machine, its ranks as well, or a
+    run on this machine.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -50,11 +45,7 @@ def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
 
 
 def validate_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
-    """The typed configuration of an evaluation whose open keys are filled.
-
-    Raises:
-        ConfigError: with everything that is wrong.
-    """
+    """The typed configuration of an evaluation. Raises ConfigError with everything that is wrong."""
     plain = settled(plain)
     config, found, _ = _parsed(EvaluationConfig, plain)
     return _sound(config, [*found, *(config.problems() if config is not None else ())], plain)
@@ -85,7 +76,6 @@ def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
 
 
 def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str], set[str]]:
-    """The typed object if it can be made, faults of types and targets, sections with wrong targets."""
     config, found = parse(section, plain)
     by_section = {name: list(target_problems(_checkable(name, node), name)) for name, node in plain.items()}
     found += [text for texts in by_section.values() for text in texts]
@@ -93,7 +83,6 @@ def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str
 
 
 def _checkable(name: str, node: Any) -> Any:
-    """A section without the flags of the trainer that are refused with a reason, whatever their values."""
     if name != "trainer" or not isinstance(node, Mapping):
         return node
     return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}

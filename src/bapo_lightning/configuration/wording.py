@@ -57,7 +57,6 @@ def accepted(annotation: Any, name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    """Checker of an annotation's values; None for an annotation that cannot be checked."""
     for config in (ConfigDict(allow_inf_nan=False), None):  # dataclasses have a configuration of their own
         try:
             return TypeAdapter(annotation, config=config)

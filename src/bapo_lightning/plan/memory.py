@@ -189,18 +189,14 @@ def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
     always = [*state(run), *minibatch(run)]
     before = summed(run, num_micro_batches)
     after = before if run.whole_gradients and before else gradients(run)
-    passing = [*always, *before, *gathered(run)]
+    passing, scored = [*always, *before, *gathered(run)], _scored(run, norm_bytes(run))
     return [
-        Moment("token scores, forward", (*passing, *_scores_forward(run))),
+        Moment("token scores, forward", (*passing, *scored, *logits(run, is_forward=True))),
         Moment("token scores, backward", (*passing, *_scores_backward(run))),
         Moment("last block, backward", (*passing, *_last_block(run, bool(before)))),
         Moment("first block, backward", (*always, *after, *gathered(run), *_first_block(run))),
         Moment("optimizer step", (*always, *gradients(run), *_step(run))),
     ]
-
-
-def _scores_forward(run: RunShape) -> list[Amount]:
-    return [*_scored(run, norm_bytes(run)), *logits(run, is_forward=True)]
 
 
 def _scores_backward(run: RunShape) -> list[Amount]:
@@ -216,7 +212,6 @@ def _scores_backward(run: RunShape) -> list[Amount]:
 
 
 def _scored(run: RunShape, last_norm_bytes: int) -> list[Amount]:
-    """Returns what the token scores find in both passes."""
     per_token = run.hidden_bytes * run.model.hidden_size + SCORED_BYTES
     return [
         *activations(run),
@@ -245,7 +240,6 @@ def _first_block(run: RunShape) -> list[Amount]:
 
 
 def _block_at_work(run: RunShape) -> list[Amount]:
-    """Returns the memory of a block's backward pass; checkpointing first computes its activations again."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
     # the gradients of both factors of the gated product, and of the residual
     most = size * 2 * model.ffn_size + run.hidden_bytes * model.hidden_size

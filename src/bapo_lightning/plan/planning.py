@@ -102,7 +102,6 @@ class Plan:
         return found | ({"model's positions": positions} if positions else {})
 
     def _smaller_update(self) -> str:
-        """The cheapest remedy that the run does not use yet, of those that can be enough."""
         run = self.run
         least = replace(run, checkpointing=True, micro_batch_tokens=run.longest)
         needed = max(moment.bytes for moment in training_moments(least, self.gpu, self.assumed))

@@ -193,13 +193,11 @@ def _complete_lines(path: Path) -> list[Row]:
 
 
 def _text(path: Path) -> str:
-    """The content of a file; empty without the file."""
     # A kill can cut a multi-byte character; only that line is lost then.
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _json_lines(text: str) -> Iterator[Any]:
-    """Yields the content of each line; None for one that is not JSON."""
     for line in filter(str.strip, text.split("\n")):
         try:
             yield json.loads(line)

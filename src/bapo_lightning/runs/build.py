@@ -65,7 +65,15 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     ranks.on_controller(lambda: start.prepare(config.plain))
     sets = validation_sets(config, inputs) if inputs else []
     account = inputs.problems.account if inputs else {}
-    callbacks = build_callbacks(config, start, ranks, sets, _description(config, account))
+    description = {
+        "experiment": config.name,
+        "algorithm": config.algorithm.name,
+        "regime": config.staleness.name,
+        "seed": config.seed,
+        "staleness": config.staleness.updates_per_rollout_batch,
+        "problems": account,
+    }
+    callbacks = build_callbacks(config, start, ranks, sets, description)
     loggers = build_loggers(config, start.folder) if ranks.is_controller else []
     trainer = config.trainer.make(
         accelerator=config.accelerator,
@@ -146,7 +154,6 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
 
 
 def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
-    """Scores that the objective and the correction need of a rollout batch, by name, in order."""
     if config.scores_by_reference:
         yield "reference_scores", ReferenceStage()
     if config.entry_scores:
@@ -179,7 +186,6 @@ def build_sampler(
 
 
 def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:
-    """Data module of a rank other than 0."""
     control, engines = _channels(config, ranks)
     num_updates = config.scale.num_rollout_batches * config.staleness.updates_per_rollout_batch
     engine = None if config.rollout.placement == "controller" else build_engine(config, ranks)
@@ -221,7 +227,6 @@ def _channels(config: RunConfig, ranks: RankGroup) -> tuple[Channel, ...]:
 def _distributed_engine(
     config: RunConfig, engine: RolloutEngine, channels: tuple[Channel, ...]
 ) -> DistributedEngine:
-    """The engines of all ranks as one, for rank 0, whose own is `engine`."""
     rollout = config.rollout
     shares_gpu = getattr(rollout.engine.object, "shares_gpu", False)
     ranks_per_engine = rollout.tensor_parallel_size if shares_gpu else 1
@@ -237,15 +242,3 @@ def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
         ValidationSet(name, problems, samples.get(name, usual), VALIDATION_SEED)
         for name, problems in inputs.problems.validation.items()
     ]
-
-
-def _description(config: RunConfig, account: dict[str, Any]) -> dict[str, Any]:
-    """Entries of the manifest about the run."""
-    return {
-        "experiment": config.name,
-        "algorithm": config.algorithm.name,
-        "regime": config.staleness.name,
-        "seed": config.seed,
-        "staleness": config.staleness.updates_per_rollout_batch,
-        "problems": account,
-    }

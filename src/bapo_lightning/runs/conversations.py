@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bapo_lightning.configuration.environment import EnvironmentSection
+from bapo_lightning.configuration.sections import EnvironmentSection
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.errors import ConfigError

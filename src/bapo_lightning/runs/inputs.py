@@ -12,7 +12,6 @@ from typing import Any
 import datasets
 from transformers import AutoTokenizer, GenerationConfig
 
-from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data
 from bapo_lightning.data.problems.prompts import PromptRule
@@ -21,7 +20,7 @@ from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.phases import phase
-from bapo_lightning.run_folder.config_keys import shapes_schedule
+from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import Problem
 
@@ -55,13 +54,8 @@ def read_inputs(config: RunConfig) -> Inputs:
 def read_problems(
     data: Data, encode: Callable[[Problem], array[int]], max_prompt_tokens: int, validation_problems: int
 ) -> Selection:
-    """Training and validation problems, filtered. Raises DataError when they cannot be had.
-
-    Args:
-        data: sets and filters.
-        encode: token ids of a problem's prompt.
-        max_prompt_tokens: problems with longer prompts are left out and counted.
-        validation_problems: first problems of each validation set that are taken.
+    """Training and validation problems, filtered; those with longer prompts are left out and counted, and
+    the first of each validation set are taken. Raises DataError when they cannot be had.
     """
     datasets.disable_progress_bars()
     train = data.train.make()

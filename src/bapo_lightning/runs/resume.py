@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import yaml
 
-from bapo_lightning.configuration.changes import changes, makes_longer
 from bapo_lightning.configuration.compose import (
     folder_prefix,
     has_default_folder,
@@ -26,6 +25,7 @@ from bapo_lightning.run_folder.checkpoint import (
     set_aside,
     verify,
 )
+from bapo_lightning.run_folder.config_keys import changes, makes_longer
 from bapo_lightning.run_folder.find import unfinished
 from bapo_lightning.run_folder.journal import Journal, JournalDigest
 from bapo_lightning.run_folder.lock import RunLock
@@ -266,9 +266,7 @@ def run_id_of(folder: Path) -> str | None:
 
 
 def _verified(path: Path, folder: Path, is_named: bool) -> Checkpoint:
-    """A checkpoint of this run whose records are still what they were; if it `is_named`, a change in them is
-    only told.
-    """
+    """A checkpoint of this run; one that `is_named` may have changed records."""
     checkpoint = verify(path)
     if run_id_of(folder) not in (None, checkpoint.run):
         raise CheckpointError(f"{path} was written by another run: move it back to where it came from")
@@ -285,7 +283,6 @@ def _verified(path: Path, folder: Path, is_named: bool) -> Checkpoint:
 
 
 def _run_of(path: Path) -> Path:
-    """The run folder that is meant by it or by one of its checkpoints."""
     for folder in (path, path.parent.parent):
         if path.is_dir() and ((folder / "config.yaml").is_file() or has_lost_config(folder)):
             return folder

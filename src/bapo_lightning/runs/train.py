@@ -64,14 +64,11 @@ EXPECTED_WARNINGS = (
 
 
 def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> tuple[int, Path]:
-    """Train as one of the ranks of a run, or as the only one.
+    """Train as a rank of a run; returns the exit code, 0 or that of a signal's stop, and the run folder.
 
     Args:
         config: resolved configuration of this process.
         find_folder: returns it with the run folder; the answer of rank 0 holds for all ranks.
-
-    Returns:
-        The exit code, 0 or that of a run that a signal stopped; and the run folder.
 
     Raises:
         ConfigError: everything that is wrong, before any weight is loaded.

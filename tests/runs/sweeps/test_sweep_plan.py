@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from tests.configuration.compositions import composed, names
 
 from bapo_lightning.configuration import machine
-from bapo_lightning.configuration.compose import composed_run
-from bapo_lightning.configuration.overrides import hydra_value
+from bapo_lightning.configuration.compose import composed_run, hydra_value
 from bapo_lightning.errors import ConfigError, MachineError
 from bapo_lightning.run_folder.config_keys import short_names
 from bapo_lightning.runs.sweeps.plan import (
@@ -29,24 +28,8 @@ from bapo_lightning.runs.sweeps.plan import (
 )
 
 VALUES = [
-    *(
-        None,
-        True,
-        3,
-        1e-5,
-        "grpo",
-        "a,b",
-        "null",
-        "1e5",
-        "x y",
-        "it's",
-        'say "hi"',
-        "tail\\",
-        'a\\"b',
-        "",
-        "a=b",
-    ),
-    *("(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
+    *(None, True, 3, 1e-5, "grpo", "a,b", "null", "1e5", "x y", "it's", 'say "hi"', "tail\\", 'a\\"b', ""),
+    *("a=b", "(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
 ]
 
 
@@ -67,9 +50,9 @@ def unquoted(value):
         return value.text
     if isinstance(value, list):
         return [unquoted(item) for item in value]
-    return (
-        {unquoted(key): unquoted(item) for key, item in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {unquoted(key): unquoted(item) for key, item in value.items()}
+    return value
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -111,14 +94,8 @@ def test_every_run_of_every_sweep_can_be_composed(sweep):
 
 
 def test_the_sweeps_have_the_runs_that_they_announce():
-    counts = {
-        "baselines": 20,
-        "staleness": 75,
-        "bounds": 20,
-        "bapo_target": 30,
-        "quickstart": 30,
-        "additions": 30,
-    }
+    counts = {"baselines": 20, "staleness": 75, "bounds": 20}
+    counts |= dict.fromkeys(("bapo_target", "quickstart", "additions"), 30)
     assert {sweep: len(plan_of(sweep).jobs) for sweep in counts} == counts
     updates = [case["regime.epochs"] * case["regime.minibatches"] for case in options("staleness")["cases"]]
     assert updates == [1, 2, 4, 8, 16]

@@ -57,14 +57,6 @@ def test_the_reward_is_that_of_the_newest_updates(tmp_path):
     assert row.reward == 1.0
 
 
-def test_exit_codes_are_states():
-    assert [RunState.after(code) for code in (0, 1, STOPPED)] == [
-        RunState.FINISHED,
-        RunState.FAILED,
-        RunState.STOPPED,
-    ]
-
-
 def test_the_time_left_is_by_the_share_that_this_session_did(tmp_path, monkeypatch):
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -1,10 +1,10 @@
-"""Which columns of a table hold the parts of a problem (key `mapping` of a problem set), and what their cells
-are: text, a number, chat messages or the gold answer.
+r"""Which columns of a table hold the parts of a problem (key `mapping` of a problem set), and what their
+cells are: text, a number, chat messages or the gold answer.
 
     form of answer   cell                                    gold answer
     text             "34", 34, 34.0, ["34"]                  34
-    behind_marker    "Half of 8 is <<8/2=4>>4\\n#### 4"       4       (GSM8K)
-    last_box         "... so x is $\\boxed{\\frac{1}{2}}$."    \\frac{1}{2}    (solutions of MATH)
+    behind_marker    "Half of 8 is <<8/2=4>>4\n#### 4"       4       (GSM8K)
+    last_box         "... so x is $\boxed{\frac{1}{2}}$."    \frac{1}{2}    (solutions of MATH)
     json_list        '["34"]'                                34      (SkyWork-OR1)
 """
 

@@ -58,8 +58,8 @@ def _with_memory(policy: Policy, device: str) -> Policy:
 
 @torch.no_grad()
 def broadcast_state(policy: Policy, source: Policy | None) -> None:
-    """Copies parameters and buffers, by name, from rank 0's `source` to `policy` on every rank, one tensor at a
-    time: only the host of rank 0 ever holds the whole policy as well as its own part.
+    """Copies parameters and buffers, by name, from rank 0's `source` to `policy` on every rank. Tensors are
+    sent one at a time: only the host of rank 0 ever holds the whole policy as well as its own part.
 
     Args:
         policy: the whole policy, or this rank's shard of it.

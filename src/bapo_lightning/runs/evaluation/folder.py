@@ -14,11 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome
-from bapo_lightning.run_folder.config_keys import leaves, may_differ_in_evaluation, names_evaluation
+from bapo_lightning.run_folder.config_keys import (
+    differences,
+    leaves,
+    may_differ_in_evaluation,
+    names_evaluation,
+)
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import refuse_foreign_files
 from bapo_lightning.types import FinishReason, ScoreStatus

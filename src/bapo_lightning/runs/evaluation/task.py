@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.engine_rules import length_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import run_folder_problems
+from bapo_lightning.configuration.rank_rules import length_problems
 from bapo_lightning.configuration.validate import validate_evaluation
 from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_asked

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.compose import compose_run, composed_run
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.machine_rules import KERNELS
@@ -25,6 +24,7 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import MachineError
 from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX
 from bapo_lightning.ranks.rank_group import uses_cuda
+from bapo_lightning.run_folder.config_keys import differences
 from bapo_lightning.runs.rehearsal.problems import shipped_problems, tables, write_small_model, write_table
 
 PRESET = "debug=rehearsal"
@@ -66,12 +66,8 @@ class Script:
 
 
 def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
-    """Prepares a rehearsal below `folder`: model, tables, overrides.
-
-    Args:
-        name: of the experiment.
-        given: further overrides, of the experiment itself.
-        folder: of the rehearsal, which exists.
+    """Prepares a rehearsal in a folder that exists: model, tables, overrides. `given` are further overrides
+    of the experiment itself.
 
     Raises:
         ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.
@@ -97,13 +93,11 @@ def _is_missing(config: DictConfig, key: str) -> bool:
 
 
 def _is_elsewhere(model: Mapping[str, Any]) -> bool:
-    """Whether a model's folder is neither here nor made by a command."""
     path = model["path"]
     return not (path.startswith(PACKAGE_PREFIX) or Path(path).exists() or model.get("made_by"))
 
 
 def _holds_it(config: RunConfig) -> bool:
-    """Whether this machine has the GPUs, the memory and the model of the experiment."""
     if not uses_cuda(config.accelerator) or config.num_nodes > 1:
         return False
     with suppress(MachineError):
@@ -113,7 +107,6 @@ def _holds_it(config: RunConfig) -> bool:
 
 
 def _in_small(config: RunConfig, folder: Path) -> Iterator[str]:
-    """Overrides for a machine that cannot hold the experiment."""
     scale = config.scale
     for key, most in LONGEST.items():
         yield f"scale.{key}={min(getattr(scale, key), most)}"
@@ -126,7 +119,6 @@ def _in_small(config: RunConfig, folder: Path) -> Iterator[str]:
 
 
 def _devices(config: RunConfig) -> Iterator[str]:
-    """As few ranks as the layout needs, which compute as they would on the experiment's devices."""
     yield f"trainer.devices={_num_ranks(config)}"
     yield "trainer.num_nodes=1"
     yield f"trainer.precision={config.trainer.options['precision']}"
@@ -137,7 +129,6 @@ def _devices(config: RunConfig) -> Iterator[str]:
 
 
 def _gpu_kernels(config: RunConfig) -> list[tuple[str, Any]]:
-    """Options of the model that need a GPU, where there is none."""
     if uses_cuda(config.accelerator):
         return []
     return [(name, value) for name, value in KERNELS if getattr(config.model, name) == value]
@@ -150,7 +141,6 @@ def _num_ranks(config: RunConfig) -> int:
 
 
 def _vllm_options(config: RunConfig) -> tuple[str, Mapping[str, Any] | None]:
-    """Key and values of vLLM's options; None of an engine of transformers."""
     rollout = config.rollout
     inner = "" if rollout.sampling_engine is rollout.engine else "make_engine."
     return f"rollout.engine.{inner}options", rollout.sampling_engine.options.get("options")
@@ -166,7 +156,6 @@ def _engine(config: RunConfig) -> Iterator[str]:
 
 
 def _model_and_data(config: RunConfig, folder: Path) -> Iterator[str]:
-    """A small model of the family in place of one on the hub, shipped problems in place of its tables."""
     path = config.model.path
     if _is_elsewhere(config.plain["model"]):
         known = ANY_FAMILY if path == MISSING["model.path"] else architecture(config.model)
@@ -182,13 +171,11 @@ def _model_and_data(config: RunConfig, folder: Path) -> Iterator[str]:
 
 
 def _texts(config: RunConfig) -> Iterator[str]:
-    """All that prompts are made of."""
     yield str(config.data.prompt.node)
     yield from (problem["problem"] for problem in shipped_problems())
 
 
 def _left_out(config: RunConfig) -> Iterator[str]:
-    """Yields what of the experiment cannot be rehearsed on this machine."""
     ranks, path = _num_ranks(config), config.model.path
     if config.num_ranks > ranks:
         nodes = f" on {config.num_nodes} nodes" if config.num_nodes > 1 else ""

@@ -79,9 +79,7 @@ def log_file(folder: Path) -> Path:
 
 @contextmanager
 def _at_notice(handler: Any) -> Iterator[None]:
-    """Context with a handler of SLURM's notice, which is sent to every process of a job. Only the main thread
-    can set one; the threads of a local sweep need not, for they do not run under SLURM.
-    """
+    """SLURM's notice goes to every process of a job; only a main thread can set its handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -21,45 +21,12 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from bapo_lightning.configuration.changes import changes
-from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.overrides import hydra_overrides, hydra_value
+from bapo_lightning.configuration.compose import compose_run, hydra_overrides, hydra_value
 from bapo_lightning.errors import ConfigError, DataError, MachineError
 from bapo_lightning.phases import advance, phase
-from bapo_lightning.run_folder.config_keys import short_names
+from bapo_lightning.run_folder.config_keys import changes, short_names
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import is_finished
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
-_LONGEST = 120  # characters of a folder name; file systems allow 255 bytes, and `.log` is added
-_HASH_LENGTH = 8
-
-
-def run_names(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a folder name for each job (its overrides), distinct and the same in every session.
-
-    A name holds the values of the job's keys, each key by its shortest unambiguous ending. Characters that do
-    not fit a file name are replaced, and then a hash of the overrides keeps the names apart.
-    """
-    pairs = [[override.split("=", 1) for override in job] for job in jobs]
-    short = short_names({key for job in pairs for key, _ in job})
-    names = ["-".join(f"{short[key]}_{value}" for key, value in job) for job in pairs]
-    taken = Counter(name.lower() for name in names)  # some file systems ignore case
-    return [_safe(name, job, taken[name.lower()] > 1) for name, job in zip(names, jobs, strict=True)]
-
-
-def folder_name(sweep: str, overrides: Sequence[str]) -> str:
-    """Returns the folder name of a sweep. Further overrides, in any order, give it a folder of its own."""
-    ordered = sorted(overrides)
-    return _safe("-".join([f"sweep-{sweep}", *(override.replace("=", "_") for override in ordered)]), ordered)
-
-
-def _safe(name: str, overrides: Sequence[str], is_taken: bool = False) -> str:
-    safe = _UNSAFE.sub("_", name).lstrip(".")
-    if safe == name and len(name) <= _LONGEST and not is_taken:
-        return name
-    return f"{safe[:_LONGEST]}-{hashlib.sha256(' '.join(overrides).encode()).hexdigest()[:_HASH_LENGTH]}"
-
 
 Config = dict[str, Any]
 Job = tuple[str, ...]
@@ -81,7 +48,7 @@ class SweepPlan:
     options: Job = ()  # Hydra's own for each run, such as --config-dir=DIR
 
     def overrides(self, run: str) -> Job:
-        """Returns all overrides that a run is started with."""
+        """All overrides that a run is started with."""
         folder = f"run_folder={hydra_value(str(self.folder / run))}"
         group = f"group={hydra_value(self.folder.name)}"
         return (group, *self.common, *self.jobs[run], folder, "resume=auto")
@@ -204,11 +171,7 @@ def together(errors: Sequence[MachineError]) -> MachineError:
 
 
 def finished_runs(plan: SweepPlan, configs: Mapping[str, Config]) -> list[str]:
-    """Returns the runs that have already finished.
-
-    Raises:
-        ConfigError: one had another configuration, and is therefore another run.
-    """
+    """The runs that have finished. Raises ConfigError where one had another configuration."""
     finished: list[str] = []
     for run, config in configs.items():
         folder = plan.folder / run
@@ -223,3 +186,32 @@ def finished_runs(plan: SweepPlan, configs: Mapping[str, Config]) -> list[str]:
             raise ConfigError([*problems, f"move {plan.folder} away, or write another output_root"])
         finished.append(run)
     return finished
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+_LONGEST = 120  # characters of a folder name; file systems allow 255 bytes, and `.log` is added
+_HASH_LENGTH = 8
+
+
+def run_names(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """A folder name for each job (its overrides), distinct and the same in every session: the values of its
+    keys by their short names, with a hash where characters do not fit a file name.
+    """
+    pairs = [[override.split("=", 1) for override in job] for job in jobs]
+    short = short_names({key for job in pairs for key, _ in job})
+    names = ["-".join(f"{short[key]}_{value}" for key, value in job) for job in pairs]
+    taken = Counter(name.lower() for name in names)  # some file systems ignore case
+    return [_safe(name, job, taken[name.lower()] > 1) for name, job in zip(names, jobs, strict=True)]
+
+
+def folder_name(sweep: str, overrides: Sequence[str]) -> str:
+    """Returns the folder name of a sweep. Further overrides, in any order, give it a folder of its own."""
+    ordered = sorted(overrides)
+    return _safe("-".join([f"sweep-{sweep}", *(override.replace("=", "_") for override in ordered)]), ordered)
+
+
+def _safe(name: str, overrides: Sequence[str], is_taken: bool = False) -> str:
+    safe = _UNSAFE.sub("_", name).lstrip(".")
+    if safe == name and len(name) <= _LONGEST and not is_taken:
+        return name
+    return f"{safe[:_LONGEST]}-{hashlib.sha256(' '.join(overrides).encode()).hexdigest()[:_HASH_LENGTH]}"

@@ -160,15 +160,8 @@ class RunsTable:
 
 @contextmanager
 def followed(jobs: Jobs, updates: Mapping[str, int], names: Mapping[str, Sequence[str]]) -> Iterator[Ended]:
-    """Context that shows how far the runs are: a table on a terminal, else a line at the end of each.
-
-    Args:
-        jobs: the runs.
-        updates: of each run.
-        names: overrides of each run, which name it in a line.
-
-    Yields:
-        What is to be called at the end of a run.
+    """Context that shows how far the runs are: a table on a terminal, else a line at the end of each, named
+    by its overrides. Yields what is to be called at the end of a run.
     """
     rows = {run: RunRow(run, job.folder, updates[run]) for run, job in jobs.items()}
     start = time.time()

@@ -19,11 +19,7 @@ from bapo_lightning.runs.sweeps.progress import followed, num_updates
 
 def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str, int]:
     """Runs what was not finished before, and keeps in `sweep.json` how it went; returns exit codes by run.
-
-    Args:
-        plan: the runs.
-        launch: the launcher.
-        is_here: whether it starts runs on this machine; elsewhere there may be other devices and files.
+    Elsewhere than `is_here` there may be other devices and files, which are not checked.
 
     Raises:
         ConfigError: nothing was started, because the sweep cannot work.
