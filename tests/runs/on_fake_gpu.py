@@ -56,7 +56,9 @@ def update(folder: Path, algorithm: str) -> dict[str, Any]:
     here, there = (build_module(config, config.strategy.make()) for _ in range(2))
     attach(here)
     batch = random_batch(Size(2, 4, 8, 12), here.policy.model.config.vocab_size)
-    batch = replace(batch, scores={"reference_logp": batch.behaviour_logp})
+    logp = batch.behaviour_logp
+    scores = {"reference_logp": logp, "entry_entropy": -logp, "entry_mean_logp": 2 * logp}
+    batch = replace(batch, scores=scores)
     there.configure_model()
     attach(there.to(fake_gpu.DEVICE))
     moved = batch.to(fake_gpu.DEVICE)

@@ -29,7 +29,7 @@ NOW_AND_THEN = {
     "callbacks/search_forecast.py:forecast",
     "modules/bound_rules.py:<genexpr>",
     "callbacks/writers.py:<genexpr>",
-    "rollout/weight_transport.py:weight_parts",
+    "rollout/weight_transport.py:in_parts",
     "rollout/weight_digests.py:summed",  # once a sync
     "modules/policy/lora.py:<genexpr>",  # likewise
 }

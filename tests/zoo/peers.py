@@ -179,5 +179,6 @@ def correction(name: str, *overrides: str) -> Any:
 def our_advantages(case: Case, given: Sample) -> Tensor:
     """Returns the advantages of an algorithm, [P, G]."""
     parts = algorithms.composed("algorithm", case.ours, case.overrides)
-    of_batch, of_group = (algorithms.made(parts[name]) for name in ("batch_advantages", "advantages"))
-    return of_batch(given.rewards) if of_batch else of_group(given.rewards.rewards)
+    if stage := algorithms.made(parts["stages"].get("batch_advantages")):
+        return stage.advantages(given.rewards)
+    return algorithms.made(parts["advantages"])(given.rewards.rewards)

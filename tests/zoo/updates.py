@@ -115,7 +115,7 @@ def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
     """Returns how far the gradient over two ranks, of two micro-batches or more each, is from that of one
     process, for each algorithm of these names. All share one launch.
     """
-    kept = [name for name in names if not searches_each_micro_batch(algorithms.method(name).rule)]
+    kept = [name for name in names if not searches_each_micro_batch(algorithms.method(name).bounds)]
     port = free_port()
     start_ranks(_rank, args=(port, kept, str(folder)), nprocs=NUM_RANKS)
     found = torch.load(folder / "gradients.pt")
