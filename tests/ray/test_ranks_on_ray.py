@@ -8,7 +8,6 @@ from contextlib import ExitStack
 import pytest
 import torch
 from run_comparison import differences, ledger_problems, newest, ranks_of, row_problems
-from tests.cli.evaluations import MODEL, SMALL, results, run
 from tests.commands import Command, train, wait_until
 
 from bapo_lightning.errors import RankError
@@ -157,12 +156,3 @@ def test_nodes_that_do_not_suffice_or_are_not_as_this_machine_are_named(nodes, c
     with pytest.raises(RankError, match="cannot start ranks: it has no folder"):
         monkeypatch.setattr(os, "getcwd", lambda: "/not/on/that/node")
         ranks.launch(nodes.address, shape("together", wants_gpus=False), [])
-
-
-def test_an_evaluation_has_the_samples_and_counts_of_one_engine(nodes, tmp_path):
-    one, several = tmp_path / "one", tmp_path / "several"
-    run(f"checkpoint={MODEL}", *SMALL, "rollout.engine.max_rows=8", f"run_folder={one}")
-    fleet = ["rollout=ray", f"rollout.engine.address={nodes.address}", "rollout.engine.requests_per_call=8"]
-    run(f"checkpoint={MODEL}", *SMALL, *fleet, "rollout.engine.cpu_threads=1", f"run_folder={several}")
-    assert (one / "samples.jsonl").read_bytes() == (several / "samples.jsonl").read_bytes()
-    assert results(one)["sets"] == results(several)["sets"]

@@ -12,16 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_killed_runs_end_as_if_they_had_never_stopped():
-    regimes = (
-        "partial, mask, turns",
-        "async, partial, turns",
-        "async, partial, turns, following",
-        "replay, ranks",
-    )
+    regimes = "async, partial, turns, following", "replay, ranks"
     drill = ROOT / "bench/kill_and_resume.py"
     done = run_command(drill, "--kills", "2", "--regimes", *regimes, cwd=ROOT, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("as if it had never stopped") == 4
+    assert done.stdout.count("as if it had never stopped") == 2
 
 
 def test_turns_are_compared_without_the_special_tokens_that_no_environment_gets(tmp_path):
