@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bapo_lightning.objectives.picks import ORDERED_BY, covariance, first_of, random_order
+from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, unclipped_between
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Share
@@ -35,9 +35,7 @@ class ClipCov:
     @reads(*ORDERED_BY, "count", "logp", "advantage", "ratio", "low", "high")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns 0 for the picked tokens and 1 for all others, [N]."""
-        value = covariance(table, table.count)
-        clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
-        candidates = ~clipped & (value > self.low) & (value < self.high)
+        candidates = unclipped_between(table, table.count, self.low, self.high)
         return {KEPT: 1 - first_of(random_order(table), candidates, self.share, table.count)}
 
     def __call__(self, table: TokenTable) -> Tensor:

@@ -20,22 +20,13 @@ from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.turn_rules import TurnShaping, needs_turns, num_calling_turns
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.picks import ORDERED_BY, covariance, first_of, random_order
+from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, unclipped_between
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.types import Group, Origin, Rollout
 from bapo_lightning.values import Count, NonNegative, Positive, Share
 
 KEPT = "kept"
-
-
-def _dropped(table: TokenTable, kind: Tensor, share: float, low: float, high: float) -> Tensor:
-    """Returns 1 for the tokens of a kind that are left out and 0 for all others, [N]."""
-    count = table.count * kind
-    value = covariance(table, count)
-    clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
-    candidates = kind & table.is_sampled & ~clipped & (value > low) & (value < high)
-    return first_of(random_order(table), candidates, share, count)
 
 
 @dataclass(frozen=True)
@@ -68,10 +59,15 @@ class SPEAR:
     @reads(*ORDERED_BY, "origin", "count", "logp", "advantage", "ratio", "low", "high")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns 0 for the tokens that are left out, and 1 for all others, [N]."""
-        replayed = table.origin == Origin.REPLAYED
-        dropped = _dropped(table, ~replayed, self.fresh_share, self.fresh_low, self.fresh_high)
-        dropped += _dropped(table, replayed, self.replay_share, self.replay_low, self.replay_high)
-        return {KEPT: 1 - dropped}
+        replayed, order = table.origin == Origin.REPLAYED, random_order(table)
+
+        def dropped(kind: Tensor, share: float, low: float, high: float) -> Tensor:
+            count = table.count * kind
+            candidates = table.is_sampled & unclipped_between(table, count, low, high)
+            return first_of(order, candidates, share, count)
+
+        fresh = dropped(~replayed, self.fresh_share, self.fresh_low, self.fresh_high)
+        return {KEPT: 1 - fresh - dropped(replayed, self.replay_share, self.replay_low, self.replay_high)}
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""

@@ -58,3 +58,10 @@ def covariance(table: TokenTable, count: Tensor) -> Tensor:
     """
     advantage, logp = table.advantage, table.logp
     return (advantage - mean_over_tokens(advantage, count)) * (logp - mean_over_tokens(logp, count))
+
+
+def unclipped_between(table: TokenTable, count: Tensor, low: float, high: float) -> Tensor:
+    """Returns which tokens keep their gradient and have a `covariance` between the limits, [N] bool."""
+    value = covariance(table, count)
+    clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
+    return ~clipped & (value > low) & (value < high)

@@ -101,14 +101,14 @@ def weigh(
     """
     steps = num_sequences if num_steps is None else num_steps
     counts = {"total": total, "num_sequences": num_sequences, "num_steps": steps}
-    return weighting(mask, **{name: counts[name] for name in counts_taken(weighting)})
+    takes = parameters_of(weighting)
+    return weighting(mask, **{name: count for name, count in counts.items() if name in takes})
 
 
 @cache
-def counts_taken(weighting: Callable[..., Tensor]) -> tuple[str, ...]:
-    """Names of the counts that a weighting takes; read once, not in every update."""
-    takes = inspect.signature(weighting).parameters
-    return tuple(name for name in ("total", "num_sequences", "num_steps") if name in takes)
+def parameters_of(weighting: Callable[..., Tensor]) -> frozenset[str]:
+    """Names of what a weighting takes; read once, not in every update."""
+    return frozenset(inspect.signature(weighting).parameters)
 
 
 def _check_positive(name: str, value: float | Tensor) -> None:
