@@ -43,6 +43,7 @@ class Nodes:
         finally:
             if node in self._cluster.worker_nodes:
                 self.remove(node)
+            self.settle()  # or the next test starts its engines there
 
     def settle(self):
         """Waits until the cluster knows which nodes are gone: of one that was killed it learns later."""

@@ -27,7 +27,6 @@ def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_di
     wanted = here(PROBLEMS, ANSWERS)
     here.close()
     assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
-    nodes.settle()
     several = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 4, answers_per_call=3)
     with nodes.one_more() as node, closing(several) as judged:
         assert judged(PROBLEMS, ANSWERS) == wanted

@@ -13,8 +13,8 @@ from bapo_lightning.modules.policy.options import FLASH
 
 ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
 
-# Where one rank's engine is several already: what every rank would have.
-SEVERAL = {"server": "servers", "fleet": "a fleet"}
+# Where one rank's engine is several already: how it is chosen, and what every rank would have.
+SEVERAL = {"server": ("rollout=vllm_server", "servers"), "fleet": ("rollout=ray", "a fleet")}
 
 
 class RankLauncher(Protocol):
@@ -93,7 +93,7 @@ def _placement_problems(config: RunConfig) -> Iterator[str]:
     own = SEVERAL.get(getattr(engine.object, "runs_in", ""))
     if own and placement == "each":
         yield (
-            f"rollout.placement=each with {engine.name}: each of {ranks} ranks would have {own}; write "
+            f"rollout.placement=each with {own[0]}: each of {ranks} ranks would have {own[1]}; write "
             "rollout.placement=controller"
         )
     if shares_gpu and placement == "controller":
