@@ -115,13 +115,20 @@ def rehearse(title: str, *overrides: str, **variables: str) -> Iterator[Finding]
             yield judge(f"{title}: {name}", fmean(fresh), limit, unit)
 
 
-def in_small(title: str, *overrides: str, gpus: int = 1, on_cpu: Sequence[str] = ()) -> Check:
+def in_small(
+    title: str,
+    *overrides: str,
+    gpus: int = 1,
+    packages: tuple[str, ...] = ("vllm",),
+    on_cpu: Sequence[str] = (),
+) -> Check:
     """Returns the check of an experiment with a small random model: its hub is out of reach.
 
     Args:
         title: of the check.
         overrides: `experiment=NAME` first.
         gpus: that it needs; as many ranks do on a CPU.
+        packages: that it needs.
         on_cpu: further overrides there.
     """
 
@@ -130,7 +137,7 @@ def in_small(title: str, *overrides: str, gpus: int = 1, on_cpu: Sequence[str] =
             given = (*overrides, *machine.size((), on_cpu))
             yield from rehearse(title, *given, HF_HUB_OFFLINE="1", HF_HUB_CACHE=empty)
 
-    return Check(check, ("vllm",), gpus, title, on_cpu=True, seconds=1200.0)
+    return Check(check, packages, gpus, title, on_cpu=True, seconds=1200.0)
 
 
 def random_7b(machine: Machine) -> Iterator[Finding]:
@@ -151,7 +158,18 @@ def random_7b(machine: Machine) -> Iterator[Finding]:
             yield from rehearse(title, *overrides)
 
 
+# The trainers of these experiments with engines that need no package.
+HF, CHILD = (
+    (f"rollout={name}", "~rollout.engine.options", "trainer.devices=1") for name in ("hf", "hf_child")
+)
+PACKED = ("model.packing=padding_free", "model.compile=true", "model.activation_checkpointing=true")
+FLEX, LIGER = ("model.attention=flex_attention",), ("model.liger=true",)
+SDPA, PLAIN = ("model.attention=sdpa",), ("model.liger=false",)
 CHECKS = (
     in_small("FSDP2 and vLLM", "experiment=bapo_7b", "trainer.devices=2", gpus=2),
     Check(random_7b, ("vllm",), gpus=1, on_cpu=True, seconds=LONGEST),
+    in_small("FSDP2, offloaded", "experiment=bapo_7b", *HF, "strategy.cpu_offload=true", packages=()),
+    in_small("adapters, asynchronous child", "experiment=bapo_7b_lora", *CHILD, "regime=async", packages=()),
+    in_small("packed, compiled, flex", "experiment=bapo_7b", *HF, *PACKED, *FLEX, packages=(), on_cpu=SDPA),
+    in_small("partial, Liger", "experiment=bapo_7b_partial", *HF, *LIGER, packages=(), on_cpu=PLAIN),
 )

@@ -33,10 +33,10 @@ MISMATCH: dict[str, tuple[dict[str, Any], float]] = {
 
 def quickstart(machine: Machine) -> Iterator[Finding]:
     """The quickstart on this device chooses the bounds that a CPU chooses, and its reward rises."""
-    batches = machine.size(15, 2)
+    batches, size = machine.size(15, 2), machine.size((), ("scale.prompts_per_batch=32",))
     with tempfile.TemporaryDirectory() as folder:
-        here = fit(*settings(machine, Path(folder, "here"), batches))
-        there = fit(*settings(Machine("cpu"), Path(folder, "there"), 1))
+        here = fit(*settings(machine, Path(folder, "here"), batches), *size)
+        there = fit(*settings(Machine("cpu"), Path(folder, "there"), 1), *size)
     differences = [
         abs(one - other)
         for name in BOUNDS
@@ -55,7 +55,6 @@ def settings(machine: Machine, folder: Path, batches: int) -> tuple[str, ...]:
         *(f"run_folder={folder}", f"trainer.accelerator={machine.size('gpu', 'cpu')}"),
         *(f"rollout.engine.device={machine.device}", f"scale.num_rollout_batches={batches}"),
         *("callbacks.validation.every=0", "callbacks.console.every=1000"),
-        *(() if machine.on_gpu else ("scale.prompts_per_batch=32",)),
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from gpu import kernels, memory, models, train
 from gpu.checks import Machine
+from gpu_check import checks_of
 
 from bapo_lightning.modules.token_scores import token_scores
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -200,9 +201,7 @@ FAULTS: list[tuple[str, Machine, Callable[[Patch], None]]] = [
     ("machine.gloo", CPU, slow_ranks),
     ("machine.disk", CPU, full_disk),
     ("machine.hub", GPU, no_models),
-    ("rehearsal.bapo_7b_lora", CPU, failed_part),
-    ("rehearsal.FSDP2 and vLLM", CPU, failed_part),
-    ("rehearsal.random_7b", CPU, failed_part),
+    *((f"rehearsal.{check.name}", CPU, failed_part) for check in checks_of("rehearsal")),
     ("vllm.tensor parallelism", CPU, failed_part),
     ("vllm.vLLM in a child", CPU, failed_part),
     ("vllm.vLLM's server", CPU, failed_part),

@@ -12,12 +12,15 @@ Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bapo_lightning.host import missing_to_build
 from bapo_lightning.precision import head_products
 
 # What a policy returns of tokens, in this order; the last one only if an objective needs it.
@@ -112,27 +115,19 @@ class _TokenScores(torch.autograd.Function):
         half_factors: bool,
     ) -> tuple[Tensor, Tensor]:
         left, head, dtype = _operands(hidden, weight, half_factors)
-        logp, entropy, peak, norm = (left.new_empty(len(left), 1, dtype=dtype) for _ in range(4))
+        logp, entropy, peak, norm = (left.new_empty(len(left), dtype=dtype) for _ in range(4))
         logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
-        powers = torch.empty_like(logits[: _block_tokens(logits)])
+        score = _kernels().score_rows if _has_kernels(logits) else _score_rows
         for chunk in _slices(0, len(left), chunk_tokens):
-            _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
-            for rows in _slices(chunk.start, chunk.stop, len(powers)):
-                shifted = _block(logits, rows, chunk).mul_(scale)
-                peak[rows] = shifted.amax(1, keepdim=True)
-                power = torch.exp(shifted.sub_(peak[rows]), out=powers[: len(shifted)])
-                norm[rows] = power.sum(1, keepdim=True)
-                log_norm = norm[rows].log()
-                logp[rows] = shifted.gather(1, targets[rows, None]) - log_norm
-                entropy[rows] = log_norm - power.mul_(shifted).sum(1, keepdim=True) / norm[rows]
+            own = _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
+            score(own, targets[chunk], scale, logp[chunk], entropy[chunk], peak[chunk], norm[chunk])
         ctx.scale, ctx.chunk_tokens, ctx.half_factors = scale, chunk_tokens, half_factors
         ctx.set_materialize_grads(False)
-        logp, entropy = logp.squeeze(1), entropy.squeeze(1)
         if not entropy_requires_grad:
             ctx.mark_non_differentiable(entropy)
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(hidden, weight, targets, peak, norm, entropy)
-            ctx.kept = logits  # shifted logits of the last chunk
+            ctx.kept = logits  # of the last chunk, as `score` left them
         return logp, entropy
 
     @staticmethod
@@ -156,21 +151,15 @@ class _TokenScores(torch.autograd.Function):
         buffer = left.new_empty(rows_at_once, len(head), dtype=dtype) if kept is None else kept
         grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
+        turn = _kernels().turn_rows if _has_kernels(buffer) else _turn_rows
         for chunk in reversed(_slices(0, len(left), ctx.chunk_tokens)):
-            gradient = buffer[: chunk.stop - chunk.start]
-            fresh, kept = kept is None, None
-            if fresh:
-                _product(left[chunk], head.T, gradient)
-            for rows in _slices(chunk.start, chunk.stop, _block_tokens(buffer)):
-                shifted = _block(buffer, rows, chunk)
-                if fresh:
-                    shifted.mul_(ctx.scale).sub_(peak[rows])
-                upstream = (
-                    None if grad is None else grad[rows, None] * ctx.scale
-                    for grad in (grad_logp, grad_entropy)
-                )
-                _to_gradient(shifted, norm[rows], targets[rows, None], entropy[rows, None], *upstream)
-            gradient = gradient.to(left.dtype)
+            logits = buffer[: chunk.stop - chunk.start]
+            if kept is None:
+                _product(left[chunk], head.T, logits)
+            known = (each[chunk] for each in (targets, peak, norm, entropy))
+            upstream = (None if grad is None else grad[chunk] for grad in (grad_logp, grad_entropy))
+            gradient = turn(logits, ctx.scale, left.dtype, kept is not None, *known, *upstream)
+            kept = None
             if grad_hidden is not None:
                 _product(gradient, head, grad_hidden[chunk])
             if grad_weight is not None:
@@ -178,24 +167,64 @@ class _TokenScores(torch.autograd.Function):
         return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), *(None,) * 5
 
 
-def _to_gradient(
-    shifted: Tensor,
-    norm: Tensor,
+def _score_rows(
+    logits: Tensor, targets: Tensor, scale: float, logp: Tensor, entropy: Tensor, peak: Tensor, norm: Tensor
+) -> None:
+    """Fills [C] scores of logits [C, V], which it scales and shifts by their peaks, block by block."""
+    powers = torch.empty_like(logits[: _block_tokens(logits)])
+    for rows in _slices(0, len(logits), len(powers)):
+        shifted = logits[rows].mul_(scale)
+        top = shifted.amax(1, keepdim=True)
+        power = torch.exp(shifted.sub_(top), out=powers[: len(shifted)])
+        total = power.sum(1, keepdim=True)
+        log_total = total.log()
+        found = shifted.gather(1, targets[rows, None]) - log_total
+        spread = log_total - power.mul_(shifted).sum(1, keepdim=True) / total
+        for whole, part in zip((logp, entropy, peak, norm), (found, spread, top, total), strict=True):
+            whole[rows] = part.squeeze(1)
+
+
+def _turn_rows(
+    logits: Tensor,
+    scale: float,
+    dtype: torch.dtype,
+    is_shifted: bool,
     targets: Tensor,
+    peak: Tensor,
+    norm: Tensor,
     entropy: Tensor,
     grad_logp: Tensor | None,
     grad_entropy: Tensor | None,
-) -> None:
-    """Replaces `shifted` = z - peak, [R, V], by the gradient in the logits z. Other arguments are [R, 1].
+) -> Tensor:
+    """Returns the gradient in the logits z [C, V], which it overwrites; other tensors are [C].
 
-    d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(shifted) / norm.
+    d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(z - peak) / norm.
     """
-    if grad_logp is None:
-        grad_logp = torch.zeros_like(norm)
-    factor = -grad_logp / norm  # the norm divides here: [R, 1] instead of [R, V]
-    if grad_entropy is not None:
-        factor = (shifted + (entropy - norm.log())).mul_(-grad_entropy / norm).add_(factor)
-    shifted.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
+    for rows in _slices(0, len(logits), _block_tokens(logits)):
+        shifted, total = logits[rows], norm[rows, None]
+        if not is_shifted:
+            shifted.mul_(scale).sub_(peak[rows, None])
+        chosen = torch.zeros_like(total) if grad_logp is None else grad_logp[rows, None] * scale
+        factor = -chosen / total  # the norm divides here: [R, 1] instead of [R, V]
+        if grad_entropy is not None:
+            offset = entropy[rows, None] - total.log()
+            factor = (shifted + offset).mul_(-grad_entropy[rows, None] * scale / total).add_(factor)
+        shifted.exp_().mul_(factor).scatter_add_(1, targets[rows, None], chosen)
+    return logits.to(dtype)
+
+
+def _has_kernels(logits: Tensor) -> bool:
+    return logits.is_cuda and logits.dtype is torch.float32 and _kernels() is not None
+
+
+@cache
+def _kernels() -> Any:
+    """Returns `score_kernels` where Triton can compile it, else None."""
+    if find_spec("triton") is None or missing_to_build("C") is not None:
+        return None
+    from bapo_lightning.modules import score_kernels
+
+    return score_kernels
 
 
 def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
@@ -224,11 +253,6 @@ def _block_tokens(logits: Tensor) -> int:
     """Returns R."""
     elements = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else BLOCK_ELEMENTS
     return max(1, elements // logits.shape[1])
-
-
-def _block(logits: Tensor, rows: slice, chunk: slice) -> Tensor:
-    """Returns rows [R, V] of a chunk's buffer; `rows` and `chunk` count among all tokens."""
-    return logits[rows.start - chunk.start : rows.stop - chunk.start]
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
