@@ -162,7 +162,7 @@ def random_7b(machine: Machine) -> Iterator[Finding]:
 HF, CHILD = (
     (f"rollout={name}", "~rollout.engine.options", "trainer.devices=1") for name in ("hf", "hf_child")
 )
-PACKED = ("model.packing=padding_free", "model.compile=true", "model.activation_checkpointing=true")
+PACKED = ("model.packing=padding_free", "model.activation_checkpointing=true")
 FLEX, LIGER = ("model.attention=flex_attention",), ("model.liger=true",)
 SDPA, PLAIN = ("model.attention=sdpa",), ("model.liger=false",)
 CHECKS = (
@@ -170,6 +170,7 @@ CHECKS = (
     Check(random_7b, ("vllm",), gpus=1, on_cpu=True, seconds=LONGEST),
     in_small("FSDP2, offloaded", "experiment=bapo_7b", *HF, "strategy.cpu_offload=true", packages=()),
     in_small("adapters, asynchronous child", "experiment=bapo_7b_lora", *CHILD, "regime=async", packages=()),
-    in_small("packed, compiled, flex", "experiment=bapo_7b", *HF, *PACKED, *FLEX, packages=(), on_cpu=SDPA),
+    in_small("packed, compiled", "experiment=bapo_7b", *HF, *PACKED, "model.compile=true", packages=()),
+    in_small("packed, flex attention", "experiment=bapo_7b", *HF, *PACKED, *FLEX, packages=(), on_cpu=SDPA),
     in_small("partial, Liger", "experiment=bapo_7b_partial", *HF, *LIGER, packages=(), on_cpu=PLAIN),
 )

@@ -136,6 +136,7 @@ callbacks.alarms=3 | ... must map names to alarms
 """
 # Two rules may complain.
 AMONG_OTHERS = """
+model.attention=flex_attention model.compile=true | torch cannot compile layers around flex attention
 model.attention=flash_attention_2 | ... computes in 16 bits, the update in float32
 model.attention=kernels-community/flash-attn2 | ... computes in 16 bits, the update in float32
 trainer.accelerator=cpu model.attention=kernels-community/flash-attn2 | needs a GPU, and this machine

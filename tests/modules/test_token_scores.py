@@ -1,4 +1,8 @@
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -186,3 +190,12 @@ def test_arguments_that_cannot_be_are_refused(change, message) -> None:
     hidden, head_weight, targets = inputs()
     with pytest.raises(ValueError, match=message):
         token_scores(**{"hidden": hidden, "head_weight": head_weight, "targets": targets, **change})
+
+
+def test_kernels_for_gpus_compute_the_same_in_tritons_interpreter() -> None:
+    file = Path(__file__).with_name("interpreted_kernels.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ from bapo_lightning.rollout.hf.engine import HFEngine
         ("ranks=ray ranks.placement=beside", "ranks.placement=beside"),
         (
             "strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
-            "RayEngine: each of 2 ranks would have a fleet; write rollout.placement=controller",
+            "rollout=ray: each of 2 ranks would have a fleet; write rollout.placement=controller",
         ),
         ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
         ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),

@@ -69,6 +69,11 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
             f"puts engine and trainer about {ROUNDING} nats apart; write "
             f"rollout.weight_sync.tolerance=null, which follows the precision, or {full}"
         )
+    if config.model.compile and config.model.attention == "flex_attention":
+        yield (
+            "model.compile=true with model.attention=flex_attention: torch cannot compile layers around flex "
+            "attention (pytorch issue 167116); write model.compile=false, or model.attention=sdpa"
+        )
     if config.model.attention in FLASH and dtype == "float32":
         yield (
             f"model.attention={config.model.attention} computes in 16 bits, the update in float32; write "

@@ -14,18 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 4096, 8  # columns at once, and warps of a program
-LEAST = tl.constexpr(-1e30)  # below every logit; minus infinity times 0 would be no number
+BLOCK, WARPS = 8192, 8  # columns at once, and warps of a program: the fastest on an H100
 
 
 @triton.jit
 def _score_rows(logits, targets, logp, entropy, peak, norm, scale, width: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     logits += row * width
-    top, total, weighted = LEAST, 0.0, 0.0
+    # -1e30 is below every logit; minus infinity times 0 would be no number.
+    top, total, weighted = -1e30, 0.0, 0.0
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        z = tl.load(logits + column, mask=column < width, other=LEAST) * scale
+        z = tl.load(logits + column, mask=column < width, other=-1e30) * scale
         higher = tl.maximum(top, tl.max(z, axis=0))
         shrink = tl.exp(top - higher)
         weighted = shrink * (weighted + (top - higher) * total)

@@ -4,8 +4,9 @@ The forward pass goes chunk by chunk: logits = hidden W^T / temperature -> logp,
 backward pass computes the same logits again and turns them in place into their gradient. The last chunk is
 kept from forward to backward pass, so tokens that fit into one chunk are computed once.
 
-Chunks are as long as memory allows, for the sake of the matrix products. Elementwise work goes block by block
-of few rows, which stay in the cache from one operation to the next.
+Chunks are as long as memory allows, for the sake of the matrix products. On a GPU the rest is one kernel a
+pass (`score_kernels`). Elsewhere it goes block by block of few rows, which stay in the cache from one
+operation to the next.
 
 Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk, R tokens of a block.
 """
@@ -117,7 +118,7 @@ class _TokenScores(torch.autograd.Function):
         left, head, dtype = _operands(hidden, weight, half_factors)
         logp, entropy, peak, norm = (left.new_empty(len(left), dtype=dtype) for _ in range(4))
         logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
-        score = _kernels().score_rows if _has_kernels(logits) else _score_rows
+        score = kernels().score_rows if _has_kernels(logits) else _score_rows
         for chunk in _slices(0, len(left), chunk_tokens):
             own = _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
             score(own, targets[chunk], scale, logp[chunk], entropy[chunk], peak[chunk], norm[chunk])
@@ -151,7 +152,7 @@ class _TokenScores(torch.autograd.Function):
         buffer = left.new_empty(rows_at_once, len(head), dtype=dtype) if kept is None else kept
         grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
-        turn = _kernels().turn_rows if _has_kernels(buffer) else _turn_rows
+        turn = kernels().turn_rows if _has_kernels(buffer) else _turn_rows
         for chunk in reversed(_slices(0, len(left), ctx.chunk_tokens)):
             logits = buffer[: chunk.stop - chunk.start]
             if kept is None:
@@ -214,11 +215,11 @@ def _turn_rows(
 
 
 def _has_kernels(logits: Tensor) -> bool:
-    return logits.is_cuda and logits.dtype is torch.float32 and _kernels() is not None
+    return logits.is_cuda and logits.dtype is torch.float32 and kernels() is not None
 
 
 @cache
-def _kernels() -> Any:
+def kernels() -> Any:
     """Returns `score_kernels` where Triton can compile it, else None."""
     if find_spec("triton") is None or missing_to_build("C") is not None:
         return None
@@ -258,7 +259,7 @@ def _block_tokens(logits: Tensor) -> int:
 def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     if left.dtype == out.dtype:
         return torch.mm(left, right, out=out)
-    return out.copy_(torch.mm(left, right, out_dtype=out.dtype))
+    return torch.mm(left, right, out_dtype=out.dtype, out=out)
 
 
 def _add_product(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
