@@ -94,20 +94,20 @@ def test_turns_of_a_conversation_go_on_in_its_engine_and_their_log_probs_are_the
     assert talks and all(turn["by"] == "environment" for row in talks for turn in row["turns"][1::2])
 
 
-def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_path):
+def test_a_server_killed_at_random_times_loses_and_doubles_nothing(tmp_path):
     # Every group of every update is written down. Regime: two passes, so each problem is trained twice.
     # Long enough that after each death something is left to sample.
-    options = [*SERVER, "callbacks.rollout_writer.every=1", "scale.num_rollout_batches=9"]
+    options = [*SERVER, "callbacks.rollout_writer.every=1"]
     calm = start(tmp_path / "calm", *options)
     finish(calm)
     process = start(tmp_path / "killed", *options)
-    killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "killed", (1, 9, 17)))
+    killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "killed", (1, 9)))
     killer.start()
     output = finish(process)
     killer.join()
     killed, undisturbed = rows(tmp_path / "killed"), rows(tmp_path / "calm")
-    assert len(killed) == len(undisturbed) == 72
-    assert sum(row["rollout/engine_restarts"] for row in killed) == 3, output
+    assert len(killed) == len(undisturbed) == 40
+    assert sum(row["rollout/engine_restarts"] for row in killed) == 2, output
     assert trained_problems(tmp_path / "killed") == trained_problems(tmp_path / "calm")
     left = [" ".join(child.info["cmdline"] or []) for child in psutil.process_iter(["cmdline"])]
     assert not [line for line in left if str(tmp_path) in line]
@@ -116,16 +116,16 @@ def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_pat
 def test_an_asynchronous_partial_run_survives_the_death_of_its_server_within_its_age_bound(tmp_path):
     # What the dead server had not finished goes on under newer weights: the ones it had are gone.
     regime = ["regime=async", "regime.partial_tokens=8", "regime.max_age=7"]
-    sizes = ["scale.prompts_per_batch=16", "scale.num_rollout_batches=12"]
+    sizes = ["scale.prompts_per_batch=16", "scale.num_rollout_batches=8"]
     process = start(tmp_path / "run", *SERVER, *regime, *sizes)
     killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "run", (6,)))
     killer.start()
     output = finish(process)
     killer.join()
     metrics = rows(tmp_path / "run")
-    assert [row["step"] for row in metrics] == list(range(48))
+    assert [row["step"] for row in metrics] == list(range(32))
     assert sum(row["rollout/engine_restarts"] for row in metrics) == 1, output
     assert max(row["staleness/age_max"] for row in metrics) <= 7
     assert max(row["staleness/segments_mean"] for row in metrics) > 1
     fates = Counter((row["epoch"], row["problem"]) for row in rows(tmp_path / "run", "ledger.jsonl"))
-    assert set(fates.values()) == {1} and len(fates) >= 12 * 16
+    assert set(fates.values()) == {1} and len(fates) >= 8 * 16
