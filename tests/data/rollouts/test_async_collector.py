@@ -53,8 +53,8 @@ def test_an_engine_that_dies_too_often_ends_training():
 
 
 def test_a_long_wait_says_what_it_is_for(capsys):
-    engine = ScriptedEngine(4, dies=lambda: time.sleep(0.3))
-    rollouts = collector(engine, wait_warning_seconds=0.1)
+    engine = ScriptedEngine(4, dies=lambda: time.sleep(0.1))
+    rollouts = collector(engine, wait_warning_seconds=0.02)
     rollouts.next_groups(2, START)
     rollouts.close()
     told = capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""Regimes through a real Lightning trainer and a real small model: versions, log-probs and ages of what is
-trained on.
+"""Regimes through a real Lightning trainer and a real small model: the order of sync, generation and update,
+and versions, log-probs and ages of what is trained on.
 """
 
 import copy
@@ -10,47 +10,133 @@ from collections import Counter
 import lightning as L
 import pytest
 import torch
-from tests.builders import logprobs, module, random_model, random_policy
-from tests.data.rollouts.test_versions import data_module
+from tests.builders import VOCAB_SIZE, logprobs, module, random_model, random_policy
 
+from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.data.problems.prompts import PlainPrompt
+from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.objectives.advantages.group import group_advantages
+from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.types import Problem, Score, ScoreStatus
 
-NUM_BATCHES = 6
+NUM_BATCHES = 4
+
+
+class LettersTokenizer:
+    """Token ids as letters."""
+
+    vocab_size = VOCAB_SIZE
+
+    def encode(self, text, add_special_tokens):
+        return [ord(letter) - ord("a") for letter in text]
+
+    def decode(self, token_ids, skip_special_tokens):
+        return "".join(chr(ord("a") + token) for token in token_ids)
+
+
+def reward_of_even_length(problems, completions):
+    verdicts = [completion.num_tokens % 2 == 0 for completion in completions]
+    return [Score(float(right), ScoreStatus.CORRECT if right else ScoreStatus.WRONG) for right in verdicts]
 
 
 class Witness(L.Callback):
-    """Keeps every batch and the policy of every version."""
+    """Keeps every batch, the policy of every version, and what happened, in order."""
 
     def __init__(self):
         self.batches, self.policies, self.versions = [], {}, []
+        self.events, self.ages = [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.policies[trainer.global_step] = copy.deepcopy(pl_module.policy)
         self.batches.append(batch)
         self.versions.append(trainer.global_step)
 
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.events.append(f"update {trainer.global_step}")
+        self.ages.append(sorted(set(outputs["tokens"].age.tolist())))
 
-def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES):
+    @property
+    def rollouts(self):
+        return [rollout for batch in self.batches for rollout in batch.rollouts]
+
+
+class WitnessedEngine(HFEngine):
+    """Writes down syncs and generations, and checks at each generation that it holds the trainer's weights to
+    the bit.
+    """
+
+    def __init__(self, path, witness, policy):
+        super().__init__(path)
+        self.witness, self.policy = witness, policy
+
+    def load_weights(self, source, version):
+        super().load_weights(source, version)
+        self.witness.events.append(f"sync {version}")
+
+    def generate(self, requests, sampling):
+        trained = dict(self.policy.named_weights())
+        assert all(torch.equal(weight, trained[name]) for name, weight in self._model.named_parameters())
+        if sampling.stop_token_ids:  # not the probe of a sync
+            self.witness.events.append(f"produce {self.version}")
+        return super().generate(requests, sampling)
+
+
+def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES, witnessed=False):
     random_model().save_pretrained(tmp_path)
     witness, policy = Witness(), random_policy()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=[witness],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    engine = WitnessedEngine(str(tmp_path), witness, policy) if witnessed else HFEngine(str(tmp_path))
+    data = RolloutDataModule(
+        sampler=RolloutSampler(
+            engine=RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=0),
+            tokenizer=LettersTokenizer(),
+            prompt=PlainPrompt(),
+            reward=reward_of_even_length,
+            sampling=SamplingParams(1.0, (1, 2, 3)),
+            max_new_tokens=8,
+            seed=0,
+            advantages=lambda rewards: group_advantages(rewards, scale="std"),
+        ),
+        stream=ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0),
+        regime=regime,
+        group_size=4,
+        prompts_per_batch=4,
+        num_rollout_batches=num_batches,
+        seed=0,
+        folder=folder,
     )
-    data = data_module(HFEngine(str(tmp_path)), regime, num_rollout_batches=num_batches, folder=folder)
+    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=[witness], **dict.fromkeys(silent, False))
     trainer.fit(module(policy, FixedBounds(0.8, 1.2), max_age=regime.age_bound), datamodule=data)
     return witness, policy
 
 
-def rollouts(witness):
-    return [rollout for batch in witness.batches for rollout in batch.rollouts]
+TWO_UPDATES_PER_BATCH = (
+    "sync 0, produce 0, update 1, update 2, sync 2, produce 2, update 3, update 4, sync 4, produce 4, "
+    "update 5, update 6"
+)
+ONE_UPDATE = "sync 0, produce 0, update 1, sync 1, produce 1, update 2, sync 2, produce 2, update 3"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "minibatches", "events", "ages"),
+    [
+        (1, 1, ONE_UPDATE, [[0]] * 3),
+        (2, 1, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+        (1, 2, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+    ],
+)
+def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(
+    tmp_path, epochs, minibatches, events, ages
+):
+    regime = Regime("test", epochs, minibatches, max_new_tokens=8)
+    witness, _ = trained(tmp_path, regime, num_batches=3, witnessed=True)
+    assert witness.events == events.split(", ") and witness.ages == ages
 
 
 def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
@@ -58,7 +144,7 @@ def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
     beside, beside_policy = trained(
         tmp_path, Regime("async", 1, 1, max_new_tokens=8, async_generation=True, max_age=0)
     )
-    assert rollouts(apart) == rollouts(beside)
+    assert apart.rollouts == beside.rollouts
     assert all(
         torch.equal(a, b) for a, b in zip(apart_policy.parameters(), beside_policy.parameters(), strict=True)
     )
@@ -67,21 +153,10 @@ def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
 @pytest.mark.parametrize(
     "regime",
     [
-        Regime("async", 1, 2, max_new_tokens=8, async_generation=True, max_age=3),
         Regime("async_replay", 2, 2, max_new_tokens=8, async_generation=True, max_age=7),
         Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=3),
         Regime("async_partial", 1, 2, max_new_tokens=8, async_generation=True, max_age=5, partial_tokens=2),
-        Regime("reuse", 1, 2, max_new_tokens=8, max_age=5, reuse_share=0.5, max_reuses=2),
-        Regime(
-            "partial_reuse",
-            1,
-            2,
-            max_new_tokens=8,
-            max_age=9,
-            partial_tokens=3,
-            reuse_share=0.5,
-            max_reuses=1,
-        ),
+        Regime("reuse", 1, 2, 8, max_age=9, partial_tokens=3, reuse_share=0.5, max_reuses=1),
     ],
     ids=lambda regime: regime.name,
 )
@@ -92,7 +167,7 @@ def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampl
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         oldest, newest = batch.version_range()
         assert version - newest >= 0 and version - oldest <= regime.age_bound
-    for rollout in {id(rollout): rollout for rollout in rollouts(witness)}.values():
+    for rollout in {id(rollout): rollout for rollout in witness.rollouts}.values():
         versions = [segment.version for segment in rollout.segments]
         assert versions == sorted(set(versions))
         context = list(rollout.prompt_ids)
@@ -106,23 +181,17 @@ def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampl
     assert set(Counter((row["epoch"], row["problem"]) for row in fates).values()) == {1}
     # Beside training, passes may all fall between two updates.
     if regime.is_partial and not regime.async_generation:
-        assert max(len(rollout.segments) for rollout in rollouts(witness)) > 1
+        assert max(len(rollout.segments) for rollout in witness.rollouts) > 1
 
 
-def test_partial_rollouts_end_at_the_cap_on_length_and_on_segments(tmp_path):
-    regime = Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=2, max_segments=2)
+def test_masked_tokens_are_context_and_rollouts_end_at_the_cap_on_segments(tmp_path):
+    regime = Regime("partial", 1, 2, 8, False, 2, "mask", partial_tokens=2, max_segments=2)
     witness, _ = trained(tmp_path, regime)
-    assert max(rollout.length for rollout in rollouts(witness)) <= 8
-    assert max(len(rollout.segments) for rollout in rollouts(witness)) == 2
-
-
-def test_masked_tokens_are_context_and_the_rest_stays_within_the_age(tmp_path):
-    regime = Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=2, max_age=3, stale_action="mask")
-    witness, _ = trained(tmp_path, regime)
+    assert max(len(rollout.segments) for rollout in witness.rollouts) == 2
     assert sum(batch.num_masked_tokens for batch in witness.batches) > 0
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         ages = version - batch.version[batch.response_mask]
-        assert ages.min() >= 0 and ages.max() <= 3
+        assert ages.min() >= 0 and ages.max() <= 2
         assert batch.num_tokens == int(batch.response_mask.sum())
 
 

@@ -6,19 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, ruled, sampler
+from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, ruled, sampler, segment
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.rollouts.sampler import decoded
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, Segment, WorkItem
+from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, WorkItem
 
 ITEMS = [WorkItem(Problem("4", "", ""), epoch=0), WorkItem(Problem("5", "", ""), epoch=1)]
-
-
-def segment(count, version=0, start=0):
-    return Segment(array("i", range(start, start + count)), array("f", [-1.0] * count), version)
 
 
 def made(**changes):

@@ -21,8 +21,9 @@ from bapo_lightning.data.rollouts.schedule import ScheduleRecorder, read_schedul
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.errors import DataError, EngineError
 
-NUM_RUNS = 60
+NUM_RUNS = 24
 NUM_PROBLEMS = 7
+FILES = ("ledger.jsonl", "schedule.jsonl")
 
 
 class TrainingRun:
@@ -39,17 +40,9 @@ class TrainingRun:
         updates, partial = rng.randint(1, 4), rng.random() < 0.5
         max_age = updates - 1 + rng.randint(0, 8)
         widest = self.groups_per_batch * ((max_age + 1) // updates - 1) + 1
-        self.regime = Regime(
-            "async",
-            epochs=1,
-            minibatches=updates,
-            max_new_tokens=6,
-            async_generation=True,
-            max_age=max_age,
-            window=rng.choice([None, rng.randint(1, widest)]),
-            stale_action=rng.choice(["evict", "mask"]) if partial else "evict",
-            partial_tokens=rng.randint(1, 6) if partial else None,
-        )
+        window = rng.choice([None, rng.randint(1, widest)])
+        action, tokens = (rng.choice(["evict", "mask"]), rng.randint(1, 6)) if partial else ("evict", None)
+        self.regime = Regime("async", 1, updates, 6, True, max_age, action, tokens, window=window)
         self.rules = {"admission": DynamicSampling(rng.randint(1, 3))} if rng.random() < 0.4 else {}
         self.slow_engine, self.slow_trainer = rng.choice([(0, 0), (3e-4, 0), (0, 3e-4), (3e-4, 3e-4)])
         self.version = self.clock = 0
@@ -64,10 +57,7 @@ class TrainingRun:
             self.groups_per_batch,
             self.num_batches,
             NUM_PROBLEMS,
-            observers=[
-                Ledger(self.folder / "ledger.jsonl"),
-                ScheduleRecorder(self.folder / "schedule.jsonl"),
-            ],
+            observers=[Ledger(self.folder / FILES[0]), ScheduleRecorder(self.folder / FILES[1])],
             rules=self.rules,
         )
         sampler = self.scheduler.sampler
@@ -155,7 +145,7 @@ class TrainingRun:
             self.push()
 
     def files(self):
-        return [(self.folder / name).read_text() for name in ("schedule.jsonl", "ledger.jsonl")]
+        return [(self.folder / name).read_text() for name in FILES]
 
 
 def followed(recorded, folder, **options):
@@ -166,14 +156,13 @@ def followed(recorded, folder, **options):
 def test_a_followed_schedule_gives_the_same_run(tmp_path, kill_rate):
     kills, kinds = 0, Counter()
     for seed in range(NUM_RUNS):
-        recorded = TrainingRun(
-            tmp_path / f"{seed}", seed, kill_rate=kill_rate, death_rate=0.02 if seed % 4 == 0 else 0.0
-        ).train()
+        rates = {"kill_rate": kill_rate, "death_rate": 0.02 if seed % 4 == 0 else 0.0}
+        recorded = TrainingRun(tmp_path / f"{seed}", seed, **rates).train()
         again = followed(recorded, tmp_path / f"{seed}-again", kill_rate=kill_rate)
         assert again.files() == recorded.files(), seed
         assert again.seen == recorded.seen, seed
         kills += again.kills
-        kinds += Counter(json.loads(line)["do"] for line in recorded.files()[0].splitlines())
+        kinds += Counter(json.loads(line)["do"] for line in recorded.files()[1].splitlines())
     assert (kills > 0) == (kill_rate > 0)
     assert all(kinds[do] for do in ("evict", "validation", "sync"))  # the runs reach those paths
 
@@ -185,9 +174,7 @@ def test_another_policy_under_the_same_schedule_keeps_batches_whole_and_ages_wit
         other = followed(recorded, tmp_path / f"{seed}-other", engine_seed=2)  # responses of other lengths
         assert len(other.seen) == len(recorded.seen)
         added += sum(seen["added_passes"] for seen in other.seen if isinstance(seen, dict))
-        again = TrainingRun(
-            tmp_path / f"{seed}-again", seed, read_schedule(other.folder), engine_seed=2
-        ).train()
+        again = followed(other, tmp_path / f"{seed}-again", engine_seed=2)
         assert again.files() == other.files()  # with the passes that were added
     assert added > 0
 
