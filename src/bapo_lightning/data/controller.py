@@ -22,9 +22,8 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.data.batches.batch import TrainBatch, split_over_ranks
 from bapo_lightning.data.batches.micro_batches import balanced_parts
-from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.errors import RankLost
 from bapo_lightning.ranks.channel import Channel, values
@@ -125,14 +124,12 @@ class ControllerDataModule(RolloutDataModule):
 
     @contextmanager
     def _served(self) -> Iterator[None]:
-        """Context in which the workers `assist`."""
         with self._failure_reported():
             yield
         self._control.release([None] * self._control.size)
 
     @contextmanager
     def _failure_reported(self) -> Iterator[None]:
-        """Context whose errors are sent to the workers, which wait for a command."""
         try:
             yield
         except Exception as error:

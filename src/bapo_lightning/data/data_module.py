@@ -44,14 +44,11 @@ import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
-from bapo_lightning.data.loader import RolloutLoader
-from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.ledger import Ledger
-from bapo_lightning.data.rollouts.observer import Observer
+from bapo_lightning.data.rollouts.observer import Ledger, Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
@@ -60,6 +57,7 @@ from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.rollouts.statistics import sync_metrics
+from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
@@ -240,7 +238,6 @@ class RolloutDataModule(L.LightningDataModule):
         return TrainerState(self._owner.policy_version, self._clock)
 
     def _rollout_batch(self, state: TrainerState) -> tuple[list[Group], dict[str, float]]:
-        """Returns groups for the next U updates, and metrics of their making."""
         replayed = self._reuse.choose(state.version)
         with self._scheduler.lock:
             self._scheduler.enter_replayed(len(replayed))
@@ -269,7 +266,6 @@ class RolloutDataModule(L.LightningDataModule):
     def _through_stages(
         self, batch: EnteringBatch, tools: StageTools, needs_whole_batch: bool
     ) -> dict[str, float]:
-        """Lets the stages of fresh groups, or those of the whole batch, change it; returns their metrics."""
         measured: dict[str, float] = {}
         for stage in self._stages.values():
             if stage.needs_whole_batch == needs_whole_batch:

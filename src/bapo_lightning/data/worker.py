@@ -9,8 +9,7 @@ from typing import Any, cast
 import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.data.loader import RolloutLoader
-from bapo_lightning.data.owner import VersionedPolicyOwner
+from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.errors import RankError
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.rollout.distributed import LocalEngine

@@ -8,9 +8,8 @@ import torch
 from tests.builders import adaptive, budget_for, group, random_policy, rollout, stale_batch, step
 from tests.modules.test_turn_batches import conversations, made_policy
 
-from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.batches.layout import Layout
-from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.weighting import sequence_mean
 from bapo_lightning.types import FinishReason, Origin, Rollout, Segment, Steps

@@ -3,7 +3,7 @@
 import torch
 from tests.builders import adaptive, gradients, module, random_policy, stale_batch
 
-from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
+from bapo_lightning.data.batches.batch import blank_batch, split_over_ranks
 from bapo_lightning.modules.token_tables import token_table
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from tests.builders import budget_for, group, random_policy, rollout, stale_batch, step
 
-from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
+from bapo_lightning.data.batches.batch import blank_batch, collate, split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.sequences import step_sum
 from bapo_lightning.objectives.token_table import reads

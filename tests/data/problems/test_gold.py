@@ -7,6 +7,7 @@ from bapo_lightning.data.problems.columns import (
     gold_answer,
     last_box,
     number_of,
+    text_of,
 )
 from bapo_lightning.data.problems.solutions import require_solutions, solutions
 from bapo_lightning.errors import DataError
@@ -76,3 +77,4 @@ def test_a_solution_is_a_text_or_a_list_of_texts(cell, texts):
 def test_a_difficulty_is_a_number_or_stands_in_a_text():
     cells = {3: 3.0, 2.5: 2.5, "Level 5": 5.0, "0.75": 0.75, "Level ?": None, None: None}
     assert {cell: number_of(cell) for cell in cells} == cells
+    assert (text_of(27.0), text_of(2.5)) == ("27", "2.5")

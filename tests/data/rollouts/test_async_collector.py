@@ -9,7 +9,7 @@ from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.errors import EngineError
 
 REGIME = Regime("async", 1, 1, max_new_tokens=4, async_generation=True, max_age=3)

@@ -8,8 +8,8 @@ from tests.data.rollouts.scripted import segment
 from tests.data.rollouts.turns import FEEDBACK, ITEM, Counting, TurnEngine, TurnTokenizer, made, one_pass
 
 from bapo_lightning.data.rollouts.answers import sample_answers
+from bapo_lightning.data.rollouts.conversations import ReplyJournal
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
-from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
 from bapo_lightning.errors import EnvironmentFault
 from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Score, ScoreStatus
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.builders import group, rollout
 
-from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.shares import split_over_ranks
-from bapo_lightning.data.rollouts import proximal
-from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
+from bapo_lightning.data.batches.batch import collate, split_over_ranks
+from bapo_lightning.data.rollouts import stages
+from bapo_lightning.data.rollouts.stages import with_entry_scores, with_reference_logprobs
 from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Rollout, Segment
 
 SEGMENTS = (
@@ -64,7 +63,7 @@ def test_an_expert_gets_the_entropies_of_the_policy_and_no_proximal_log_probs():
 
 def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
     clock = iter([1.0, 3.5, 4.0, 4.0])
-    monkeypatch.setattr(proximal.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(stages.time, "perf_counter", lambda: next(clock))
     scored, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=4)
     for before, after in zip(GROUPS, scored, strict=True):
         found = [{"proximal_logp": array("f", SCORES[one.rollout.length])} for one in before.samples]

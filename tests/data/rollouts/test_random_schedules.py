@@ -21,10 +21,10 @@ from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokeni
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.conversations import ReplyJournal
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.observer import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
 
 NUM_SCHEDULES = 2000
 NUM_PROBLEMS = 7

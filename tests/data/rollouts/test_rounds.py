@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from tests.data.rollouts.turns import ITEM, Counting, made, one_pass
 
-from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.types import Problem, Reply, WorkItem
 
 

@@ -15,7 +15,7 @@ from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.observer import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder, read_schedule
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector

@@ -50,7 +50,6 @@ class ReplayQueue:
                 self._pending.extend(order[first : first + size] for first in range(0, len(order), size))
 
     def _parts(self, groups: list[Group]) -> list[list[Group]]:
-        """Groups that share minibatches, in the order in which they are served."""
         if self._replayed == "mixed":
             return [groups]
         parts = [[group for group in groups if is_replayed(group) == replayed] for replayed in (True, False)]

@@ -191,7 +191,6 @@ class ColumnMapping:
         return Problem(f"{name}/{own_id}", text, answer, source, metadata)
 
     def _question(self, cell: Any) -> tuple[str, dict[str, Any]]:
-        """Returns the problem's text, and for `MessagesPrompt` all messages if there are several."""
         messages = messages_of(cell)
         if messages is None:
             return self._unwrapped(text_of(cell)), {}

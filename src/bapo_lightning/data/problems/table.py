@@ -170,7 +170,6 @@ class TableSource:
 
 
 def _columns(source: TableSource, mapping: ColumnMapping, present: list[str]) -> list[str]:
-    """Returns the columns that a mapping reads, so that no other is decoded."""
     needed = []
     for key, path in mapping.paths:
         column = next((prefix for prefix in prefixes(path) if prefix in present), None)
@@ -224,7 +223,6 @@ def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check(source: TableSource, problems: list[Problem], left_out: Counter[str]) -> None:
-    """Raises DataError when there are no problems, or two share an id."""
     if not problems:
         reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
         raise DataError(f"{source} gives no problem ({reasons or 'it has no rows'}); check its mapping")

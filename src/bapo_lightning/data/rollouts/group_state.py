@@ -164,7 +164,6 @@ def _pack_steps(store: ArrayStore, steps: Steps) -> list[Span]:
 
 
 def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
-    """Packs a rollout without its prompt. Enumerations become strings: a safe load knows none."""
     return {
         "segments": [_pack_segment(store, segment) for segment in rollout.segments],
         "finish": str(rollout.finish) if rollout.finish else None,

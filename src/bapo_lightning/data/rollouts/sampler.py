@@ -19,9 +19,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.problems.prompts import PromptRule
-from bapo_lightning.data.rollouts.conversations import Conversations
-from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
-from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations, ReplyJournal, Rounds
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.phases import phase

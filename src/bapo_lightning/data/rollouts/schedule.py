@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.errors import DataError
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
@@ -57,8 +56,8 @@ class ScheduleRecorder(FileObserver):
         samples: dict[int, list[int]] = {}
         for request in requests:
             samples.setdefault(request.group, []).append(request.index)
-        shared = [[name(running[group]), numbers] for group, numbers in samples.items()]
-        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=shared)
+        asked = [[*names([running[group]]), numbers] for group, numbers in samples.items()]
+        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=asked)
 
     def on_sampled(
         self,
@@ -104,11 +103,6 @@ def read_schedule(folder: str | Path) -> list[Row]:
     return rows
 
 
-def name(group: AnyGroup) -> str:
-    """Name of a group in a schedule."""
-    return f"{group.item.epoch}/{group.item.problem.id}"
-
-
 def names(groups: Iterable[AnyGroup]) -> list[str]:
     """Names of groups in a schedule."""
-    return [name(group) for group in groups]
+    return [f"{group.item.epoch}/{group.item.problem.id}" for group in groups]

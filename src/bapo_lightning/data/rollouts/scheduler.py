@@ -30,8 +30,7 @@ from bapo_lightning.data.rollouts.group_state import (
 )
 from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -315,9 +314,6 @@ class RolloutScheduler:
         return self._order.choose(tuple(self._ready), (group.item for group in self.running), needed)
 
     def _next_items(self, count: int, version: int) -> list[WorkItem]:
-        """Takes work items from the stream. The first one of an epoch decides the fate of the problems that
-        cannot be drawn in it.
-        """
         before = self.stream.places
         items = self.stream.take(count)
         if undrawable := list(self.stream.never_drawn_since(before)):
@@ -326,7 +322,6 @@ class RolloutScheduler:
         return items
 
     def _give_up_late_ones(self, version: int) -> list[RunningGroup]:
-        """Drops running groups that would be too old even if they entered training at once; returns them."""
         newest = self.sampler.engine.version  # of the tokens that they would sample next
         late = [
             group

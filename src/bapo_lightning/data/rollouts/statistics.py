@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.rollout.weight_sync import SyncReport
 from bapo_lightning.types import FinishReason, Group, Rollout, ScoreStatus
 
