@@ -69,16 +69,12 @@ class DistributedPolicy:
     def _in_parts(
         self, command: str, score: Callable[..., list[Any]], rollouts: Sequence[Rollout], *options: Any
     ) -> list[Any]:
-        parts = balanced_parts(
-            [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self.control.size
-        )
+        costs = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
+        parts = balanced_parts(costs, self.control.size)
         payloads = [([rollouts[index] for index in part], *options) for part in parts]
         outcomes = self.control.together(command, payloads, lambda: score(*payloads[0]))
-        found = {
-            index: scores
-            for part, answer in zip(parts, values(outcomes), strict=True)
-            for index, scores in zip(part, answer, strict=True)
-        }
+        answers = zip(parts, values(outcomes), strict=True)
+        found = {index: own for part, every in answers for index, own in zip(part, every, strict=True)}
         return [found[index] for index in range(len(rollouts))]
 
 

@@ -69,12 +69,9 @@ def last_gaps(gaps: Sequence[np.ndarray]) -> list[int]:
 def contexts_and_gaps(
     rollouts: Sequence[Rollout], skipped: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[np.ndarray, ...]]:
-    """Returns for each rollout the number of tokens before its first trained one, and for each of its trained
-    tokens the feedback tokens that lie between; no gaps where no environment answered any of them.
-
-    Args:
-        rollouts: finished rollouts.
-        skipped: sampled tokens of each that are not trained on, the first ones.
+    """Returns for each rollout, of which the first `skipped` sampled tokens are not trained on, the number of
+    tokens before its first trained one, and for each of its trained tokens the feedback tokens that lie
+    between; no gaps where no environment answered any of them.
     """
     counts = map(add, (len(rollout.prompt_ids) for rollout in rollouts), skipped)
     if not any(rollout.replies for rollout in rollouts):
@@ -88,7 +85,7 @@ def contexts_and_gaps(
 def places_of(
     contexts: Sequence[int], responses: Sequence[int], gaps: Sequence[np.ndarray]
 ) -> Sequence[Place]:
-    """Returns the columns of each sample's trained tokens."""
+    """Columns of each sample's trained tokens."""
     if not gaps:
         return [slice(start, start + count) for start, count in zip(contexts, responses, strict=True)]
     return [start + np.arange(len(gap)) + gap for start, gap in zip(contexts, gaps, strict=True)]

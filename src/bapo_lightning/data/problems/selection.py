@@ -83,9 +83,7 @@ def keep_short_prompts(
 
 
 def account_of(problems: Sequence[Problem], removed: Mapping[str, int], num_kept: int) -> dict[str, Any]:
-    """Returns the fate of a set's rows: `rows` of its table, `left_out` by reason when it was read, `read`,
-    `removed` by reason, `kept`.
-    """
+    """Returns the fate of a set's rows: `rows`, `left_out` (when read) and `removed` by reason, `kept`."""
     reasons = {reason: count for reason, count in removed.items() if count}
     read = {"read": len(problems), "removed": reasons, "kept": num_kept}
     if not isinstance(problems, ProblemSet):

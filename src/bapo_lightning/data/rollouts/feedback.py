@@ -40,9 +40,7 @@ class PlainFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ChatFeedback:
-    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on.
-    What stands between two messages is taken from the tokenizer's template.
-    """
+    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on."""
 
     role: Literal["tool", "user"] = "tool"  # of the message
     template: str = PLACEHOLDER  # its content; every {feedback} in it is replaced by the reply
@@ -81,7 +79,6 @@ class ChatFeedback:
                 "environment.feedback=ChatFeedback needs a chat template, and the tokenizer of "
                 f"{tokenizer.name_or_path or 'the model'} has none; write environment/feedback=plain"
             )
-        eos = tokenizer.eos_token
         asked = [{"role": "user", "content": _QUESTION}]
         thought = _THOUGHT if "think" in tokenizer.chat_template else ""
         own = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
@@ -90,7 +87,7 @@ class ChatFeedback:
         try:
             pieces = [self.rendered(tokenizer, asked, True)]
             for message, reply in zip(own, [*replies, None], strict=True):
-                pieces.append(message["content"].removeprefix(self.opening or "") + eos)
+                pieces.append(message["content"].removeprefix(self.opening or "") + tokenizer.eos_token)
                 pieces += [self.between(tokenizer, reply["content"])] if reply is not None else []
             whole = self.rendered(tokenizer, messages, False)
         except DataError:

@@ -19,6 +19,8 @@ from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.types import Group, Rollout, WorkItem
 
 AnyGroup = Group | RunningGroup
+Groups, Running, Requests = Sequence[Group], Sequence[RunningGroup], Sequence[GenerationRequest]
+Moves = Sequence[tuple[Rollout, Rollout]]  # rollouts before and after a pass
 
 
 class Observer:
@@ -27,32 +29,19 @@ class Observer:
     def on_undrawable(self, items: Sequence[WorkItem], version: int) -> None:
         """An epoch began, in which these cannot be drawn: their prompts are too long."""
 
-    def on_pass(
-        self,
-        engine_version: int,
-        evicted: Sequence[RunningGroup],
-        requests: Sequence[GenerationRequest],
-        running: Sequence[RunningGroup],
-    ) -> None:
+    def on_pass(self, engine_version: int, evicted: Running, requests: Requests, running: Running) -> None:
         """A pass over the `running` groups begins, after some were `evicted`."""
 
-    def on_sampled(
-        self,
-        sampled: SampledPass,
-        rollouts: Sequence[tuple[Rollout, Rollout]],
-        finished: Sequence[RunningGroup],
-    ) -> None:
-        """A pass is over: `rollouts` before and after it, and the groups that it completed."""
+    def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
+        """A pass is over, and has completed groups."""
 
-    def on_scored(
-        self, again: Sequence[Group], ready: Sequence[Group], rejected: Sequence[Group], seconds: float
-    ) -> None:
+    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """Groups were scored within some seconds. Those in `again` are sampled once more."""
 
     def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
         """Groups are too old, running ones or scored ones."""
 
-    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+    def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """A batch enters training, and its rejected groups are `filtered`."""
 
     def on_end(self, groups: Sequence[AnyGroup], version: int) -> None:
@@ -110,7 +99,7 @@ class Ledger(FileObserver):
         """See `Observer`."""
         self._write([group.item for group in groups], Fate.DROPPED, version, "too old")
 
-    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+    def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """See `Observer`."""
         self._write([group.item for group in batch], Fate.TRAINED, version)
         self._write([group.item for group in filtered], Fate.FILTERED, version, "all scores equal")

@@ -2,14 +2,10 @@
 
     fresh groups -> stages of fresh groups -> past groups join -> stages of the whole batch -> ReplayQueue
 
-An algorithm has its own (`algorithm.stages`), in the order of its file. Those below follow from what its
-objective and the correction need, after them:
-
-    ReferenceStage        log-probs under the weights that the run began with
-    EntryStage            scores by the trainer's weights
-
-A stage measures its own time as `time/NAME_seconds`, which does not count as waiting. One with
-`state_dict` and `load_state_dict` is resumed, by its name in the configuration.
+An algorithm has its own (`algorithm.stages`), in the order of its file; `ReferenceStage` and `EntryStage`
+follow, where its objective or the correction needs them. A stage measures its own time as
+`time/NAME_seconds`, which does not count as waiting. One with `state_dict` and `load_state_dict` is resumed,
+by its name in the configuration.
 """
 
 from __future__ import annotations
@@ -44,15 +40,9 @@ def with_entry_scores(
     version: int,
     names: Sequence[str] = ("logp",),
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds scores to the samples. Those of an expert get no proximal log-probs, because their ratio is to 1;
-    entropies and mean log-probs are those of the policy at the expert's tokens.
-
-    Args:
-        groups: groups of a rollout batch.
-        policy: the trainer's policy.
-        token_budget: padded tokens that pass through the policy at once.
-        version: policy version.
-        names: scores to add, of `COLUMNS`.
+    """Adds the scores `names`, of `COLUMNS`, by the trainer's weights of `version`, with at most
+    `token_budget` padded tokens at once. Log-probs are the denominator of decoupled PPO's ratio; samples of
+    an expert get none, because their ratio is to 1.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
@@ -82,35 +72,23 @@ def with_entry_scores(
 def with_reference_logprobs(
     groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds reference log-probs to the samples, whoever wrote them.
-
-    Args:
-        groups: groups of a rollout batch that enter training for the first time.
-        policy: the trainer's policy.
-        token_budget: padded tokens that pass through the policy at once.
-
-    Returns:
-        The groups, and the metric `time/reference_seconds`.
+    """Adds log-probs under the weights that the run began with to all samples. Returns the groups, and the
+    metric `time/reference_seconds`.
     """
     start = time.perf_counter()
     rollouts = [sample.rollout for group in groups for sample in group.samples]
     logprobs = iter(policy.reference_logprobs(rollouts, token_budget))
-    scored = [
-        replace(
-            group,
-            samples=tuple(
-                replace(sample, scores={**sample.scores, "reference_logp": next(logprobs)})
-                for sample in group.samples
-            ),
-        )
-        for group in groups
-    ]
-    return scored, {"time/reference_seconds": time.perf_counter() - start}
+
+    def scored(sample: Sample) -> Sample:
+        return replace(sample, scores={**sample.scores, "reference_logp": next(logprobs)})
+
+    groups = [replace(group, samples=tuple(map(scored, group.samples))) for group in groups]
+    return groups, {"time/reference_seconds": time.perf_counter() - start}
 
 
 def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """Metrics `mismatch/*` over the tokens that policy `version` itself sampled: the difference of older ones
-    is staleness, not disagreement.
+    """Metrics `mismatch/*` of engine and trainer over the tokens that policy `version` itself sampled: the
+    difference of older ones is staleness, not disagreement.
     """
     proximal, behaviour = array("f"), array("f")
     for sample in samples:
@@ -125,22 +103,15 @@ def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
             first = end
     if not proximal:
         return {}
-    found = mismatch(
-        torch.frombuffer(proximal, dtype=torch.float32), torch.frombuffer(behaviour, dtype=torch.float32)
-    )
+    found = mismatch(*(torch.frombuffer(own, dtype=torch.float32) for own in (proximal, behaviour)))
     return {f"mismatch/{name}": float(value) for name, value in found.items()}
 
 
 def with_batch_advantages(
     advantages: BatchAdvantages, groups: Sequence[Group], num_new: int, admits: Callable[[Group], bool]
 ) -> list[Group]:
-    """Returns the groups of a rollout batch, equally large, with other advantages.
-
-    Args:
-        advantages: RewardBatch of the admitted groups -> their advantages.
-        groups: groups of the batch.
-        num_new: number of groups, the first ones, that enter training for the first time.
-        admits: whether a group is trained on. Others fill up a batch, and keep advantages of zero.
+    """Returns the groups of a rollout batch, equally large, with other advantages. The first `num_new` enter
+    training for the first time. Those that `admits` refuses fill up the batch, and keep advantages of zero.
     """
     admitted = [index for index, group in enumerate(groups) if admits(group)]
     if not admitted:
@@ -193,7 +164,7 @@ class StageTools:
 
 
 class BatchStage(ABC):
-    """One stage."""
+    """A stage; see the module."""
 
     needs_whole_batch: ClassVar[bool] = False  # whether it comes after past groups have joined
     gives_advantages: ClassVar[Literal["to none", "to some", "to all"]] = "to none"  # samples of a batch
@@ -210,7 +181,6 @@ class BatchAdvantageStage(BatchStage):
     gives_advantages = "to all"
 
     def __init__(self, advantages: BatchAdvantages) -> None:
-        """`advantages`: (RewardBatch) -> advantages[P, G], maybe with a memory."""
         self.advantages = advantages
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
