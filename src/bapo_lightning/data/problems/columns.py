@@ -93,8 +93,8 @@ def messages_of(value: Any) -> list[dict[str, str]] | None:
 
 
 def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
-    """Returns the gold answer that a cell of this form holds, see the table above, behind the last `marker` in
-    form `behind_marker`. A list of `several` answers is refused, or joined with ", ". Raises UnusableRow.
+    """Returns the gold answer that a cell of this form holds, see the table above; `marker` is that of
+    `behind_marker`. A list of `several` answers is refused, or joined with ", ". Raises UnusableRow.
     """
     if form == "json_list":
         cell = _parsed(cell)
@@ -167,7 +167,7 @@ class ColumnMapping:
         return named + [("keep", path) for path in self.keep]
 
     def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
-        """Returns the problem of a row, number from 0, in the set `name`. Raises UnusableRow, MissingField."""
+        """Returns the problem of a row, by number and name of the set. Raises UnusableRow, MissingField."""
         text, metadata = self._question(get_path(row, self.problem))
         cell = get_path(row, self.answer)
         answer = gold_answer(cell, self.answer_form, self.answer_marker, self.several_answers)

@@ -19,7 +19,9 @@ from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.types import Group, Rollout, WorkItem
 
 AnyGroup = Group | RunningGroup
-Groups, Running, Requests = Sequence[Group], Sequence[RunningGroup], Sequence[GenerationRequest]
+Groups = Sequence[Group]
+Running = Sequence[RunningGroup]
+Requests = Sequence[GenerationRequest]
 Moves = Sequence[tuple[Rollout, Rollout]]  # rollouts before and after a pass
 
 
