@@ -78,6 +78,8 @@ def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
     )
     groups = finished(source.start(ITEMS, 2), 2, 3, 1, 4)
     first, second = source.score(groups, version=2)
+    assert (first.item, second.item, first.ready_version) == (*ITEMS, 2)
+    assert [sample.text for sample in first.samples] == ["0 1", "0 1 2"]
     assert first.rewards == pytest.approx((1.4, 0.6)) and second.rewards == pytest.approx((0.2, 1.8))
     assert [sample.is_trained for sample in (*first.samples, *second.samples)] == [True, True, False, True]
     assert second.advantages == pytest.approx((-0.8, 0.8)) and second.trained_samples == second.samples[1:]

@@ -13,17 +13,7 @@ from tests.data.rollouts.scripted import CUT, STOPPED, NumberTokenizer, Scripted
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import PlainFeedback
 from bapo_lightning.rollout.engine import Generation
-from bapo_lightning.types import (
-    FinishReason,
-    Problem,
-    Reply,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-    WorkItem,
-)
+from bapo_lightning.types import Problem, Reply, Rollout, Sample, Score, ScoreStatus, Segment, WorkItem
 
 FEEDBACK = 500  # tokens from here on are an environment's
 ITEM = WorkItem(Problem("4", "", ""), epoch=0)
@@ -109,7 +99,7 @@ def one_pass(source, groups, tokens=99, once=False):
     return continued
 
 
-def talk(*replies, finish=FinishReason.STOP, cut_off=False, tokens=(1, 2)):
+def talk(*replies, finish=STOPPED, cut_off=False, tokens=(1, 2)):
     """A conversation with these replies to its turns, and one more turn if that was cut off."""
     turn = Segment(array("i", tokens), array("f", [-1.0] * len(tokens)), 0)
     segments = [turn]
