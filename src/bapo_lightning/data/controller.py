@@ -82,9 +82,7 @@ class ControllerDataModule(RolloutDataModule):
     """Uses the engines of all ranks (`DistributedEngine`), and gives each its share of a minibatch."""
 
     def __init__(self, control: Channel, engines: Channel, **options: Any) -> None:
-        """`options` of `RolloutDataModule`. `control` is the channel of the trainer's thread, `engines` that
-        of the generating one; the same unless generation overlaps training.
-        """
+        """`control`: channel of the trainer's thread; `engines`: of the generating one, if there is one."""
         super().__init__(**options, share_policy=partial(DistributedPolicy, control=control))
         self._control = control
         self._engines = engines

@@ -160,12 +160,10 @@ class TrainBatch:
         The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
         sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
-        pairs = zip(self.lengths, self.prompts, strict=True)
-        trained = [(row, *pair) for row, pair in enumerate(pairs) if pair[0]]
-        if not trained:
-            return []
-        rows, lengths, prompts = zip(*trained, strict=True)
-        parts = rows_by_token_budget(lengths, token_budget, layout, prompts, mixed)
+        lengths = self.lengths
+        rows = [row for row, length in enumerate(lengths) if length]
+        lengths, prompts = [lengths[row] for row in rows], [self.prompts[row] for row in rows]
+        parts = rows_by_token_budget(lengths, token_budget, layout, prompts, mixed) if rows else []
         return [self._select([rows[each] for each in part], weights, layout) for part in parts]
 
     def _select(self, rows: list[int], weights: Tensor, layout: Layout) -> MicroBatch:

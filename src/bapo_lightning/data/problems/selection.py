@@ -34,9 +34,9 @@ def select(
     max_prompt_tokens: int,
     max_validation_problems: int | None = None,
 ) -> Selection:
-    """Applies the filters, in their order, to the training problems as read (possibly a `Mixture`), and the
-    prompt limit to all problems. Of each validation set the first `max_validation_problems` are used (None:
-    all); filters see all of them. Raises DataError when a set is left without problems.
+    """Applies the filters, in their order, to the training problems as read, and the prompt limit to all
+    problems. Of each validation set the first `max_validation_problems` are used (None: all); filters see all
+    of them. Raises DataError when a set is left without problems.
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")

@@ -85,7 +85,7 @@ def problem_table(
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Location of a table; the fields are those of `problem_table`."""
+    """Location of a table; see `problem_table`."""
 
     path: str
     split: str
@@ -107,9 +107,8 @@ class TableSource:
         try:
             if file_format is not None:
                 options = {"delimiter": "\t"} if path.endswith(".tsv") else {}
-                return datasets.load_dataset(
-                    file_format, data_files={self.split: path}, split=self.split, **options
-                )
+                files = {self.split: path}
+                return datasets.load_dataset(file_format, data_files=files, split=self.split, **options)
             return self._hub(path) if is_hub else self._folder(path)
         except Exception as error:  # each reader raises types of its own
             raise DataError(self._remedy(error, is_hub)) from None
