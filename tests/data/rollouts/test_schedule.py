@@ -12,7 +12,7 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.schedule import read_schedule
 from bapo_lightning.errors import DataError, EngineError
 
-NUM_RUNS = 30
+NUM_RUNS = 36
 
 
 def asynchronous(rng, groups_per_batch):

@@ -38,7 +38,7 @@ class TrainingRun:
         self.kill_rate, self.engine_seed, self.helped = kill_rate, engine_seed, helped
         self.groups_per_batch, self.num_batches = rng.randint(1, 4), rng.randint(2, 6)
         self.rules = {"admission": DynamicSampling(rng.randint(1, 3))} if rng.random() < 0.4 else {}
-        slow = rng.choice([(0, 0), (0, 0), (2e-4, 0), (0, 2e-4), (2e-4, 2e-4)])
+        slow = rng.choice([(0, 0), (3e-4, 0), (0, 3e-4), (3e-4, 3e-4)])
         self.slow_engine, self.slow_trainer = slow
         self.death_rate = rng.choice([0, 0, 0.02]) if death_rate is None else death_rate
         self.regime = regime(rng, self.groups_per_batch)
