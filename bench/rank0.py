@@ -33,8 +33,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
-from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.shares import split_over_ranks
+from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.token_tables import prepared_for_update
 from bapo_lightning.objectives.bounds import BoundSearch

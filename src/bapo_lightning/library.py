@@ -26,7 +26,7 @@ from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data import data_module
-from bapo_lightning.data.loader import RolloutLoader
+from bapo_lightning.data.trainer_side import RolloutLoader
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules import bapo_module
 from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights

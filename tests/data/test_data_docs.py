@@ -11,24 +11,21 @@ from bapo_lightning.configuration.help import description
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
 
 
-def problem_set(name):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", overrides=[f"+problem_set@here={name}"])["here"]
-
-
 OURS = ("table", "verl", "additions", "locks", "sums")
 PUBLIC = [name for name in names("problem_set") if name not in OURS]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_set_stands_in_the_table_as_it_is_declared(name):
-    node = problem_set(name)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        node = compose("train", overrides=[f"+problem_set@here={name}"])["here"]
     config = f", {node.config}" if node.config else ""
     row = (
         f"| `{name}` | [{node.path}](https://huggingface.co/datasets/{node.path}){config} | {node.split} | "
         f"{node.size} | {node.licence} |"
     )
     assert row in DOCS.splitlines()
+    assert node.size > 0 and node.licence and "/" in node.path and not node.any_size
 
 
 @pytest.mark.parametrize("name", names("data/prompt"))
@@ -39,9 +36,3 @@ def test_every_prompt_stands_in_the_table_as_its_file_says(name):
 @pytest.mark.parametrize("group", ["data", "data/filters"])
 def test_every_choice_is_named(group):
     assert all(f"`{name}`" in DOCS for name in names(group))
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_set_declares_its_size_and_licence(name):
-    node = problem_set(name)
-    assert node.size > 0 and node.licence and "/" in node.path and not node.any_size

@@ -7,10 +7,9 @@ import pytest
 import torch
 from tests.builders import random_model, random_policy, stale_batch, step
 
-from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.data.batches.batch import blank_batch, collate, split_over_ranks
 from bapo_lightning.data.batches.model_input import model_input
-from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
-from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.data.rollouts.stages import with_entry_scores
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy

@@ -12,7 +12,7 @@ from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
-from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.data.rollouts.stages import with_entry_scores
 from bapo_lightning.objectives.corrections.tokens import truncated_is
 from bapo_lightning.types import Origin
 

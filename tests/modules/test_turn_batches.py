@@ -19,9 +19,8 @@ from tests.builders import (
     step,
 )
 
-from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.batches.layout import Layout
-from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions

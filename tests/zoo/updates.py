@@ -20,9 +20,8 @@ from tests.commands import start_ranks
 from tests.zoo import algorithms
 from torch import Tensor
 
-from bapo_lightning.data.batches.batch import TrainBatch, collate
-from bapo_lightning.data.batches.shares import split_over_ranks
-from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.data.batches.batch import TrainBatch, collate, split_over_ranks
+from bapo_lightning.data.rollouts.stages import with_entry_scores
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.policy.log_z import LogZ

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.phases import phase
 from bapo_lightning.types import Sample

@@ -22,9 +22,8 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.data.batches.batch import TrainBatch, split_over_ranks
 from bapo_lightning.data.batches.micro_batches import balanced_parts
-from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.errors import RankLost
 from bapo_lightning.ranks.channel import Channel, values
@@ -70,16 +69,12 @@ class DistributedPolicy:
     def _in_parts(
         self, command: str, score: Callable[..., list[Any]], rollouts: Sequence[Rollout], *options: Any
     ) -> list[Any]:
-        parts = balanced_parts(
-            [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self.control.size
-        )
+        costs = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
+        parts = balanced_parts(costs, self.control.size)
         payloads = [([rollouts[index] for index in part], *options) for part in parts]
         outcomes = self.control.together(command, payloads, lambda: score(*payloads[0]))
-        found = {
-            index: scores
-            for part, answer in zip(parts, values(outcomes), strict=True)
-            for index, scores in zip(part, answer, strict=True)
-        }
+        answers = zip(parts, values(outcomes), strict=True)
+        found = {index: own for part, every in answers for index, own in zip(part, every, strict=True)}
         return [found[index] for index in range(len(rollouts))]
 
 
@@ -87,9 +82,7 @@ class ControllerDataModule(RolloutDataModule):
     """Uses the engines of all ranks (`DistributedEngine`), and gives each its share of a minibatch."""
 
     def __init__(self, control: Channel, engines: Channel, **options: Any) -> None:
-        """`options` of `RolloutDataModule`. `control` is the channel of the trainer's thread, `engines` that
-        of the generating one; the same unless generation overlaps training.
-        """
+        """`control`: channel of the trainer's thread; `engines`: of the generating one, if there is one."""
         super().__init__(**options, share_policy=partial(DistributedPolicy, control=control))
         self._control = control
         self._engines = engines
@@ -125,14 +118,12 @@ class ControllerDataModule(RolloutDataModule):
 
     @contextmanager
     def _served(self) -> Iterator[None]:
-        """Context in which the workers `assist`."""
         with self._failure_reported():
             yield
         self._control.release([None] * self._control.size)
 
     @contextmanager
     def _failure_reported(self) -> Iterator[None]:
-        """Context whose errors are sent to the workers, which wait for a command."""
         try:
             yield
         except Exception as error:

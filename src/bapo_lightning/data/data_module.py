@@ -44,14 +44,11 @@ import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
-from bapo_lightning.data.loader import RolloutLoader
-from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.ledger import Ledger
-from bapo_lightning.data.rollouts.observer import Observer
+from bapo_lightning.data.rollouts.observer import Ledger, Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
@@ -60,6 +57,7 @@ from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.rollouts.statistics import sync_metrics
+from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
@@ -74,30 +72,16 @@ class RolloutDataModule(L.LightningDataModule):
         sampler: RolloutSampler,
         stream: ProblemStream,
         regime: Regime,
-        group_size: int,
-        prompts_per_batch: int,
-        num_rollout_batches: int,
-        seed: int,
-        stages: Mapping[str, BatchStage] | None = None,
-        folder: Path | None = None,
-        schedule: Sequence[Row] | None = None,
+        group_size: int,  # G, responses per problem
+        prompts_per_batch: int,  # P, problems per rollout batch
+        num_rollout_batches: int,  # length of the run
+        seed: int,  # of the minibatch order
+        stages: Mapping[str, BatchStage] | None = None,  # by name, in order; a `ReplayRule` keeps groups
+        folder: Path | None = None,  # of the run, for the ledger and the schedule; None: no files
+        schedule: Sequence[Row] | None = None,  # recorded one of an asynchronous run, to be followed
+        # Wraps this rank's policy in a `DistributedPolicy` of all ranks.
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
     ) -> None:
-        """
-        Args:
-            sampler: samples and scores groups with the rollout engine.
-            stream: problem stream.
-            regime: what is generated when, and for how long it may be trained on.
-            group_size: G, responses per problem.
-            prompts_per_batch: P, problems per rollout batch.
-            num_rollout_batches: length of the run.
-            seed: seed of the minibatch order.
-            stages: what happens to each batch before it is trained on, by name, in this order; a
-                `ReplayRule` among them says which of its groups are kept for later batches.
-            folder: run folder, for the ledger and the schedule; None: no files.
-            schedule: recorded schedule of an asynchronous run, to follow.
-            share_policy: wraps this rank's policy in a `DistributedPolicy` of all ranks.
-        """
         super().__init__()
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
@@ -113,15 +97,17 @@ class RolloutDataModule(L.LightningDataModule):
         observers: list[Observer] = [Ledger(folder / "ledger.jsonl")] if folder else []
         if folder and regime.async_generation:
             observers.append(ScheduleRecorder(folder / SCHEDULE_FILE))
-        sizes = (group_size, prompts_per_batch, num_rollout_batches)
-        self._scheduler = RolloutScheduler(stream, sampler, regime, *sizes, observers)
-        self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
+        self._scheduler = scheduler = RolloutScheduler(
+            stream, sampler, regime, group_size, prompts_per_batch, num_rollout_batches, observers
+        )
+        self._collector: Collector = SyncCollector(scheduler, sampler, self.refresh_engine)
         if schedule is not None:
-            asked = (self.push_weights, prompts_per_batch, schedule)
-            self._collector = ScheduledCollector(self._scheduler, sampler, *asked)
+            self._collector = ScheduledCollector(
+                scheduler, sampler, self.push_weights, prompts_per_batch, schedule
+            )
         elif regime.async_generation:
             self._collector = AsyncCollector(
-                self._scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
+                scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
             )
 
     def train_dataloader(self) -> RolloutLoader:
@@ -144,10 +130,9 @@ class RolloutDataModule(L.LightningDataModule):
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
         # Beside training, rollouts and rewards cost the trainer nothing.
-        parts = ["sync", *([] if self.regime.async_generation else ["rollout", "reward"])]
-        known = {f"time/{part}_seconds" for part in parts} | {
-            name for name in measured if name.startswith("time/")
-        }
+        known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}
+        if not self.regime.async_generation:
+            known |= {"time/rollout_seconds", "time/reward_seconds"}
         known_seconds = sum(metrics.get(name, 0.0) for name in known)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
@@ -240,24 +225,13 @@ class RolloutDataModule(L.LightningDataModule):
         return TrainerState(self._owner.policy_version, self._clock)
 
     def _rollout_batch(self, state: TrainerState) -> tuple[list[Group], dict[str, float]]:
-        """Returns groups for the next U updates, and metrics of their making."""
         replayed = self._reuse.choose(state.version)
         with self._scheduler.lock:
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
         measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
-        batch, tools = EnteringBatch(fresh), self._stage_tools()
-        measured |= self._through_stages(batch, tools, needs_whole_batch=False)
-        as_they_came, batch.replayed = batch.fresh, replayed
-        measured |= self._through_stages(batch, tools, needs_whole_batch=True)
-        # Advantages of the whole batch are given anew with each use.
-        self._reuse.add(
-            group for group, entered in zip(as_they_came, batch.fresh, strict=True) if any(entered.advantages)
-        )
-        return batch.groups, measured
-
-    def _stage_tools(self) -> StageTools:
-        return StageTools(
+        batch = EnteringBatch(fresh)
+        tools = StageTools(
             self._owner,
             self._policy,
             self.sampler,
@@ -265,16 +239,18 @@ class RolloutDataModule(L.LightningDataModule):
             self.sampler.rules.admits,
             device=lambda: self.trainer.strategy.root_device,  # type: ignore[union-attr]
         )
-
-    def _through_stages(
-        self, batch: EnteringBatch, tools: StageTools, needs_whole_batch: bool
-    ) -> dict[str, float]:
-        """Lets the stages of fresh groups, or those of the whole batch, change it; returns their metrics."""
-        measured: dict[str, float] = {}
         for stage in self._stages.values():
-            if stage.needs_whole_batch == needs_whole_batch:
+            if not stage.needs_whole_batch:
                 measured |= stage(batch, tools)
-        return measured
+        as_they_came, batch.replayed = batch.fresh, replayed
+        for stage in self._stages.values():
+            if stage.needs_whole_batch:
+                measured |= stage(batch, tools)
+        # Advantages of the whole batch are given anew with each use.
+        self._reuse.add(
+            group for group, entered in zip(as_they_came, batch.fresh, strict=True) if any(entered.advantages)
+        )
+        return batch.groups, measured
 
     def _rollout_metrics(self) -> dict[str, float]:
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0

@@ -9,8 +9,7 @@ from typing import Any, cast
 import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.data.loader import RolloutLoader
-from bapo_lightning.data.owner import VersionedPolicyOwner
+from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.errors import RankError
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.rollout.distributed import LocalEngine
@@ -19,10 +18,11 @@ END_SECONDS = 60  # for the controller to end
 
 
 class WorkerDataModule(L.LightningDataModule):
-    """Has no problems, no queue and no state to save."""
+    """Has no problems, no queue and no state to save. A thread serves `engines`, where the controller asks
+    for samples, unless it is `control`.
+    """
 
     def __init__(self, engine: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
-        """A thread serves `engines`, where the controller asks for samples, unless it is `control`."""
         super().__init__()
         self.num_updates = num_updates
         self._engine = engine
@@ -43,9 +43,7 @@ class WorkerDataModule(L.LightningDataModule):
         self._serve()
 
     def close(self) -> None:
-        """Closes the engine and waits until the controller needs it no more: Python cannot end while a thread
-        waits for another rank. Calling it twice is fine.
-        """
+        """Closes the engine and waits for its thread, without which Python cannot end. Twice is fine."""
         self._engine.close()
         if self._thread is not None:
             self._thread.join(END_SECONDS)

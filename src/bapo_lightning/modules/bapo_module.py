@@ -30,8 +30,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
-from bapo_lightning.data.batches.shares import blank_batch
+from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch

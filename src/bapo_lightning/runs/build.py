@@ -21,9 +21,9 @@ from bapo_lightning.configuration.sections import AlgorithmNodes
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
-from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule

@@ -19,7 +19,7 @@ from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.validation import StockHooks
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.runs.resume import RunStart

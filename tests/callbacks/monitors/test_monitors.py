@@ -22,7 +22,7 @@ from bapo_lightning.callbacks.monitors.training import StalenessMonitor, Through
 from bapo_lightning.callbacks.search_forecast import forecast
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is

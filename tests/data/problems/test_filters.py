@@ -1,10 +1,7 @@
 """What each filter removes, with which words, and that every removal is in the account."""
 
-from __future__ import annotations
-
 from array import array
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -19,19 +16,16 @@ from bapo_lightning.data.problems.table import ProblemSet, problem_table
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
+NAMES = "abcdefghij"
 
-def problem(name: str, prompt: str = "", answer: str = "1", difficulty: float | None = None) -> Problem:
+
+def problem(name, prompt="", answer="1", difficulty=None):
     return Problem(name, prompt or f"What is {name}?", answer, metadata={"difficulty": difficulty})
 
 
-def test_lengths_outside_the_bounds_are_removed() -> None:
-    problems = [
-        problem("a", "x" * 3),
-        problem("b", "x" * 4),
-        problem("c", "x" * 9),
-        problem("d", "x" * 10),
-        problem("e", "xxxxx", "12345"),
-    ]
+def test_lengths_outside_the_bounds_are_removed():
+    lengths = {"a": 3, "b": 4, "c": 9, "d": 10, "e": 5}
+    problems = [problem(name, "x" * n, "12345" if name == "e" else "1") for name, n in lengths.items()]
     assert Length(4, 9, 4)(problems, {}) == {
         "a": "shorter than 4 characters",
         "d": "longer than 9 characters",
@@ -40,7 +34,7 @@ def test_lengths_outside_the_bounds_are_removed() -> None:
     assert Length()(problems, {}) == {}
 
 
-def test_difficulties_outside_the_range_and_unknown_ones_are_removed_and_the_ends_are_kept() -> None:
+def test_difficulties_outside_the_range_and_unknown_ones_are_removed_and_the_ends_are_kept():
     problems = [problem(str(value), difficulty=value) for value in (0, 1, 15, 16, None)]
     assert Difficulty(1, 15)(problems, {}) == {
         "0": "easier than 1",
@@ -49,25 +43,16 @@ def test_difficulties_outside_the_range_and_unknown_ones_are_removed_and_the_end
     }
     assert Difficulty(low=1)(problems, {}) == {"0": "easier than 1", "None": "difficulty unknown"}
     assert Difficulty()(problems, {}) == {}
-    with pytest.raises(
-        DataError,
-        match=r"no problem of data.train a difficulty; name its column: data.train.mapping.difficulty=COLUMN",
-    ):
+    with pytest.raises(DataError, match=r"no problem of data.train a difficulty; name its column"):
         Difficulty(1, 15)([problem("a"), problem("b")], {})
 
 
-def test_the_first_of_problems_that_ask_the_same_is_kept() -> None:
+def test_the_first_of_problems_that_ask_the_same_is_kept():
+    texts = [r"Find $\dfrac{1}{2}+ x$.", r"find  \(\frac 1 2 + x\)", r"Find $\frac{1}{2} + x$."]
+    texts += [r"Find $\frac{1}{2} - x$.", "Find 5!", "Find 5", "Find 0.5", "Find 05"]
+    texts += ["Find x. [asy]draw(A);[/asy]", "Find x. [asy]draw(B);[/asy]"]
     problems = [
-        problem("a", r"Find $\dfrac{1}{2}+ x$."),
-        problem("b", r"find  \(\frac 1 2 + x\)"),
-        problem("c", r"Find $\frac{1}{2} + x$.", "2"),
-        problem("d", r"Find $\frac{1}{2} - x$."),
-        problem("e", "Find 5!"),
-        problem("f", "Find 5"),
-        problem("g", "Find 0.5"),
-        problem("h", "Find 05"),
-        problem("i", "Find x. [asy]draw(A);[/asy]"),
-        problem("j", "Find x. [asy]draw(B);[/asy]"),
+        problem(name, text, "21"[name != "c"]) for name, text in zip("abcdefghij", texts, strict=True)
     ]
     assert Duplicates()(problems, {}) == {"b": "duplicate", "c": "duplicate with another answer"}
     different = "duplicates with different answers"
@@ -75,7 +60,7 @@ def test_the_first_of_problems_that_ask_the_same_is_kept() -> None:
     assert Duplicates("remove_all")(problems[:2], {}) == {"b": "duplicate"}
 
 
-def test_problems_in_other_scripts_are_removed_and_latex_is_no_script() -> None:
+def test_problems_in_other_scripts_are_removed_and_latex_is_no_script():
     problems = [
         problem("english", r"Let $\alpha = π/2$; find $\sin\alpha$ for naïve Gödel."),
         problem("chinese", r"已知 $\frac{x}{y} = 2$, 求 $\frac{x+y}{x-y}$"),
@@ -93,7 +78,7 @@ def test_problems_in_other_scripts_are_removed_and_latex_is_no_script() -> None:
     assert Scripts()(problems, {}) == {}
 
 
-def test_a_filter_sees_what_the_ones_before_it_have_left() -> None:
+def test_a_filter_sees_what_the_ones_before_it_have_left():
     problems = [
         problem("a", "same", difficulty=9),
         problem("b", "same", difficulty=1),
@@ -102,43 +87,25 @@ def test_a_filter_sees_what_the_ones_before_it_have_left() -> None:
     filtered = apply_filters(problems, {"difficulty": Difficulty(high=5), "duplicates": Duplicates()}, {})
     assert ([kept.id for kept in filtered.kept], filtered.counts) == (["b", "c"], {"harder than 5": 1})
     filtered = apply_filters(problems, {"duplicates": Duplicates(), "difficulty": Difficulty(high=5)}, {})
-    assert ([kept.id for kept in filtered.kept], filtered.counts) == (
-        ["c"],
-        {"duplicate": 1, "harder than 5": 1},
-    )
+    assert [kept.id for kept in filtered.kept] == ["c"]
+    assert filtered.counts == {"duplicate": 1, "harder than 5": 1}
     assert [gone.id for gone in filtered.removed["harder than 5"]] == ["a"]
+    with pytest.raises(DataError, match=r"leave none of the 3 problems of data.train \(3 harder than 0\)"):
+        apply_filters(problems, {"difficulty": Difficulty(high=0)}, {})
 
 
-def test_filters_that_leave_nothing_are_an_error_with_the_counts() -> None:
-    with pytest.raises(DataError, match=r"leave none of the 2 problems of data.train \(2 harder than 0\)"):
-        apply_filters(
-            [problem("a", difficulty=1), problem("b", difficulty=2)], {"difficulty": Difficulty(high=0)}, {}
-        )
-
-
-def encode(item: Problem) -> array[int]:
+def encode(item):
     return array("i", range(len(item.prompt)))
 
 
-def test_the_account_tells_where_every_row_has_gone() -> None:
-    first = ProblemSet(
-        [problem(f"x/{index}", "a" * (index + 1)) for index in range(6)],
-        "hub/x, split train",
-        9,
-        {"no gold answer": 3},
-    )
+def test_the_account_tells_where_every_row_has_gone():
+    rows = [problem(f"x/{index}", "a" * (index + 1)) for index in range(6)]
+    first = ProblemSet(rows, "hub/x, split train", 9, {"no gold answer": 3})
     second = [problem("y/0", "a"), problem("y/1", "bbb")]
-    held_out = ProblemSet(
-        [problem(f"v/{index}", "c" * (2 * index + 1)) for index in range(4)], "hub/v, split test", 4, {}
-    )
-    chosen = select(
-        mixture({"x": first, "y": second}, {"x": 3, "y": 1}),
-        {"v": held_out},
-        {"duplicates": Duplicates()},
-        encode,
-        4,
-        3,
-    )
+    exam = [problem(f"v/{index}", "c" * (2 * index + 1)) for index in range(4)]
+    held_out = {"v": ProblemSet(exam, "hub/v, split test", 4, {})}
+    mixed = mixture({"x": first, "y": second}, {"x": 3, "y": 1})
+    chosen = select(mixed, held_out, {"duplicates": Duplicates()}, encode, 4, 3)
     assert [kept.id for kept in chosen.train] == ["x/0", "x/1", "x/2", "x/3", "y/1"]
     assert [item.id for item in chosen.overlong] == ["x/4", "x/5"]
     assert [item.id for item in chosen.validation["v"]] == ["v/0", "v/1"]
@@ -155,30 +122,22 @@ def test_the_account_tells_where_every_row_has_gone() -> None:
     ]
 
 
-def of(target: Callable[..., Any], option: str) -> TypeAdapter[Any]:
-    return TypeAdapter(get_type_hints(target, include_extras=True)[option])
-
-
 @pytest.mark.parametrize(
     ("target", "option", "fits", "refused"),
     [
         (ColumnMapping, "answer_form", "last_box", "boxed"),
-        (ColumnMapping, "several_answers", "join", "first"),
-        (problem_table, "unusable", "leave_out", "drop"),
         (problem_table, "size", 3, 0),
         (problem_table, "limit", None, -1),
         (mixture, "weights", {"a": 0.5}, {"a": 0}),
-        (mixture, "weights", None, {"a": "much"}),
-        (Duplicates, "on_conflict", "remove_all", "first"),
         (Length, "max_chars", None, 0),
         (Scripts, "max_foreign", 0.0, -0.1),
         (LeakageFilter, "min_share", 1.0, 1.1),
-        (LeakageFilter, "ngram", 8, 0),
         (reasoning_gym_problems, "split", "train", "test"),
         (reasoning_gym_problems, "validation_share", 0.25, 0),
     ],
 )
-def test_an_option_takes_what_fits_and_refuses_the_rest(target, option, fits, refused) -> None:
-    assert of(target, option).validate_python(fits) == fits
+def test_an_option_takes_what_fits_and_refuses_the_rest(target, option, fits, refused):
+    kind = TypeAdapter(get_type_hints(target, include_extras=True)[option])
+    assert kind.validate_python(fits) == fits
     with pytest.raises(ValidationError):
-        of(target, option).validate_python(refused)
+        kind.validate_python(refused)

@@ -7,6 +7,7 @@ from bapo_lightning.data.problems.columns import (
     gold_answer,
     last_box,
     number_of,
+    text_of,
 )
 from bapo_lightning.data.problems.solutions import require_solutions, solutions
 from bapo_lightning.errors import DataError
@@ -52,48 +53,28 @@ def test_an_empty_cell_has_no_gold_answer(cell):
 
 def test_fields_are_found_by_dotted_paths_even_when_names_have_dots():
     row = {"a": {"b.c": {"d": 1}, "b": {"e": [10, {"f": 2}]}}, "x.y": 3, "n": None}
-    assert [get_path(row, path) for path in ("a.b.c.d", "a.b.e.0", "a.b.e.1.f", "x.y", "n.anything")] == [
-        1,
-        10,
-        2,
-        3,
-        None,
-    ]
-    for path, names in {
-        "a.q": ("b.c", "b"),
-        "a.b.e.7": ("0 to 1",),
-        "x.y.z": (),
-        "q": ("a", "x.y", "n"),
-    }.items():
+    found = {"a.b.c.d": 1, "a.b.e.0": 10, "a.b.e.1.f": 2, "x.y": 3, "n.anything": None}
+    assert {path: get_path(row, path) for path in found} == found
+    missing = {"a.q": ("b.c", "b"), "a.b.e.7": ("0 to 1",), "x.y.z": (), "q": ("a", "x.y", "n")}
+    for path, names in missing.items():
         with pytest.raises(MissingField) as error:
             get_path(row, path)
         assert error.value.args == names
-
-
-def test_a_difficulty_is_a_number_or_stands_in_a_text():
-    assert [number_of(value) for value in (3, 2.5, "Level 5", "0.75", "Level ?", None)] == [
-        3.0,
-        2.5,
-        5.0,
-        0.75,
-        None,
-        None,
-    ]
-
-
-def problem(cell):
-    return Problem("p", "", "", metadata={"solution": cell})
 
 
 @pytest.mark.parametrize(
     ("cell", "texts"), [("ab", ["ab"]), (["ab", "", "c"], ["ab", "c"]), ("", []), (None, []), (7, [])]
 )
 def test_a_solution_is_a_text_or_a_list_of_texts(cell, texts):
-    assert solutions(problem(cell), "solution") == texts
-
-
-def test_a_column_without_any_solution_is_refused():
-    problems = [problem(None), problem("a")]
-    require_solutions(problems, "solution")
+    problem = Problem("p", "", "", metadata={"solution": cell})
+    assert solutions(problem, "solution") == texts
+    if texts:
+        require_solutions([Problem("q", "", ""), problem], "solution")
     with pytest.raises(DataError, match=r"^column=proof: .*data.train.mapping.keep=\[proof\]"):
-        require_solutions(problems, "proof")
+        require_solutions([problem], "proof")
+
+
+def test_a_difficulty_is_a_number_or_stands_in_a_text():
+    cells = {3: 3.0, 2.5: 2.5, "Level 5": 5.0, "0.75": 0.75, "Level ?": None, None: None}
+    assert {cell: number_of(cell) for cell in cells} == cells
+    assert (text_of(27.0), text_of(2.5)) == ("27", "2.5")

@@ -1,7 +1,5 @@
 """chain_sum with two one-digit terms has 10 * 10 * 2 questions."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 
@@ -14,36 +12,22 @@ TWO_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
 
 def problems(**changes):
-    return reasoning_gym_problems(
-        **{
-            "task": "chain_sum",
-            "size": 4000,
-            "seed": 0,
-            "parameters": TWO_DIGITS,
-            "split": "train",
-            "validation_share": 0.25,
-            **changes,
-        }
-    )
+    options = {"task": "chain_sum", "size": 4000, "seed": 0, "parameters": TWO_DIGITS, "split": "train"}
+    return reasoning_gym_problems(**options | {"validation_share": 0.25} | changes)
 
 
-def test_the_splits_hold_every_question_once() -> None:
+def test_the_splits_hold_every_question_once():
     train, validation = problems(), problems(split="validation")
     assert (len(train), len(validation)) == (143, 57)
-    assert (
-        len({problem.prompt for problem in train + validation})
-        == len({problem.id for problem in train + validation})
-        == 200
-    )
-
-
-def test_the_splits_are_disjoint_whatever_their_seeds_and_sizes() -> None:
+    for key in ("prompt", "id"):
+        assert len({getattr(problem, key) for problem in train + validation}) == 200
+    # They are disjoint whatever their seeds and sizes.
     held_out = {problem.prompt for problem in problems(split="validation", seed=5, size=300)}
     assert len(held_out) == 45
     assert {problem.prompt for problem in problems(seed=6, size=900)} & held_out == set()
 
 
-def test_a_problem_carries_its_entry_and_can_be_hashed_and_pickled() -> None:
+def test_a_problem_carries_its_entry_and_can_be_hashed_and_pickled():
     first = problems(limit=2)[0]
     assert (first.id, first.answer, first.source) == ("chain_sum/0/0", "-4", "chain_sum")
     assert first.prompt == "State the final answer to the following arithmetic problem: 0 - 4 ="
@@ -57,17 +41,16 @@ def test_a_problem_carries_its_entry_and_can_be_hashed_and_pickled() -> None:
     [
         ({"task": "chain_sums"}, "Dataset 'chain_sums' not registered; correct data.train"),
         ({"parameters": {"terms": 2}}, "unexpected keyword argument 'terms'"),
-        ({"parameters": {"min_terms": 0}}, "min_terms must be positive"),
         ({"size": 0}, "size must be positive"),
         ({"validation_share": 1.0}, "none of the 200 distinct questions of task=chain_sum belongs to train"),
     ],
 )
-def test_what_cannot_be_made_is_one_clear_error(changes, words) -> None:
+def test_what_cannot_be_made_is_one_clear_error(changes, words):
     with pytest.raises(DataError, match=words):
         problems(**changes)
 
 
-def test_a_missing_package_names_the_command_that_installs_it(monkeypatch) -> None:
+def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install reasoning-gym"):
         problems()

@@ -1,16 +1,10 @@
 """A rollout engine that follows a script instead of a model, so that flows can be tested by the thousand."""
 
-from __future__ import annotations
-
 import random
 from array import array
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.observer import Observer
-from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
@@ -29,56 +23,57 @@ from bapo_lightning.types import (
 )
 
 STOP = 9
+STOPPED, CUT = FinishReason.STOP, FinishReason.LENGTH
 OVERLONG = "too long to be drawn"
 
 
-class ScriptedEngine:
-    """Response number n of a problem has a length drawn from (problem, n); its tokens count up, so that lost
-    or doubled ones show.
-    """
+def segment(count, version=0, start=0):
+    """Tokens that count up from `start`."""
+    return Segment(array("i", range(start, start + count)), array("f", [-1.0] * count), version)
 
-    def __init__(self, longest: int, seed: int = 0, dies: Callable[[], bool] = lambda: False) -> None:
+
+class ScriptedEngine:
+    """The length of a response is drawn from its problem; tokens count up, so that lost ones show."""
+
+    def __init__(self, longest, seed=0, dies=lambda: False):
         self.version = UNSYNCED_VERSION
         self.longest, self.seed, self.dies = longest, seed, dies
-        self.num_deaths = 0
 
-    def load_weights(self, source: object, version: int) -> None:
+    def load_weights(self, source, version):
         self.version = version
 
-    def sleep(self) -> None:
+    def sleep(self):
         pass
 
-    def restart(self) -> None:
+    def restart(self):
         self.version = UNSYNCED_VERSION
 
-    def close(self) -> None:
+    def close(self):
         pass
 
     def generate(self, requests, sampling):
         assert self.version != UNSYNCED_VERSION
-        made: dict[int, Generation] = {}
+        made = {}
         for place, request in enumerate(requests):
             if self.dies():
                 self.version = UNSYNCED_VERSION
-                self.num_deaths += 1
                 raise EngineDied("the script says so", made)
-            prompt, sampled = request.token_ids[0], len(request.token_ids) - 1
-            assert list(request.token_ids[1:]) == list(range(sampled))
-            length = random.Random(f"{self.seed}/{prompt}").randint(1, self.longest)
-            count = min(request.max_new_tokens, max(length - sampled, 1))
-            segment = Segment(
-                array("i", range(sampled, sampled + count)), array("f", [-1.0] * count), self.version
-            )
-            made[place] = Generation(
-                segment, FinishReason.STOP if sampled + count >= length else FinishReason.LENGTH
-            )
+            made[place] = self.generation(request)
         return [made[place] for place in range(len(requests))]
+
+    def generation(self, request):
+        prompt, *sampled = request.token_ids
+        assert sampled == list(range(len(sampled)))
+        length = random.Random(f"{self.seed}/{prompt}").randint(1, self.longest)
+        count = min(request.max_new_tokens, max(length - len(sampled), 1))
+        ended = len(sampled) + count >= length
+        return Generation(segment(count, self.version, start=len(sampled)), STOPPED if ended else CUT)
 
 
 class ScriptedSync:
     """Pushes weights without a proof."""
 
-    def push(self, source, engine, version, vocab_size) -> SyncReport:
+    def push(self, source, engine, version, vocab_size):
         engine.load_weights(source, version)
         return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
 
@@ -96,7 +91,7 @@ class NumberTokenizer:
         return " ".join(map(str, token_ids))
 
 
-def ruled(**methods: Any) -> Rules:
+def ruled(**methods):
     """One rule, whose methods are these functions."""
     rule = GroupRule()
     vars(rule).update(methods)
@@ -120,7 +115,7 @@ class Hints(GroupRule):
         return None if is_solved or hint > 0.75 else (hint, encode(group.problem))
 
 
-def number_prompt(tokenizer: object, problem: Problem) -> array[int]:
+def number_prompt(tokenizer, problem):
     return array("i", [int(problem.id)])
 
 
@@ -133,7 +128,7 @@ def reward_by_length(problems, completions):
     return [Score(float(right), ScoreStatus.CORRECT if right else ScoreStatus.WRONG) for right in verdicts]
 
 
-def sampler(engine: ScriptedEngine, max_new_tokens: int, max_restarts: int) -> RolloutSampler:
+def sampler(engine, max_new_tokens, max_restarts):
     return RolloutSampler(
         RestartingEngine(engine, ScriptedSync(), NumberTokenizer.vocab_size, max_restarts),
         NumberTokenizer(),
@@ -146,27 +141,17 @@ def sampler(engine: ScriptedEngine, max_new_tokens: int, max_restarts: int) -> R
 
 
 def scheduler(
-    engine: ScriptedEngine,
-    regime: Regime,
-    groups_per_batch: int,
-    num_batches: int,
-    num_problems: int = 40,
-    group_size: int = 2,
-    observers: Sequence[Observer] = (),
-    rules: Mapping[str, GroupRule] = {},
-    max_restarts: int = 10_000,
-) -> RolloutScheduler:
-    stream = ProblemStream(
-        [Problem(str(index), "", "") for index in range(num_problems)],
-        seed=0,
-        overlong=[Problem(OVERLONG, "", "")],
-    )
-    return RolloutScheduler(
-        stream,
-        replace(sampler(engine, regime.max_new_tokens, max_restarts), rules=Rules(rules)),
-        regime,
-        group_size,
-        groups_per_batch,
-        num_batches,
-        observers,
-    )
+    engine,
+    regime,
+    groups_per_batch,
+    num_batches,
+    num_problems=40,
+    group_size=2,
+    observers=(),
+    rules=None,
+    max_restarts=10_000,
+):
+    problems = [Problem(str(index), "", "") for index in range(num_problems)]
+    stream = ProblemStream(problems, seed=0, overlong=[Problem(OVERLONG, "", "")])
+    source = replace(sampler(engine, regime.max_new_tokens, max_restarts), rules=Rules(rules or {}))
+    return RolloutScheduler(stream, source, regime, group_size, groups_per_batch, num_batches, observers)

@@ -9,7 +9,7 @@ from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.errors import EngineError
 
 REGIME = Regime("async", 1, 1, max_new_tokens=4, async_generation=True, max_age=3)
@@ -36,32 +36,24 @@ def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
     rollouts.close()
 
 
-def test_an_error_of_the_generating_thread_is_raised_in_training():
-    engine = ScriptedEngine(4)
-    engine.generate = lambda requests, sampling: 1 / 0
-    rollouts = collector(engine)
-    with pytest.raises(ZeroDivisionError):
-        rollouts.next_groups(2, START)
-    rollouts.close()
-
-
-def test_an_engine_that_dies_too_often_ends_training():
-    rollouts = collector(ScriptedEngine(4, dies=lambda: True), max_restarts=2)
-    with pytest.raises(EngineError, match="died after 2 restarts"):
+@pytest.mark.parametrize(
+    ("dies", "error", "words"),
+    [(lambda: 1 / 0, ZeroDivisionError, "division"), (lambda: True, EngineError, "died after 2 restarts")],
+)
+def test_an_error_of_the_generating_thread_is_raised_in_training(dies, error, words):
+    rollouts = collector(ScriptedEngine(4, dies=dies), max_restarts=2)
+    with pytest.raises(error, match=words):
         rollouts.next_groups(2, START)
     rollouts.close()
 
 
 def test_a_long_wait_says_what_it_is_for(capsys):
-    engine = ScriptedEngine(4, dies=lambda: time.sleep(0.3))
-    rollouts = collector(engine, wait_warning_seconds=0.1)
+    engine = ScriptedEngine(4, dies=lambda: time.sleep(0.1))
+    rollouts = collector(engine, wait_warning_seconds=0.02)
     rollouts.next_groups(2, START)
     rollouts.close()
-    told = capsys.readouterr().err
-    assert (
-        "training has waited 0 s for a rollout batch: 0 of 2 groups are ready, 2 are on their way, a pass "
-        "began" in told
-    )
+    words = "0 of 2 groups are ready, 2 are on their way, a pass began"
+    assert f"training has waited 0 s for a rollout batch: {words}" in capsys.readouterr().err
 
 
 def overlapping(max_age):
@@ -101,16 +93,13 @@ def test_weights_come_only_where_a_pass_would_begin():
     assert given == [0, 2] and protocol.may_begin()
 
 
-def test_taking_a_batch_makes_room_for_a_pass_beside_the_next_update():
+def test_no_weights_come_during_a_pass_and_none_begins_while_the_engine_is_held():
     protocol, _, given = overlapping(max_age=3)
     protocol.visit(TrainerState(0, 0))
     protocol.serve_weights()
     one_pass(protocol)
     protocol.take(2)
-    assert protocol.may_begin() and given == [0]
-
-
-def test_no_weights_come_during_a_pass_and_none_begins_while_the_engine_is_held():
+    assert protocol.may_begin() and given == [0]  # taking a batch made room
     protocol, _, given = overlapping(max_age=7)
     protocol.visit(TrainerState(0, 0))
     protocol.serve_weights()

@@ -4,19 +4,14 @@ from array import array
 from dataclasses import replace
 
 import pytest
+from tests.data.rollouts.scripted import segment
 from tests.data.rollouts.turns import FEEDBACK, ITEM, Counting, TurnEngine, TurnTokenizer, made, one_pass
 
 from bapo_lightning.data.rollouts.answers import sample_answers
-from bapo_lightning.data.rollouts.group_state import (
-    ArrayStore,
-    pack_group,
-    pack_running,
-    unpack_group,
-    unpack_running,
-)
-from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
+from bapo_lightning.data.rollouts.conversations import ReplyJournal
+from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
 from bapo_lightning.errors import EnvironmentFault
-from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Segment
+from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Score, ScoreStatus
 
 
 def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
@@ -31,22 +26,29 @@ def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
     assert list(rollout.logprobs) == [-1.0] * 6 and rollout.finish is FinishReason.STOP
     feedback = rollout.segments[1]
     assert feedback.is_feedback and feedback.version == NO_VERSION and list(feedback.logprobs) == [0.0]
+    seen = []
+    source = replace(
+        source, reward=lambda problems, asked: seen.extend(asked) or [Score(1.0, ScoreStatus.CORRECT)]
+    )
     (scored,) = source.score(groups, 3)
     assert (scored.oldest_version, scored.newest_version, scored.num_tokens) == (3, 3, 6)
-    assert scored.samples[0].text == "4 5"
-
-
-def test_a_reward_sees_all_turns_and_the_last_one_as_the_text():
-    seen = []
-    source = made()
-    source = replace(source, reward=lambda problems, completions: seen.extend(completions) or [])
-    groups = source.start([ITEM], 1)
-    one_pass(source, groups)
-    with pytest.raises(Exception, match="0 scores"):
-        source.score(groups, 3)
     (completion,) = seen
-    assert (completion.text, completion.turns) == ("4 5", ("0 1", "2 3", "4 5"))
+    assert (completion.text, completion.turns) == (scored.samples[0].text, ("0 1", "2 3", "4 5"))
     assert [reply.score for reply in completion.replies] == [None, None, 1.0] and completion.num_tokens == 6
+    (answer,) = sample_answers(made(), [(ITEM.problem, 0)])  # held-out problems are answered in turns as well
+    assert (answer.text, answer.rollout.replies) == ("4 5", rollout.replies)
+
+
+def test_an_empty_reply_still_parts_two_turns():
+    begun = Rollout(array("i", [4]))
+    for token in (0, 1):
+        begun = begun.extended(segment(2, 3, start=2 * token), FinishReason.STOP, 9).answered(
+            Reply(), array("i")
+        )
+    begun = begun.extended(segment(1, 3, start=4), FinishReason.LENGTH, 9)
+    assert [list(turn) for turn in begun.turns] == [[0, 1], [2, 3], [4]] and begun.num_feedback_tokens == 0
+    begun = begun.extended(segment(1, 3, start=5), FinishReason.STOP, 9)
+    assert list(begun.turns[-1]) == [4, 5]
 
 
 def test_a_conversation_goes_on_in_the_next_pass_wherever_the_pass_stopped():
@@ -143,35 +145,6 @@ def test_a_long_reply_is_cut_by_tokens_and_special_tokens_are_left_out():
     assert list(group.rollouts[0].segments[1].token_ids) == [500, 501, 502, 503]
 
 
-def test_an_empty_reply_still_parts_two_turns():
-    class Silent(Counting):
-        def respond(self, turn):
-            return replace(super().respond(turn), text="")
-
-    class Engine(TurnEngine):
-        turn = 2
-
-        def generate(self, requests, sampling):
-            for request in requests:  # every turn begins where the last one ended
-                assert (len(request.token_ids) - 1) % 2 == 0
-            marked = [replace(item, token_ids=self.marked(item)) for item in requests]
-            return super().generate(marked, sampling)
-
-        def marked(self, request):
-            prompt, *rest = request.token_ids
-            parted = [token for place in range(0, len(rest), 2) for token in (*rest[place : place + 2], 500)]
-            return array("i", [prompt, *parted])
-
-    source = made(Silent(), engine=Engine(9))
-    (group,) = groups = source.start([ITEM], 1)
-    one_pass(source, groups)
-    (rollout,) = group.rollouts
-    assert [list(turn) for turn in rollout.turns] == [[0, 1], [2, 3], [4, 5]]
-    assert rollout.num_feedback_tokens == 0 and rollout.extended(
-        Segment(array("i", [6]), array("f", [-1.0]), 3), FinishReason.STOP, 9
-    ).turns[-1] == array("i", [4, 5, 6])
-
-
 def test_nothing_of_a_pass_remains_when_its_engine_dies_and_no_turn_is_answered_twice():
     environment, alive = Counting(), iter([True, False])
     engine = TurnEngine(9, dies=lambda: not next(alive, True))
@@ -192,7 +165,7 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
     groups = source.start([ITEM], 2)  # both samples say the same, and are answered one by one
     one_pass(source, groups, tokens=3)
     saved = source.journal.begun
-    store, packed = ArrayStore(), None
+    store = ArrayStore()
     packed = pack_running(store, groups[0])
     one_pass(source, groups, tokens=2)
     assert len(environment.seen) == 4
@@ -210,15 +183,14 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_finds_all_replies(tmp_path):
-    environment = Counting()
-    killed, again = made(environment), made(environment)
-    texts = []
-    for source in (killed, again):
+    environment, answered = Counting(), []
+    for source in (made(environment), made(environment)):
         source.keep_replies(tmp_path)
         groups = source.start([ITEM], 2)
         one_pass(source, groups)
-        texts.append(groups[0].rollouts)
-    assert texts[0] == texts[1] and len(environment.seen) == sum(len(one.replies) for one in texts[0])
+        answered.append(groups[0].rollouts)
+    assert answered[0] == answered[1]
+    assert len(environment.seen) == sum(len(one.replies) for one in answered[0])
 
 
 def test_a_fault_of_the_environment_names_the_turn():
@@ -236,26 +208,8 @@ def test_a_fault_of_the_environment_names_the_turn():
             one_pass(source, source.start([ITEM], 1))
 
 
-def test_held_out_problems_are_answered_in_turns():
-    (sample,) = sample_answers(made(), [(ITEM.problem, 0)])
-    assert (sample.text, len(sample.rollout.replies)) == ("4 5", 3)
-
-
 def test_a_cut_rollout_has_no_feedback_that_nobody_read():
-    begun = Rollout(array("i", [4])).extended(
-        Segment(array("i", [0, 1]), array("f", [-1.0] * 2), 0), FinishReason.STOP, 6
-    )
+    begun = Rollout(array("i", [4])).extended(segment(2), FinishReason.STOP, 6)
     answered = begun.answered(Reply("500"), array("i", [500]))
     assert answered.finish is None and answered.num_feedback_tokens == 1
     assert answered.cut().num_feedback_tokens == 0 and answered.cut().finish is FinishReason.LENGTH
-
-
-def test_a_scored_conversation_comes_back_from_a_checkpoint():
-    source = made()
-    groups = source.start([ITEM], 2)
-    one_pass(source, groups)
-    (scored,) = source.score(groups, 3)
-    store = ArrayStore()
-    packed = pack_group(store, scored)
-    restored = ArrayStore.from_state_dict(store.state_dict())
-    assert unpack_group(restored, packed, lambda _: ITEM.problem) == scored

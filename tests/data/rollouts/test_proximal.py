@@ -7,21 +7,16 @@ from dataclasses import replace
 import pytest
 from tests.builders import group, rollout
 
-from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.shares import split_over_ranks
-from bapo_lightning.data.rollouts import proximal
-from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
-from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
+from bapo_lightning.data.batches.batch import collate, split_over_ranks
+from bapo_lightning.data.rollouts import stages
+from bapo_lightning.data.rollouts.stages import with_entry_scores, with_reference_logprobs
 from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Rollout, Segment
 
-RESUMED = Rollout(
-    array("i", [5]),
-    (
-        Segment(array("i", [1, 2]), array("f", [-1.0, -2.0]), 3),
-        Segment(array("i", [3]), array("f", [-0.5]), 4),
-    ),
-    FinishReason.STOP,
+SEGMENTS = (
+    Segment(array("i", [1, 2]), array("f", [-1.0, -2.0]), 3),
+    Segment(array("i", [3]), array("f", [-0.5]), 4),
 )
+RESUMED = Rollout(array("i", [5]), SEGMENTS, FinishReason.STOP)
 GROUPS = [
     group("p", [rollout([5, 6], [7, 8], [-0.1, -0.2], version=4), RESUMED], [1.0, 0.0], [1.0, -1.0]),
     group("q", [rollout([4], [9], [-0.7], version=4)], [1.0], [0.0]),
@@ -38,20 +33,6 @@ class Trainer:
 
     def reference_logprobs(self, rollouts, token_budget):
         return [array("f", [-float(item.length)] * item.length) for item in rollouts]
-
-
-def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
-    scored, _ = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=4)
-    assert [len(found.samples) for found in scored] == [2, 1]
-    for before, after in zip(GROUPS, scored, strict=True):
-        assert (after.problem, after.advantages, after.rewards) == (
-            before.problem,
-            before.advantages,
-            before.rewards,
-        )
-        for old, new in zip(before.samples, after.samples, strict=True):
-            assert new.rollout is old.rollout
-            assert new.scores == {"proximal_logp": array("f", SCORES[old.rollout.length])}
 
 
 class EntryTrainer:
@@ -80,22 +61,17 @@ def test_an_expert_gets_the_entropies_of_the_policy_and_no_proximal_log_probs():
     assert first is groups[0].samples[0] and second.scores["proximal_logp"] == array("f", [-100, -90, -80])
 
 
-def test_scores_survive_a_checkpoint():
-    groups = [group("p", [rollout([5], [7, 8], [-0.1, -0.2], version=4), RESUMED], [1.0, 0.0], [1.0, -1.0])]
-    scored, _ = with_entry_scores(groups, EntryTrainer(), 100, 4, ("entropy", "mean_logp"))
-    problems = {item.problem.id: item.problem for item in groups}
-    store = ArrayStore()
-    packed = [pack_group(store, item) for item in scored]
-    restored = ArrayStore.from_state_dict(store.state_dict())
-    assert [unpack_group(restored, item, problems.__getitem__) for item in packed] == scored
-    assert scored[0].samples[1].scores["entry_mean_logp"] == array("f", [-50, -40, -30])
-
-
 def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
-    clock = iter([1.0, 3.5])
-    monkeypatch.setattr(proximal.time, "perf_counter", lambda: next(clock))
-    _, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=4)
+    clock = iter([1.0, 3.5, 4.0, 4.0])
+    monkeypatch.setattr(stages.time, "perf_counter", lambda: next(clock))
+    scored, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=4)
+    for before, after in zip(GROUPS, scored, strict=True):
+        found = [{"proximal_logp": array("f", SCORES[one.rollout.length])} for one in before.samples]
+        samples = [replace(one, scores=own) for one, own in zip(before.samples, found, strict=True)]
+        assert after == replace(before, samples=tuple(samples))
     assert metrics.pop("time/proximal_seconds") == 2.5
+    _, none = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=5)
+    assert set(none) == {"time/proximal_seconds"}
     # -0.1 and 0 in the first rollout, +0.3 in the resumed one's second segment, 0 in the last; -8 and -7 are
     # staleness
     assert metrics == pytest.approx(
@@ -108,11 +84,6 @@ def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
         },
         rel=1e-4,
     )
-
-
-def test_a_batch_without_a_token_of_the_current_weights_says_nothing_about_mismatch():
-    _, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=5)
-    assert set(metrics) == {"time/proximal_seconds"}
 
 
 def test_the_first_weights_score_every_sample_whoever_wrote_it():
@@ -133,14 +104,3 @@ def test_reference_log_probs_reach_the_tokens_that_are_trained_on():
     assert of_sequence == {0: -2.0, 1: -3.0, 2: -1.0}
     shares = split_over_ranks(batch, 2)
     assert sum(float(share.scores["reference_logp"].sum()) for share in shares) == -4.0 - 3.0 - 1.0
-    without = collate(GROUPS, {})
-    assert "reference_logp" not in without.scores
-
-
-def test_a_checkpoint_keeps_them():
-    (scored, *_), _ = with_reference_logprobs(GROUPS, Trainer(), 100)
-    store = ArrayStore()
-    packed = pack_group(store, scored)
-    again = unpack_group(ArrayStore.from_state_dict(store.state_dict()), packed, lambda _: scored.problem)
-    kept, known = ([sample.scores for sample in made.samples] for made in (again, scored))
-    assert kept == known

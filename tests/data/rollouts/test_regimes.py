@@ -1,5 +1,5 @@
-"""Regimes through a real Lightning trainer and a real small model: versions, log-probs and ages of what is
-trained on.
+"""Regimes through a real Lightning trainer and a real small model: the order of sync, generation and update,
+and versions, log-probs and ages of what is trained on.
 """
 
 import copy
@@ -10,78 +10,150 @@ from collections import Counter
 import lightning as L
 import pytest
 import torch
-from tests.builders import logprobs, module, random_model, random_policy
-from tests.data.rollouts.test_versions import data_module
+from tests.builders import VOCAB_SIZE, logprobs, module, random_model, random_policy
 
+from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.data.problems.prompts import PlainPrompt
+from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.objectives.advantages.group import group_advantages
+from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.types import Problem, Score, ScoreStatus
 
-NUM_BATCHES = 6
+NUM_BATCHES = 4
+
+
+class LettersTokenizer:
+    """Token ids as letters."""
+
+    vocab_size = VOCAB_SIZE
+
+    def encode(self, text, add_special_tokens):
+        return [ord(letter) - ord("a") for letter in text]
+
+    def decode(self, token_ids, skip_special_tokens):
+        return "".join(chr(ord("a") + token) for token in token_ids)
+
+
+def reward_of_even_length(problems, completions):
+    verdicts = [completion.num_tokens % 2 == 0 for completion in completions]
+    return [Score(float(right), ScoreStatus.CORRECT if right else ScoreStatus.WRONG) for right in verdicts]
 
 
 class Witness(L.Callback):
-    """Keeps every batch and the policy of every version."""
+    """Keeps every batch, the policy of every version, and what happened, in order."""
 
     def __init__(self):
         self.batches, self.policies, self.versions = [], {}, []
+        self.events, self.ages = [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.policies[trainer.global_step] = copy.deepcopy(pl_module.policy)
         self.batches.append(batch)
         self.versions.append(trainer.global_step)
 
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.events.append(f"update {trainer.global_step}")
+        self.ages.append(sorted(set(outputs["tokens"].age.tolist())))
 
-def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES):
+    @property
+    def rollouts(self):
+        return [rollout for batch in self.batches for rollout in batch.rollouts]
+
+
+class WitnessedEngine(HFEngine):
+    """Writes down syncs and generations, and checks at each generation that it holds the trainer's weights to
+    the bit.
+    """
+
+    def __init__(self, path, witness, policy):
+        super().__init__(path)
+        self.witness, self.policy = witness, policy
+
+    def load_weights(self, source, version):
+        super().load_weights(source, version)
+        self.witness.events.append(f"sync {version}")
+
+    def generate(self, requests, sampling):
+        trained = dict(self.policy.named_weights())
+        assert all(torch.equal(weight, trained[name]) for name, weight in self._model.named_parameters())
+        if sampling.stop_token_ids:  # not the probe of a sync
+            self.witness.events.append(f"produce {self.version}")
+        return super().generate(requests, sampling)
+
+
+def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES, witnessed=False):
     random_model().save_pretrained(tmp_path)
     witness, policy = Witness(), random_policy()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=[witness],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    engine = WitnessedEngine(str(tmp_path), witness, policy) if witnessed else HFEngine(str(tmp_path))
+    data = RolloutDataModule(
+        sampler=RolloutSampler(
+            engine=RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=0),
+            tokenizer=LettersTokenizer(),
+            prompt=PlainPrompt(),
+            reward=reward_of_even_length,
+            sampling=SamplingParams(1.0, (1, 2, 3)),
+            max_new_tokens=8,
+            seed=0,
+            advantages=lambda rewards: group_advantages(rewards, scale="std"),
+        ),
+        stream=ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0),
+        regime=regime,
+        group_size=4,
+        prompts_per_batch=4,
+        num_rollout_batches=num_batches,
+        seed=0,
+        folder=folder,
     )
-    data = data_module(HFEngine(str(tmp_path)), regime, num_rollout_batches=num_batches, folder=folder)
+    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=[witness], **dict.fromkeys(silent, False))
     trainer.fit(module(policy, FixedBounds(0.8, 1.2), max_age=regime.age_bound), datamodule=data)
     return witness, policy
 
 
-def rollouts(witness):
-    return [rollout for batch in witness.batches for rollout in batch.rollouts]
+TWO_UPDATES_PER_BATCH = (
+    "sync 0, produce 0, update 1, update 2, sync 2, produce 2, update 3, update 4, sync 4, produce 4, "
+    "update 5, update 6"
+)
+ONE_UPDATE = "sync 0, produce 0, update 1, sync 1, produce 1, update 2, sync 2, produce 2, update 3"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "minibatches", "events", "ages"),
+    [
+        (1, 1, ONE_UPDATE, [[0]] * 3),
+        (2, 1, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+        (1, 2, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+    ],
+)
+def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(
+    tmp_path, epochs, minibatches, events, ages
+):
+    regime = Regime("test", epochs, minibatches, max_new_tokens=8)
+    witness, _ = trained(tmp_path, regime, num_batches=3, witnessed=True)
+    assert witness.events == events.split(", ") and witness.ages == ages
 
 
 def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
     apart, apart_policy = trained(tmp_path, Regime("on_policy", 1, 1, max_new_tokens=8))
-    beside, beside_policy = trained(
-        tmp_path, Regime("async", 1, 1, max_new_tokens=8, async_generation=True, max_age=0)
-    )
-    assert rollouts(apart) == rollouts(beside)
-    assert all(
-        torch.equal(a, b) for a, b in zip(apart_policy.parameters(), beside_policy.parameters(), strict=True)
-    )
+    beside, beside_policy = trained(tmp_path, Regime("async", 1, 1, 8, async_generation=True, max_age=0))
+    assert apart.rollouts == beside.rollouts
+    pairs = zip(apart_policy.parameters(), beside_policy.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
 
 
 @pytest.mark.parametrize(
     "regime",
     [
-        Regime("async", 1, 2, max_new_tokens=8, async_generation=True, max_age=3),
         Regime("async_replay", 2, 2, max_new_tokens=8, async_generation=True, max_age=7),
         Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=3),
         Regime("async_partial", 1, 2, max_new_tokens=8, async_generation=True, max_age=5, partial_tokens=2),
-        Regime("reuse", 1, 2, max_new_tokens=8, max_age=5, reuse_share=0.5, max_reuses=2),
-        Regime(
-            "partial_reuse",
-            1,
-            2,
-            max_new_tokens=8,
-            max_age=9,
-            partial_tokens=3,
-            reuse_share=0.5,
-            max_reuses=1,
-        ),
+        Regime("reuse", 1, 2, 8, max_age=9, partial_tokens=3, reuse_share=0.5, max_reuses=1),
     ],
     ids=lambda regime: regime.name,
 )
@@ -92,64 +164,45 @@ def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampl
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         oldest, newest = batch.version_range()
         assert version - newest >= 0 and version - oldest <= regime.age_bound
-    for rollout in {id(rollout): rollout for rollout in rollouts(witness)}.values():
+    for rollout in {id(rollout): rollout for rollout in witness.rollouts}.values():
         versions = [segment.version for segment in rollout.segments]
         assert versions == sorted(set(versions))
         context = list(rollout.prompt_ids)
         for segment in rollout.segments:
             expected = logprobs(witness.policies[segment.version], context, list(segment.token_ids))
-            torch.testing.assert_close(
-                torch.tensor(segment.logprobs), torch.tensor(expected), atol=1e-4, rtol=0
-            )
+            assert list(segment.logprobs) == pytest.approx(list(expected), abs=1e-4, rel=0)
             context += segment.token_ids
     fates = [json.loads(line) for line in path.read_text().splitlines()]
     assert set(Counter((row["epoch"], row["problem"]) for row in fates).values()) == {1}
     # Beside training, passes may all fall between two updates.
     if regime.is_partial and not regime.async_generation:
-        assert max(len(rollout.segments) for rollout in rollouts(witness)) > 1
+        assert max(len(rollout.segments) for rollout in witness.rollouts) > 1
 
 
-def test_partial_rollouts_end_at_the_cap_on_length_and_on_segments(tmp_path):
-    regime = Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=2, max_segments=2)
+def test_masked_tokens_are_context_and_rollouts_end_at_the_cap_on_segments(tmp_path):
+    regime = Regime("partial", 1, 2, 8, False, 2, "mask", partial_tokens=2, max_segments=2)
     witness, _ = trained(tmp_path, regime)
-    assert max(rollout.length for rollout in rollouts(witness)) <= 8
-    assert max(len(rollout.segments) for rollout in rollouts(witness)) == 2
-
-
-def test_masked_tokens_are_context_and_the_rest_stays_within_the_age(tmp_path):
-    regime = Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=2, max_age=3, stale_action="mask")
-    witness, _ = trained(tmp_path, regime)
+    assert max(len(rollout.segments) for rollout in witness.rollouts) == 2
     assert sum(batch.num_masked_tokens for batch in witness.batches) > 0
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         ages = version - batch.version[batch.response_mask]
-        assert ages.min() >= 0 and ages.max() <= 3
+        assert ages.min() >= 0 and ages.max() <= 2
         assert batch.num_tokens == int(batch.response_mask.sum())
 
 
 def test_groups_are_reused_at_most_so_often_with_their_own_log_probs(tmp_path):
     regime = Regime("reuse", 1, 1, max_new_tokens=8, max_age=9, reuse_share=0.5, max_reuses=2)
     witness, _ = trained(tmp_path, regime, num_batches=8)
-    uses = Counter(
-        id(group.samples[0].rollout.segments[0]) for batch in witness.batches for group in batch.groups
-    )
-    assert set(uses.values()) == {1, 2, 3}
+    groups = [group for batch in witness.batches for group in batch.groups]
+    assert set(Counter(id(group.samples[0].rollout.segments[0]) for group in groups).values()) == {1, 2, 3}
     assert all(len(batch.groups) == 4 for batch in witness.batches)
-    first = witness.batches[0].groups
-    assert all(group.ready_version == 0 for group in first)
-    fresh = [
-        sum(group.ready_version == version for group in batch.groups)
-        for version, batch in enumerate(witness.batches)
-    ]
+    ready = [[group.ready_version for group in batch.groups] for batch in witness.batches]
+    fresh = [versions.count(version) for version, versions in enumerate(ready)]
     assert fresh[0] == 4 and set(fresh[1:]) == {2}
 
 
 PARTIAL = {"max_new_tokens": 32, "partial_tokens": 8}
 REUSE = {"reuse_share": 0.5, "max_reuses": 2, "max_age": 15}
-
-
-def problems(**options):
-    node = {"_target_": "bapo_lightning.data.rollouts.regime.Regime", "name": "mine", "epochs": 1}
-    return list(Regime.problems(node | {"minibatches": 4} | options))
 
 
 @pytest.mark.parametrize(
@@ -164,21 +217,13 @@ def problems(**options):
         (REUSE | {"max_reuses": 0}, "max_reuses=0 with reuse_share=0.5 reuses nothing; write max_reuses=1"),
         (REUSE | {"max_age": 6}, "max_age=6 lets no group be reused: .* write max_age=7 at least"),
         ({"max_reuses": 1}, "max_reuses=1 without reuse_share has no effect; write regime=reuse"),
+        ({}, None),
+        ({"async_generation": True, "max_age": 7, **PARTIAL}, None),
+        (PARTIAL | {"stale_action": "mask", "max_age": 7, "max_segments": 2}, None),
+        (REUSE, None),
     ],
 )
 def test_one_mistake_gives_one_problem(options, problem):
-    (found,) = problems(**options)
-    assert re.match(problem, found)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"async_generation": True, "max_age": 7, **PARTIAL},
-        PARTIAL | {"stale_action": "mask", "max_age": 7, "max_segments": 2},
-        REUSE,
-    ],
-)
-def test_options_that_go_together_have_no_problem(options):
-    assert problems(**options) == []
+    node = {"_target_": f"{Regime.__module__}.Regime", "name": "mine", "epochs": 1, "minibatches": 4}
+    found = list(Regime.problems(node | options))
+    assert len(found) == bool(problem) and all(re.match(problem, each) for each in found)

@@ -6,13 +6,13 @@ from concurrent.futures import Future
 
 from tests.data.rollouts.turns import ITEM, Counting, made, one_pass
 
-from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.types import Problem, Reply, WorkItem
 
 
 def test_a_slow_answer_keeps_nobody_else_waiting():
     def delay(turn):
-        return 0.5 if turn.problem.id == "7" and turn.number == 0 else 0.0
+        return 0.2 if turn.problem.id == "7" and turn.number == 0 else 0.0
 
     environment = Counting(delay=delay)
     source = made(environment, workers=4)
@@ -36,11 +36,7 @@ def test_those_that_are_there_go_on_without_the_others_and_one_at_least():
     threading.Timer(0.05, waiting[1].set_result, [replies[1]]).start()
     assert rounds.take(waiting, patience=0.0) == {1: replies[1]} and not waiting
     assert rounds.taken == [[0, 2], [1]]
-
-
-def test_a_recorded_round_is_waited_for():
-    replies = [Reply(str(number)) for number in range(3)]
-    rounds, waiting = Rounds([[1], [0, 2]]), {number: Future() for number in range(3)}
+    rounds, waiting = Rounds([[1], [0, 2]]), {number: Future() for number in range(3)}  # recorded
     for number in (0, 2):
         waiting[number].set_result(replies[number])
     threading.Timer(0.05, waiting[1].set_result, [replies[1]]).start()
@@ -52,7 +48,7 @@ def test_a_recorded_round_is_waited_for():
 def test_conversations_go_on_together_as_they_were_recorded_whenever_replies_come():
     def asked(slow, recorded, turns=3):
         def delay(turn):
-            return 0.2 if turn.problem.id == slow and turn.number == 0 else 0.0
+            return 0.1 if turn.problem.id == slow and turn.number == 0 else 0.0
 
         source, rounds, batches = made(Counting(lambda _: turns, delay), workers=4), Rounds(recorded), []
         whole = source.engine.generate

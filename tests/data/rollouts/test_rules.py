@@ -5,10 +5,10 @@ import torch
 from tests.builders import group, rollout
 from tests.configuration.compositions import found
 from tests.data.rollouts.scripted import ruled
+from tests.data.rollouts.turns import IN_TURNS
 
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
-from bapo_lightning.data.rollouts.shaping import OverlongPenalty
 from bapo_lightning.data.rollouts.stages import with_batch_advantages
 
 SCORED = group("p", [rollout([1], [2], [-1.0])] * 2, [1.0, 0.0])
@@ -35,12 +35,6 @@ def both(first, second):
     return Rules({"first": first.by_name["own"], "second": second.by_name["own"]})
 
 
-def test_no_rules_change_nothing():
-    rules = Rules()
-    assert rules.applied(SAMPLE, 3) is SAMPLE and rules.admits(SCORED) and rules.max_rounds == 1
-    assert rules.open(None, None, None) == [] and rules.again(SCORED, None) is None
-
-
 def test_rewards_add_up_in_the_order_of_the_rules_and_every_rule_must_keep_a_sample():
     rules = both(
         ruled(shape=lambda rollout, version: 0.1 * version),
@@ -58,11 +52,11 @@ def test_all_must_admit_the_first_begins_again_and_the_longest_patience_holds():
     second, third = (ruled(again=lambda group, encode, share=share: (share, [])) for share in (0.5, 0.7))
     assert both(first, second).again(SCORED, None) == (0.5, []) and asked == [SCORED]
     assert both(second, third).again(SCORED, None) == (0.5, [])
-
-
-def test_finished_rollouts_of_all_rules_come_first():
     opened = both(ruled(open=lambda *asked: [1, 2]), ruled(open=lambda *asked: [3])).open(None, None, None)
     assert opened == [1, 2, 3]
+    none = Rules()
+    assert none.applied(SAMPLE, 3) is SAMPLE and none.admits(SCORED) and none.max_rounds == 1
+    assert none.open(None, None, None) == [] and none.again(SCORED, None) is None
 
 
 def test_states_are_kept_by_name():
@@ -75,41 +69,34 @@ def test_states_are_kept_by_name():
     assert restored.seen == 1
 
 
-def test_a_rule_knows_what_it_overrides():
-    assert OverlongPenalty.has("shape") and not OverlongPenalty.has("admits")
+FILTER = "+algorithm.rules.x={_target_: bapo_lightning.data.rollouts.turn_rules.SampleFilter, "
 
 
 @pytest.mark.parametrize(
-    ("override", "complaint"),
+    ("overrides", "complaint"),
     [
-        (
-            "+algorithm.rules.x={_target_: builtins.len}",
-            "algorithm.rules.x=builtins.len is no rule; derive it from bapo_lightning.data.rollouts.rules.",
-        ),
-        ("+algorithm.rules.x=3", "algorithm.rules.x=3 has no _target_; write {_target_: "),
-        ("algorithm.rules=3", "algorithm.rules=3 must be a mapping"),
-        ("algorithm.rules.admission.max_rounds=0", "algorithm.rules.admission.max_rounds=0 must be a whole"),
+        (["+algorithm.rules.x={_target_: builtins.len}"], "x=builtins.len is no rule; derive it from bapo_"),
+        (["+algorithm.rules.x=3"], "algorithm.rules.x=3 has no _target_; write {_target_: "),
+        (["algorithm.rules=3"], "algorithm.rules=3 must be a mapping"),
+        (["algorithm.rules.admission.max_rounds=0"], "admission.max_rounds=0 must be a whole"),
+        (["algorithm.rules.admission=null"], None),
+        ([FILTER + "void_turns: true}"], "rules.x.void_turns without an environment: a response is"),
+        ([FILTER + "void_turns: true}", *IN_TURNS], None),
+        ([FILTER + "void_turns: false}"], "cut and repeats are all off; write null in the place of the rule"),
+        ([FILTER + "repeats: 1}"], "write algorithm.rules.x.repeats=10"),
+        ([FILTER + "cut: true, ngram: 0}"], "ngram=0 must be"),
     ],
 )
-def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
-    (text,) = found("algorithm=dapo", override)
-    assert complaint in text
-
-
-def test_null_removes_a_rule():
-    assert found("algorithm=dapo", "algorithm.rules.admission=null") == []
+def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
+    problems = found("algorithm=dapo", *overrides)
+    assert len(problems) == bool(complaint) and all(complaint in problem for problem in problems)
 
 
 def groups(scores):
-    return [
-        group(
-            f"p{index}",
-            [rollout([1], [2] * (3 + place), [-1.0] * (3 + place)) for place in range(len(row))],
-            row,
-            [0.0] * len(row),
-        )
-        for index, row in enumerate(scores)
-    ]
+    def answers(row):
+        return [rollout([1], [2] * length, [-1.0] * length) for length in range(3, 3 + len(row))]
+
+    return [group(f"p{index}", answers(row), row, [0.0] * len(row)) for index, row in enumerate(scores)]
 
 
 def test_the_batch_holds_rewards_lengths_and_ids_and_its_answer_becomes_the_advantages():

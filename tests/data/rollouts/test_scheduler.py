@@ -1,37 +1,25 @@
 """What enters a rollout batch, by hand."""
 
-from array import array
-
 import pytest
-from tests.builders import group
+from tests.builders import group, rollout
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.scheduler import StartOrder
-from bapo_lightning.types import FinishReason, Group, Problem, Rollout, Segment, WorkItem
-
-
-def response(length):
-    segment = Segment(array("i", range(length)), array("f", [-1.0] * length), 0)
-    return Rollout(array("i", [1]), (segment,), FinishReason.STOP)
+from bapo_lightning.types import Group, Problem, WorkItem
 
 
 def test_groups_of_equal_scores_fill_a_batch_without_a_gradient():
     engine = ScriptedEngine(9)
     engine.load_weights(None, 0)
-    source = scheduler(
-        engine,
-        Regime(name="replay", epochs=1, minibatches=1, max_new_tokens=9),
-        2,
-        num_batches=1,
-        rules={"admission": DynamicSampling(max_rounds=1)},
-    )
+    rules = {"admission": DynamicSampling(max_rounds=1)}
+    source = scheduler(engine, Regime("replay", 1, 1, max_new_tokens=9), 2, num_batches=1, rules=rules)
     source.schedule(clock=0, needed=2, version=0)
     source.running.clear()
     # An overlong penalty made these advantages: both answers are wrong, and one is longer.
-    equal = group("0", [response(3), response(9)], [0.0, 0.0], [1.0, -1.0])
-    mixed = group("1", [response(3), response(9)], [1.0, 0.0], [1.0, -1.0])
+    answers = [rollout([1], [0] * length, [-1.0] * length) for length in (3, 9)]
+    equal, mixed = (group(name, answers, [float(name), 0.0], [1.0, -1.0]) for name in "01")
     source.add_scored([], [equal, mixed], seconds=0.0)
     assert source.has_batch(2)
     first, second = source.take_batch(2, version=0)
@@ -51,9 +39,8 @@ def order(window):
 
 def chosen(made, ready, running, count=9):
     groups = [Group(PROBLEMS[str(number)], ()) for number in ready]
-    return [
-        int(group.problem.id) for group in made.choose(groups, [ITEMS[number] for number in running], count)
-    ]
+    taken = made.choose(groups, [ITEMS[number] for number in running], count)
+    return [int(group.problem.id) for group in taken]
 
 
 @pytest.mark.parametrize(
@@ -69,10 +56,7 @@ def test_what_was_taken_counts_within_the_window():
     assert chosen(made, ready=[0, 1, 3, 4, 5], running=[2], count=3) == [0, 1, 3]
     assert chosen(made, ready=[4, 5], running=[2]) == [4]  # 5 stays behind the window that begins at 2
     assert chosen(made, ready=[5, 2], running=[]) == [2, 5]
-
-
-def test_a_group_that_was_dropped_holds_nobody_up():
-    assert chosen(order(1), ready=[3, 4], running=[5]) == [3, 4]
+    assert chosen(order(1), ready=[3, 4], running=[5]) == [3, 4]  # a group that was dropped holds nobody up
 
 
 def test_the_order_survives_a_checkpoint():

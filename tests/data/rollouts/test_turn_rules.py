@@ -1,33 +1,20 @@
 """What is added to a reward for turns, and which samples are trained on, by hand."""
 
 from array import array
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
-from tests.configuration.compositions import found
-from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
-from tests.data.rollouts.test_random_schedules import Schedule
-from tests.data.rollouts.test_sampler import ITEMS, finished
-from tests.data.rollouts.turns import ANSWER, CALL, FAILED, IN_TURNS, VOID, sample, talk
+from tests.data.rollouts.scripted import STOPPED, ruled, segment
+from tests.data.rollouts.test_sampler import ITEMS, finished, made
+from tests.data.rollouts.turns import ANSWER, CALL, FAILED, VOID, sample, talk
 
-from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.shaping import OverlongPenalty
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
-from bapo_lightning.data.rollouts.turn_rules import (
-    SampleFilter,
-    TurnFormatReward,
-    most_repeated,
-)
+from bapo_lightning.data.rollouts.turn_rules import SampleFilter, TurnFormatReward, most_repeated
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.types import (
-    FinishReason,
-    Rollout,
-    ScoreStatus,
-    Segment,
-)
+from bapo_lightning.types import FinishReason, Rollout, ScoreStatus
 
 
 @pytest.mark.parametrize(
@@ -81,14 +68,6 @@ def test_repeats_are_those_of_a_plain_count_and_never_reach_over_two_turns():
     assert most_repeated([array("i", [256, 1, 256])], 1) == 2  # tokens, not bytes
 
 
-def made(**changes):
-    return replace(sampler(ScriptedEngine(9), max_new_tokens=6, max_restarts=0), **changes)
-
-
-def scored(source, version=0):
-    return source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), version)
-
-
 def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
     source = made(
         advantages=lambda rewards: rewards - rewards.mean(1, True),
@@ -97,105 +76,35 @@ def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
             keeps=lambda sample: sample.reward > 0.5,
         ),
     )
-    first, second = scored(source, version=2)
+    groups = finished(source.start(ITEMS, 2), 2, 3, 1, 4)
+    first, second = source.score(groups, version=2)
+    assert (first.item, second.item, first.ready_version) == (*ITEMS, 2)
+    assert [sample.text for sample in first.samples] == ["0 1", "0 1 2"]
     assert first.rewards == pytest.approx((1.4, 0.6)) and second.rewards == pytest.approx((0.2, 1.8))
-    assert first.samples[0].score.value == 1.0  # the verdict stays
-    assert [[each.is_trained for each in group.samples] for group in (first, second)] == [
-        [True, True],
-        [False, True],
-    ]
+    assert [sample.is_trained for sample in (*first.samples, *second.samples)] == [True, True, False, True]
     assert second.advantages == pytest.approx((-0.8, 0.8)) and second.trained_samples == second.samples[1:]
     statistics = RolloutStatistics()
     statistics.count_groups([first, second])
     assert statistics.metrics()["rollout/filtered_samples"] == 1
-
-
-def test_a_group_without_any_sample_left_has_no_advantages():
-    source = made(
-        advantages=lambda rewards: rewards - rewards.mean(1, True), rules=ruled(keeps=lambda sample: False)
-    )
-    for group in scored(source):
+    # Held-out answers are scored without rules, and a group that nothing is left of has no advantages.
+    answers = source.judge([ITEMS[0].problem] * 2, groups[0].rollouts)
+    assert [answer.reward for answer in answers] == [1.0, 0.0]
+    for group in replace(source, rules=ruled(keeps=lambda sample: False)).score(groups, 2):
         assert group.advantages == (0.0, 0.0) and group.trained_samples == group.samples
 
 
 def test_ages_are_those_of_the_samples_that_are_trained_on():
     source = made(rules=ruled(keeps=lambda sample: sample.rollout.length > 2))
-    groups = source.start(ITEMS[:1], 2)
+    (group,) = groups = source.start(ITEMS[:1], 2)
     for index, (length, version) in enumerate([(2, 7), (3, 4)]):
-        segment = Segment(array("i", range(length)), array("f", [-1.0] * length), version)
-        groups[0].rollouts[index] = groups[0].rollouts[index].extended(segment, FinishReason.STOP, 6)
-    (group,) = source.score(groups, 8)
-    assert (group.oldest_version, group.newest_version) == (4, 4)
-    (whole,) = replace(source, rules=Rules()).score(groups, 8)
-    assert (whole.oldest_version, whole.newest_version) == (4, 7)
-
-
-def test_held_out_answers_are_scored_without_rules():
-    source = made(rules=ruled(shape=lambda rollout, version: 1 / 0, keeps=lambda sample: 1 / 0))
-    (group,) = finished(source.start(ITEMS[:1], 2), 2, 3)
-    assert len(source.judge([ITEMS[0].problem] * 2, group.rollouts)) == 2
-
-
-def test_a_checkpoint_keeps_what_is_not_trained_on():
-    (group, _) = scored(made(rules=ruled(keeps=lambda sample: sample.rollout.length > 2)))
-    store = ArrayStore()
-    packed = pack_group(store, group)
-    restored = ArrayStore.from_state_dict(store.state_dict())
-    again = unpack_group(restored, packed, lambda _: ITEMS[0].problem)
-    assert again == group and [each.is_trained for each in again.samples] == [False, True]
-
-
-FILTER = f"{SampleFilter.__module__}.SampleFilter"
-
-
-@pytest.mark.parametrize(
-    ("options", "place", "complaint"),
-    [
-        ("void_turns: true", [], "algorithm.rules.own.void_turns without an environment: a response is"),
-        (
-            "void_turns: false",
-            IN_TURNS,
-            "void_turns, unanswered, cut and repeats are all off; write null in the place of the rule",
-        ),
-        ("repeats: 1", [], "write algorithm.rules.own.repeats=10"),
-        ("cut: true, ngram: 0", [], "ngram=0 must be"),
-        ("cut: true", [], None),
-        ("void_turns: true", IN_TURNS, None),
-    ],
-)
-def test_one_mistake_gives_one_complaint_that_names_it(options, place, complaint):
-    problems = found(f"+algorithm.rules.own={{_target_: {FILTER}, {options}}}", *place)
-    assert len(problems) == bool(complaint) and all(complaint in problem for problem in problems)
-
-
-class FilteredSchedule(Schedule):
-    """A schedule in which a third of the responses is not trained on."""
-
-    def open(self):
-        super().open()
-        self.scheduler.sampler = self.collector.sampler = replace(
-            self.scheduler.sampler,
-            rules=ruled(
-                keeps=lambda sample: (sample.rollout.length + int(sample.rollout.prompt_ids[0])) % 3 > 0
-            ),
-        )
-
-
-def test_random_schedules_keep_the_ages_of_what_is_trained_on(tmp_path):
-    fates, filtered = Counter(), 0
-    for seed in range(200):
-        schedule = FilteredSchedule(seed, tmp_path, talks=seed % 2 > 0)
-        schedule.train()  # which checks the ages
-        fates += schedule.check_ledger()
-        filtered += schedule.scheduler.statistics.filtered_samples
-        if schedule.scheduler.sampler.conversations is not None:
-            schedule.scheduler.sampler.conversations.close()
-    assert filtered and fates["trained", None] > 10 * fates["dropped", "too old"]
+        group.rollouts[index] = group.rollouts[index].extended(segment(length, version), STOPPED, 6)
+    for rules, versions in ((source.rules, (4, 4)), (Rules(), (4, 7))):
+        (scored,) = replace(source, rules=rules).score(groups, 8)
+        assert (scored.oldest_version, scored.newest_version) == versions
 
 
 def shaped(penalty, length):
-    segment = Segment(array("i", [0] * length), array("f", [0.0] * length), 0)
-    return penalty.shape(Rollout(array("i", [1]), (segment,)), version=0)
+    return penalty.shape(Rollout(array("i", [1]), (segment(length),)), version=0)
 
 
 def test_the_overlong_penalty_is_a_ramp_before_the_limit():

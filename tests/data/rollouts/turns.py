@@ -1,8 +1,6 @@
-"""A scripted engine and environments for conversations: tokens count up over all turns, feedback is negative
-numbers in texts and large ones as tokens.
+"""A scripted engine and environments for conversations: tokens count up over all turns, those of feedback
+begin at 500.
 """
-
-from __future__ import annotations
 
 import random
 import threading
@@ -10,22 +8,12 @@ import time
 from array import array
 from dataclasses import replace
 
-from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, sampler
+from tests.data.rollouts.scripted import CUT, STOPPED, NumberTokenizer, ScriptedEngine, sampler, segment
 
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import PlainFeedback
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation
-from bapo_lightning.types import (
-    FinishReason,
-    Problem,
-    Reply,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-    WorkItem,
-)
+from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.types import Problem, Reply, Rollout, Sample, Score, ScoreStatus, Segment, WorkItem
 
 FEEDBACK = 500  # tokens from here on are an environment's
 ITEM = WorkItem(Problem("4", "", ""), epoch=0)
@@ -43,34 +31,19 @@ class TurnTokenizer(NumberTokenizer):
 
 
 class TurnEngine(ScriptedEngine):
-    """A response has a length drawn from its problem, in turns of `turn` tokens; sampled tokens count up, so
-    that lost, doubled and misplaced ones show.
-    """
+    """Every turn has `turn` tokens; sampled tokens count up, so that lost and misplaced ones show."""
 
     turn = 2
 
-    def generate(self, requests, sampling):
-        assert self.version != UNSYNCED_VERSION
-        made: dict[int, Generation] = {}
-        for place, request in enumerate(requests):
-            if self.dies():
-                self.version = UNSYNCED_VERSION
-                self.num_deaths += 1
-                raise EngineDied("the script says so", made)
-            rest = request.token_ids[1:]
-            sampled = [token for token in rest if token < FEEDBACK]
-            assert sampled == list(range(len(sampled)))
-            done, in_turn = len(sampled), 0
-            for token in reversed(rest):
-                if token >= FEEDBACK:
-                    break
-                in_turn += 1
-            wanted = self.turn - in_turn
-            count = min(request.max_new_tokens, wanted)
-            ids = array("i", range(done, done + count))
-            finish = FinishReason.STOP if count == wanted else FinishReason.LENGTH
-            made[place] = Generation(Segment(ids, array("f", [-1.0] * count), self.version), finish)
-        return [made[place] for place in range(len(requests))]
+    def generation(self, request):
+        rest = list(request.token_ids[1:])
+        sampled = [token for token in rest if token < FEEDBACK]
+        assert sampled == list(range(len(sampled)))
+        in_turn = next((n for n, token in enumerate(reversed(rest)) if token >= FEEDBACK), len(rest))
+        wanted = self.turn - in_turn
+        count = min(request.max_new_tokens, wanted)
+        made = segment(count, self.version, start=len(sampled))
+        return Generation(made, STOPPED if count == wanted else CUT)
 
 
 class Counting:
@@ -100,23 +73,12 @@ def random_turns(problem):
     return random.Random(problem.id).randint(1, 4)
 
 
-def conversations(environment, **changes) -> Conversations:
-    options = {
-        "feedback": PlainFeedback(),
-        "tokenizer": TurnTokenizer(),
-        "max_turns": 9,
-        "max_reply_tokens": 9,
-        "max_feedback_tokens": 99,
-        "max_new_tokens": 6,
-        "workers": 0,
-    }
-    return Conversations(environment, **(options | changes))
-
-
 def talking(sampler, environment, **changes):
     """The sampler with an environment that answers."""
-    limit = {"max_new_tokens": sampler.max_new_tokens}
-    return replace(sampler, conversations=conversations(environment, **(limit | changes)))
+    limits = {"max_turns": 9, "max_reply_tokens": 9, "max_feedback_tokens": 99}
+    options = {"tokenizer": TurnTokenizer(), "max_new_tokens": sampler.max_new_tokens, "workers": 0, **limits}
+    found = Conversations(environment, PlainFeedback(), **(options | changes))
+    return replace(sampler, conversations=found)
 
 
 def made(environment=None, max_new_tokens=6, engine=None, **changes):
@@ -137,7 +99,7 @@ def one_pass(source, groups, tokens=99, once=False):
     return continued
 
 
-def talk(*replies, finish=FinishReason.STOP, cut_off=False, tokens=(1, 2)):
+def talk(*replies, finish=STOPPED, cut_off=False, tokens=(1, 2)):
     """A conversation with these replies to its turns, and one more turn if that was cut off."""
     turn = Segment(array("i", tokens), array("f", [-1.0] * len(tokens)), 0)
     segments = [turn]

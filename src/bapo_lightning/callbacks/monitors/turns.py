@@ -11,7 +11,7 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.data.batches.transfer import on_device
+from bapo_lightning.data.batches.model_input import on_device
 from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.token_table import TokenTable, needed_by
 from bapo_lightning.types import FinishReason, Rollout

@@ -8,7 +8,8 @@ the response; they are context, and never among the N.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import add
 from typing import Any
@@ -18,70 +19,18 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.layout import Layout, padded_ids, prompt_numbers, ramps
-from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
-from bapo_lightning.data.batches.model_input import ModelInput, laid_out
-from bapo_lightning.data.batches.places import (
-    Place,
+from bapo_lightning.data.batches.micro_batches import balanced_parts, rows_by_token_budget
+from bapo_lightning.data.batches.model_input import (
+    ModelInput,
     Spans,
     contexts_and_gaps,
+    laid_out,
     last_gaps,
+    on_device,
     places_of,
 )
-from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
-from bapo_lightning.types import Group, Rollout, Sample, are_trained
-
-
-def step_fields(
-    groups: Sequence[Group], shape: tuple[int, ...], places: Sequence[Place], skipped: Sequence[int]
-) -> dict[str, Any]:
-    """Returns the fields of a `TrainBatch` that say what its steps are; none where no sample has steps.
-
-    A sample without steps, among others that have some, is one step with the advantage of its response.
-
-    Args:
-        groups: groups of the batch.
-        shape: (B, T).
-        places: columns of each sample's trained tokens.
-        skipped: tokens of each response before its trained ones.
-    """
-    pairs = [pair for group in groups for pair in zip(group.samples, group.advantages, strict=True)]
-    if all(sample.steps is None for sample, _ in pairs):
-        return {}
-    number, advantage, counts = np.zeros(shape, np.int64), np.zeros(shape, np.float32), []
-    for row, ((sample, value), place, skip) in enumerate(zip(pairs, places, skipped, strict=True)):
-        steps = sample.steps
-        number[row, place] = 0 if steps is None else steps.numbers[skip:]
-        advantage[row, place] = value if steps is None else steps.advantages[skip:]
-        counts.append(1 if steps is None else len(set(steps.numbers[skip:])))
-    return {
-        "step": torch.from_numpy(number),
-        "step_advantage": torch.from_numpy(advantage),
-        "step_counts": tuple(counts),
-    }
-
-
-def score_grids(
-    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place]
-) -> dict[str, Tensor]:
-    """Returns the scores that the samples of a minibatch have, by column, each [B, T] float32, 0 elsewhere:
-    those when the batch entered training, and log-probs by the weights that the run began with.
-
-    Args:
-        samples: one for each row of the minibatch.
-        shape: (B, T).
-        skipped: response tokens of each sample that are too old to be trained on.
-        places: columns of each sample's trained tokens.
-    """
-    grids = {}
-    for name in samples[0].scores:
-        if name == "proximal_logp" or not all(name in sample.scores for sample in samples):
-            continue
-        grid = np.zeros(shape, np.float32)
-        for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
-            grid[row, place] = sample.scores[name][skip:]
-        grids[name] = torch.from_numpy(grid)
-    return grids
+from bapo_lightning.types import Group, Rollout, Steps, are_trained
 
 
 @dataclass(frozen=True)
@@ -147,7 +96,7 @@ class TrainBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Number of response tokens that are trained on."""
+        """Response tokens that are trained on."""
         return sum(self.response_lengths)
 
     @property
@@ -211,12 +160,10 @@ class TrainBatch:
         The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
         sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
-        pairs = zip(self.lengths, self.prompts, strict=True)
-        trained = [(row, *pair) for row, pair in enumerate(pairs) if pair[0]]
-        if not trained:
-            return []
-        rows, lengths, prompts = zip(*trained, strict=True)
-        parts = rows_by_token_budget(lengths, token_budget, layout, prompts, mixed)
+        lengths = self.lengths
+        rows = [row for row, length in enumerate(lengths) if length]
+        lengths, prompts = [lengths[row] for row in rows], [self.prompts[row] for row in rows]
+        parts = rows_by_token_budget(lengths, token_budget, layout, prompts, mixed) if rows else []
         return [self._select([rows[each] for each in part], weights, layout) for part in parts]
 
     def _select(self, rows: list[int], weights: Tensor, layout: Layout) -> MicroBatch:
@@ -260,8 +207,7 @@ def collate(
     oldest_trained: int | None = None,
     entry_version: int | None = None,
 ) -> TrainBatch:
-    """Lays the samples of a minibatch out as tensors. Empty responses cannot occur: every engine samples at
-    least one token.
+    """Lays the samples of a minibatch out as tensors.
 
     The trainer had `entry_version` when they entered training; None: that of the newest token.
     Tokens of policy versions before `oldest_trained` (None: of none) are context only. Versions rise along a
@@ -281,12 +227,41 @@ def collate(
     context_lengths, gaps = contexts_and_gaps(rollouts, skipped)
     places = places_of(context_lengths, response_lengths, gaps)
     input_ids = padded_ids(rollouts)
-    grids = _token_grids(samples, input_ids.shape, skipped, places)
+
+    def grid(kind: type, values: Iterable[Any]) -> Tensor:
+        """[B, T], 0 elsewhere, of one array for each sample's response tokens."""
+        found: np.ndarray = np.zeros(input_ids.shape, kind)
+        for row, (own, skip, place) in enumerate(zip(values, skipped, places, strict=True)):
+            found[row, place] = own[skip:]
+        return torch.from_numpy(found)
+
+    version = grid(np.int64, (rollout.versions for rollout in rollouts))
+    advantages = [advantage for group in groups for advantage in group.advantages]
+    steps: dict[str, Any] = {}
+    if any(sample.steps is not None for sample in samples):  # those without are one step
+        every = [
+            sample.steps or Steps(array("i", [0]) * length, array("f", [advantage]) * length)
+            for sample, advantage in zip(samples, advantages, strict=True)
+            for length in [sample.rollout.length]
+        ]
+        steps = {
+            "step": grid(np.int64, (own.numbers for own in every)),
+            "step_advantage": grid(np.float32, (own.advantages for own in every)),
+            "step_counts": tuple(
+                len(set(own.numbers[skip:])) if sample.steps else 1
+                for sample, own, skip in zip(samples, every, skipped, strict=True)
+            ),
+        }
     return TrainBatch(
-        **step_fields(groups, input_ids.shape, places, skipped),
-        **grids,
+        **steps,
         input_ids=torch.from_numpy(input_ids),
-        advantage=torch.tensor([each for group in groups for each in group.advantages], dtype=torch.float32),
+        response_mask=grid(np.bool_, (np.ones(rollout.length, np.bool_) for rollout in rollouts)),
+        behaviour_logp=grid(np.float32, (rollout.logprobs for rollout in rollouts)),
+        proximal_logp=grid(
+            np.float32, (sample.scores.get("proximal_logp", sample.rollout.logprobs) for sample in samples)
+        ),
+        version=version,
+        advantage=torch.tensor(advantages, dtype=torch.float32),
         context_lengths=context_lengths,
         response_lengths=response_lengths,
         skipped=tuple(skipped),
@@ -298,34 +273,64 @@ def collate(
         origins=tuple(int(rollout.origin) for rollout in rollouts),
         factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
-        entry_version=int(grids["version"].max()) if entry_version is None else entry_version,
-        scores=score_grids(samples, input_ids.shape, skipped, places),
+        entry_version=int(version.max()) if entry_version is None else entry_version,
+        scores={
+            name: grid(np.float32, [sample.scores[name] for sample in samples])
+            for name in samples[0].scores
+            if name != "proximal_logp" and all(name in sample.scores for sample in samples)
+        },
         metrics=metrics,
     )
 
 
-def _token_grids(
-    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place]
-) -> dict[str, Any]:
-    """Returns what is known of the trained tokens, each [B, T]."""
-    version, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
-    behaviour, proximal = np.zeros((2, *shape), np.float32)
-    for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
-        behaviour[row, place] = sample.rollout.logprobs[skip:]
-        recomputed = sample.scores.get("proximal_logp")
-        proximal[row, place] = behaviour[row, place] if recomputed is None else recomputed[skip:]
-        version[row, place], mask[row, place] = sample.rollout.versions[skip:], True
-    return {
-        "response_mask": torch.from_numpy(mask),
-        "behaviour_logp": torch.from_numpy(behaviour),
-        "proximal_logp": torch.from_numpy(proximal),
-        "version": torch.from_numpy(version),
-    }
-
-
 def _with_tokens(group: Group) -> Group:
-    """Returns the group; one without a sample of the policy that is trained on as one without advantages."""
     if are_trained(group.samples):
         return group
     samples = tuple(replace(sample, is_trained=True, steps=None) for sample in group.samples)
     return replace(group, samples=samples, advantages=(0.0,) * len(samples))
+
+
+def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
+    """Returns the share of every rank: a batch without groups and metrics, maybe without any sample. Sums
+    over the shares are sums over the minibatch, whatever the number of ranks.
+    """
+    return [_share(batch, rows) for rows in balanced_parts(batch.lengths, num_ranks)]
+
+
+def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
+    lengths, picked = batch.lengths, torch.tensor(rows, dtype=torch.long)
+    width = max((lengths[row] for row in rows), default=0)
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[picked, :width] if value.dim() == 2 else value[picked]
+        return tuple(value[row] for row in rows) if isinstance(value, tuple) and value else value
+
+    own = {name: cut(value) for name, value in vars(batch).items() if name != "groups"}
+    scores = {name: cut(grid) for name, grid in batch.scores.items()}
+    return TrainBatch(**own | {"groups": (), "entry_version": 0, "scores": scores, "metrics": {}})
+
+
+def blank_batch(like: TrainBatch) -> TrainBatch:
+    """Makes a batch of one sample that adds nothing to any sum, with the device and the scores of another. A
+    rank with less work passes it through the model while others have more, because all ranks gather sharded
+    weights and sum gradients together.
+    """
+    device = like.input_ids.device
+    zeros = torch.zeros(1, 2, device=device)
+    numbers: dict[str, Any] = dict.fromkeys(("context_lengths", "response_lengths", "prompt_lengths"), (1,))
+    numbers |= dict.fromkeys(("skipped", "prompts", "sequences", "group_numbers", "origins"), (0,))
+    return TrainBatch(
+        input_ids=zeros.long(),
+        response_mask=torch.tensor([[False, True]], device=device),
+        behaviour_logp=zeros,
+        proximal_logp=zeros,
+        version=zeros.long(),
+        advantage=zeros[0, :1],
+        factor=zeros[0, :1],
+        **numbers,
+        groups=(),
+        entry_version=0,
+        scores=dict.fromkeys(like.scores, zeros),
+        metrics={},
+    )

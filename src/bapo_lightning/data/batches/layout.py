@@ -81,7 +81,7 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class PromptCells:
-    """Cells of the samples' prompts, which are worked out only for those that ask."""
+    """Cells of the samples' prompts, worked out on demand."""
 
     arrangement: Arrangement
     prompt_lengths: np.ndarray
@@ -96,13 +96,8 @@ class PromptCells:
 def arranged(
     layout: Layout, prompts: np.ndarray, prompt_lengths: np.ndarray, lengths: np.ndarray
 ) -> Arrangement:
-    """Arranges B samples, in their order.
-
-    Args:
-        layout: layout of the micro-batch.
-        prompts: number of each sample's prompt, equal where prompts are.
-        prompt_lengths: tokens of each prompt, at least 1.
-        lengths: tokens of each prompt and what follows it, at least one more.
+    """Arranges B samples, in their order, by number of their prompt (equal where prompts are), its tokens (at
+    least 1), and the tokens of prompt and what follows it (at least one more).
     """
     if layout is Layout.SHARED:
         _, owner, number = np.unique(prompts, return_index=True, return_inverse=True)
@@ -116,18 +111,10 @@ def arranged(
         return Arrangement(samples[None], columns[None], row.cell, shared=row)
     if layout is Layout.PACKED:
         starts, samples = lengths.cumsum() - lengths, np.repeat(np.arange(len(lengths)), lengths)
-        return Arrangement(
-            samples[None],
-            ramps(lengths)[None],
-            lambda sample, column: starts[sample] + column,
-            tuple(lengths.tolist()),
-        )
-    width = int(lengths.max())
-    return Arrangement(
-        np.arange(len(lengths))[:, None],
-        np.arange(width)[None],
-        lambda sample, column: sample * width + column,
-    )
+        own = tuple(lengths.tolist())
+        return Arrangement(samples[None], ramps(lengths)[None], lambda s, column: starts[s] + column, own)
+    samples, width = np.arange(len(lengths)), int(lengths.max())
+    return Arrangement(samples[:, None], np.arange(width)[None], lambda s, column: s * width + column)
 
 
 def prompt_numbers(rollouts: Sequence[Rollout]) -> tuple[int, ...]:

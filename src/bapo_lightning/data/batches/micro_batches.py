@@ -13,18 +13,15 @@ def balanced_parts(costs: Sequence[int], num_parts: int) -> list[list[int]]:
     """Splits items of non-negative costs into K parts of nearly equal total cost, by Karmarkar and Karp's
     largest differencing method. Raises ValueError for K < 1.
 
-    Returns:
-        K lists of item numbers, each ascending, the costliest part first, empty where there are fewer items.
-        The same costs always give the same parts.
+    Returns K lists of item numbers, each ascending, the costliest part first, empty where there are fewer
+    items. The same costs always give the same parts.
     """
     if num_parts < 1:
         raise ValueError(f"num_parts must be at least 1, got {num_parts}")
     # An entry is a partial solution: its parts by descending cost. The two with the largest spread are
     # merged, largest part with smallest.
-    heap: list[tuple[int, int, list[tuple[int, list[int]]]]] = []
-    for item, cost in enumerate(costs):
-        parts = [(cost, [item])] + [(0, []) for _ in range(num_parts - 1)]
-        heap.append((-cost, item, parts))
+    nothing: list[tuple[int, list[int]]] = [(0, [])] * (num_parts - 1)
+    heap = [(-cost, item, [(cost, [item]), *nothing]) for item, cost in enumerate(costs)]
     heapq.heapify(heap)
     while len(heap) > 1:
         _, order, first = heapq.heappop(heap)
@@ -52,9 +49,8 @@ def rows_by_token_budget(
     similar length do, unless `mixed` is set, for more padding. Rows that share a prompt, by its number, stand
     together as far as they can.
 
-    Returns:
-        Row numbers of each part. Padded and not mixed: the longest rows first, throughout. Otherwise the
-        largest part first, its rows in ascending order.
+    Returns the row numbers of each part. Padded and not mixed: the longest rows first, throughout. Otherwise
+    the largest part first, its rows in ascending order.
     """
     if layout is Layout.SHARED:
         families = _families(lengths, token_budget, prompts)
@@ -63,7 +59,7 @@ def rows_by_token_budget(
     if layout is Layout.PACKED:
         return _packed_parts(lengths, token_budget)
     if mixed:
-        return _packed_parts(lengths, token_budget, padded_size)
+        return _packed_parts(lengths, token_budget, size=lambda part: len(part) * max(part, default=0))
     # Parts filled to the brim leave a small rest. The smallest budget that makes no more parts of them
     # spreads it over all.
     most = len(_padded_parts(lengths, token_budget))
@@ -92,20 +88,17 @@ def _padded_parts(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
 def _families(lengths: Sequence[int], token_budget: int, prompts: Sequence[int]) -> list[list[int]]:
     """Rows of the same prompt, as many together as the budget allows."""
     families: list[list[int]] = []
-    filling: dict[int, int] = {}  # prompt -> its family that is not full
-    room: dict[int, int] = {}
+    filling: dict[
+        int, tuple[list[int], int]
+    ] = {}  # prompt -> its family that is not full, and the room in it
     for row, prompt in enumerate(prompts):
-        if prompt not in filling or lengths[row] > room[prompt]:
-            filling[prompt], room[prompt] = len(families), token_budget
-            families.append([])
-        families[filling[prompt]].append(row)
-        room[prompt] -= lengths[row]
+        family, room = filling.get(prompt, ([], 0))
+        if lengths[row] > room:
+            family, room = [], token_budget
+            families.append(family)
+        family.append(row)
+        filling[prompt] = family, room - lengths[row]
     return families
-
-
-def padded_size(lengths: Sequence[int]) -> int:
-    """Tokens of a part whose rows are padded to the longest of them."""
-    return len(lengths) * max(lengths, default=0)
 
 
 def _packed_parts(

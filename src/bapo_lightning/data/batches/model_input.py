@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 import numpy as np
 import torch
@@ -19,10 +20,83 @@ from bapo_lightning.data.batches.layout import (
     arranged,
     padded_ids,
     prompt_numbers,
+    ramps,
 )
-from bapo_lightning.data.batches.places import Spans, contexts_and_gaps
-from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.types import Rollout
+
+
+def on_device(values: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
+    """Returns a copy on the device, or the tensor itself if it is there. To CUDA the copy runs from pinned
+    memory during the host's next work; kernels that use it wait for it.
+    """
+    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+Place = slice | np.ndarray  # columns of a sample's trained tokens
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where the tokens of some samples lie: arrays of one number for each."""
+
+    prompts: np.ndarray  # number of the prompt, equal where prompts are
+    prompt_lengths: np.ndarray
+    contexts: np.ndarray  # tokens before the first trained one
+    responses: np.ndarray  # trained tokens
+    gaps: Sequence[np.ndarray] = ()  # see `contexts_and_gaps`
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens up to the last trained one."""
+        lengths = self.contexts + self.responses
+        return lengths + last_gaps(self.gaps) if self.gaps else lengths
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Columns of the trained tokens, sample after sample."""
+        columns = np.repeat(self.contexts, self.responses) + ramps(self.responses)
+        return columns + np.concatenate(self.gaps) if self.gaps else columns
+
+
+def last_gaps(gaps: Sequence[np.ndarray]) -> list[int]:
+    """Returns the feedback tokens between the first and the last trained token of each sample."""
+    return [int(gap[-1]) if len(gap) else 0 for gap in gaps]
+
+
+def contexts_and_gaps(
+    rollouts: Sequence[Rollout], skipped: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[np.ndarray, ...]]:
+    """Returns for each rollout, of which the first `skipped` sampled tokens are not trained on, the number of
+    tokens before its first trained one, and for each of its trained tokens the feedback tokens that lie
+    between; no gaps where no environment answered any of them.
+    """
+    counts = map(add, (len(rollout.prompt_ids) for rollout in rollouts), skipped)
+    if not any(rollout.replies for rollout in rollouts):
+        return tuple(counts), ()
+    before = [_feedback_before(rollout) for rollout in rollouts]
+    firsts = [int(own[skip]) for own, skip in zip(before, skipped, strict=True)]
+    gaps = (own[skip:-1] - first for own, skip, first in zip(before, skipped, firsts, strict=True))
+    return tuple(map(add, counts, firsts)), tuple(gaps)
+
+
+def places_of(
+    contexts: Sequence[int], responses: Sequence[int], gaps: Sequence[np.ndarray]
+) -> Sequence[Place]:
+    """Columns of each sample's trained tokens."""
+    if not gaps:
+        return [slice(start, start + count) for start, count in zip(contexts, responses, strict=True)]
+    return [start + np.arange(len(gap)) + gap for start, gap in zip(contexts, gaps, strict=True)]
+
+
+def _feedback_before(rollout: Rollout) -> np.ndarray:
+    """Number of feedback tokens before each sampled token, and that of all."""
+    lengths = np.array([len(segment.token_ids) for segment in rollout.segments])
+    is_feedback = np.array([segment.is_feedback for segment in rollout.segments], np.bool_)
+    before = np.where(is_feedback, lengths, 0).cumsum()
+    return np.append(np.repeat(before, np.where(is_feedback, 0, lengths)), before[-1])
 
 
 @dataclass(frozen=True)

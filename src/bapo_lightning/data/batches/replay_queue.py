@@ -12,7 +12,7 @@ from typing import Any
 from bapo_lightning.data.rollouts.group_state import ArrayStore, ProblemOfId, pack_group, unpack_group
 from bapo_lightning.data.rollouts.regime import Regime, ReuseMinibatches
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
-from bapo_lightning.types import Group, Origin
+from bapo_lightning.types import Group, Origin, Sample
 
 
 class ReplayQueue:
@@ -25,9 +25,7 @@ class ReplayQueue:
     def __init__(
         self, epochs: int, minibatches: int, seed: int, replayed: ReuseMinibatches = "mixed"
     ) -> None:
-        self._replayed = replayed
-        self._epochs = epochs
-        self._minibatches = minibatches
+        self._replayed, self._epochs, self._minibatches = replayed, epochs, minibatches
         self._random = random.Random(seed)
         self._pending: deque[list[Group]] = deque()
 
@@ -50,7 +48,6 @@ class ReplayQueue:
                 self._pending.extend(order[first : first + size] for first in range(0, len(order), size))
 
     def _parts(self, groups: list[Group]) -> list[list[Group]]:
-        """Groups that share minibatches, in the order in which they are served."""
         if self._replayed == "mixed":
             return [groups]
         parts = [[group for group in groups if is_replayed(group) == replayed] for replayed in (True, False)]
@@ -85,24 +82,21 @@ def is_replayed(group: Group) -> bool:
 
 
 def marked_as_replayed(group: Group) -> Group:
-    """Returns the group with samples that say so."""
-    return replace(
-        group,
-        samples=tuple(
-            replace(sample, rollout=replace(sample.rollout, origin=Origin.REPLAYED))
-            if sample.rollout.origin is Origin.POLICY
-            else sample
-            for sample in group.samples
-        ),
-    )
+    """Returns the group with samples that say so; an expert's stay an expert's."""
+
+    def marked(sample: Sample) -> Sample:
+        rollout = sample.rollout
+        if rollout.origin is not Origin.POLICY:
+            return sample
+        return replace(sample, rollout=replace(rollout, origin=Origin.REPLAYED))
+
+    return replace(group, samples=tuple(map(marked, group.samples)))
 
 
 class ReuseBuffer:
     """Keeps groups that have been trained on and gives them back for later rollout batches, each at most
-    `regime.max_reuses` times.
-
-    Their tokens keep the log-probs of the policy that sampled them, so that ratios stay exact however old
-    they get. A rule may keep parts of groups, and change their advantages.
+    `regime.max_reuses` times. Their tokens keep the log-probs of the policy that sampled them, so that ratios
+    stay exact. A rule may keep parts of groups, and change their advantages.
     """
 
     def __init__(self, regime: Regime, groups_per_batch: int, rule: ReplayRule | None = None) -> None:
@@ -119,9 +113,7 @@ class ReuseBuffer:
         return len(self._entries)
 
     def add(self, groups: Iterable[Group]) -> None:
-        """Keeps groups that have just entered training for the first time. Leave out those from which nothing
-        can be learned.
-        """
+        """Keeps groups that have just entered training for the first time and teach something."""
         if not self._per_batch:
             return
         if self._rule is None:

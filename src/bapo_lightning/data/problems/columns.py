@@ -79,10 +79,8 @@ def number_of(value: Any) -> float | None:
 
 
 def messages_of(value: Any) -> list[dict[str, str]] | None:
-    """Returns chat messages, each with `role` and `content`; None when the value is something else.
-
-    Reads both layouts of a list of structs: a list of dicts, and the dict of lists that `datasets` makes of a
-    Sequence feature.
+    """Returns chat messages, each with `role` and `content`; None when the value is something else. Reads a
+    list of dicts, and the dict of lists that `datasets` makes of a Sequence feature.
     """
     if isinstance(value, Mapping) and all(isinstance(value.get(key), list) for key in ("role", "content")):
         pairs = zip(value["role"], value["content"], strict=True)
@@ -95,11 +93,8 @@ def messages_of(value: Any) -> list[dict[str, str]] | None:
 
 
 def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
-    """Returns the gold answer that a cell of this form holds, see the table above. Raises UnusableRow when
-    there is none.
-
-    In form `behind_marker` the answer follows the last `marker`. A list of several answers is refused, or
-    joined with ", ".
+    """Returns the gold answer that a cell of this form holds, see the table above; `marker` is that of
+    `behind_marker`. A list of `several` answers is refused, or joined with ", ". Raises UnusableRow.
     """
     if form == "json_list":
         cell = _parsed(cell)
@@ -113,9 +108,7 @@ def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswer
 
 
 def last_box(text: str) -> str | None:
-    r"""Returns the content of the last \boxed{} or \fbox{}, braces balanced; `\boxed 5` holds 5. None without
-    a box, or when it is not closed.
-    """
+    r"""Returns the content of the last \boxed{} or \fbox{}; `\boxed 5` holds 5. None without a closed box."""
     boxes = list(_BOX.finditer(text))
     if not boxes:
         return None
@@ -146,7 +139,7 @@ def _extracted(text: str, form: AnswerForm, marker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
-    """Columns, and fields within columns, by dotted paths as in `cells.get_path`."""
+    """Columns, and fields within columns, by dotted paths as in `get_path`."""
 
     problem: str  # text, or chat messages of which the user's is the problem
     answer: str  # gold answer
@@ -174,13 +167,10 @@ class ColumnMapping:
         return named + [("keep", path) for path in self.keep]
 
     def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
-        """Returns the problem of the row of this number, from 0, in the set of this name. Raises UnusableRow
-        when it gives none, and MissingField when it lacks a field.
-        """
+        """Returns the problem of a row, by number and name of the set. Raises UnusableRow, MissingField."""
         text, metadata = self._question(get_path(row, self.problem))
-        answer = gold_answer(
-            get_path(row, self.answer), self.answer_form, self.answer_marker, self.several_answers
-        )
+        cell = get_path(row, self.answer)
+        answer = gold_answer(cell, self.answer_form, self.answer_marker, self.several_answers)
         own_id = str(number) if self.id is None else text_of(get_path(row, self.id))
         if not own_id:
             raise UnusableRow("no id")
@@ -191,7 +181,6 @@ class ColumnMapping:
         return Problem(f"{name}/{own_id}", text, answer, source, metadata)
 
     def _question(self, cell: Any) -> tuple[str, dict[str, Any]]:
-        """Returns the problem's text, and for `MessagesPrompt` all messages if there are several."""
         messages = messages_of(cell)
         if messages is None:
             return self._unwrapped(text_of(cell)), {}

@@ -52,9 +52,7 @@ def apply_filters(problems: Sequence[Problem], filters: Mapping[str, Filter], he
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Removes problems of unlikely length, in characters; None is no bound. The limit of prompts in tokens is
-    separate (`scale.max_prompt_tokens`).
-    """
+    """Removes problems of unlikely length, in characters; None is no bound. See `scale.max_prompt_tokens`."""
 
     min_chars: CountOrZero | None = None
     max_chars: Count | None = None
@@ -144,10 +142,8 @@ class Scripts:
         reasons = {}
         for problem in problems:
             letters = Counter(filter(str.isalpha, LATEX_COMMAND.sub(" ", problem.prompt)))
-            foreign = sum(
-                count for letter, count in letters.items() if not _letter_name(letter).startswith(wanted)
-            )
-            if foreign > self.max_foreign * letters.total():
+            foreign = (count for one, count in letters.items() if not _letter_name(one).startswith(wanted))
+            if sum(foreign) > self.max_foreign * letters.total():
                 reasons[problem.id] = "another script"
         return reasons
 

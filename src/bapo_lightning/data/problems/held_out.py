@@ -9,13 +9,8 @@ Part = Literal["train", "validation"]
 
 
 def is_in(part: Part, prompt: str, validation_share: float) -> bool:
-    """Whether a problem with this text belongs to a part. Equal texts belong to the same one, so that the
-    parts share no problem, and to which one does not depend on the other problems.
-
-    Args:
-        part: training, or held out.
-        prompt: the problem's text.
-        validation_share: expected share of the distinct problems that are held out.
+    """Whether a problem with this text belongs to a part. Equal texts belong to the same one, whatever the
+    other problems are. `validation_share` of the distinct problems is expected to be held out.
     """
     position = int.from_bytes(sha256(prompt.encode()).digest()[:6]) / 2**48  # evenly spread over [0, 1)
     return (position < validation_share) is (part == "validation")

@@ -38,27 +38,20 @@ class Mixture(list[Problem]):
 def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positive] | None = None) -> Mixture:
     """Mixes problem sets, by name, with a weight of each set in any unit (`_target_` of a training set).
 
-    Raises:
-        ConfigError: there are no sets, or the weights do not name each of them.
-        DataError: two sets hold problems of the same id.
+    Raises ConfigError: there are no sets, or the weights do not name each of them; DataError: two sets hold
+    problems of the same id.
     """
+    wrong = []
     if not sets:
-        raise ConfigError(
-            ["data.train is a mixture of no sets; write data.train.sets: {NAME: {_target_: ...}}"]
-        )
-    if weights is not None:
-        wrong = [
-            f"data.train.weights.{name} weighs no set; there are {', '.join(sets)}"
-            for name in weights
-            if name not in sets
-        ]
-        wrong += [
-            f"data.train.weights lacks {name}; give every set a weight, or none"
-            for name in sets
-            if name not in weights
-        ]
-        if wrong:
-            raise ConfigError(wrong)
+        wrong.append("data.train is a mixture of no sets; write data.train.sets: {NAME: {_target_: ...}}")
+    elif weights is not None:
+        known = ", ".join(sets)
+        unknown = [name for name in weights if name not in sets]
+        missing = [name for name in sets if name not in weights]
+        wrong += [f"data.train.weights.{name} weighs no set; there are {known}" for name in unknown]
+        wrong += [f"data.train.weights lacks {name}; give every set a weight, or none" for name in missing]
+    if wrong:
+        raise ConfigError(wrong)
     set_of: dict[str, str] = {}
     for name, problems in sets.items():
         for problem in problems:

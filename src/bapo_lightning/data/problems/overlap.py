@@ -91,6 +91,5 @@ def tokens(text: str, drawings: bool = True) -> tuple[str, ...]:
 
 
 def _grams(text: str, ngram: int) -> frozenset[int]:
-    """Returns the hashes of a text's n-grams."""
     words = tuple(token for token in tokens(text, drawings=False) if token.isalnum() or token in _OPERATORS)
     return frozenset(hash(words[start : start + ngram]) for start in range(len(words) - ngram + 1))

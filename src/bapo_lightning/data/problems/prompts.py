@@ -44,9 +44,7 @@ class PlainPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """The problem as a user's message in the chat format of the model's tokenizer, up to where the assistant
-    begins to write.
-    """
+    """The problem as a user's message in the chat format of the model's tokenizer."""
 
     problems = staticmethod(template_problems)
     # System message; with None the tokenizer's template decides, and often adds a message of its own.
@@ -69,9 +67,7 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class MessagesPrompt:
-    """The chat messages of the data file unchanged, system message included, as in verl; a problem without
-    messages becomes the user's message.
-    """
+    """The chat messages of the data file unchanged, as in verl; without any, the problem is the user's."""
 
     opening: str | None = None  # as for `ChatPrompt`
     template_options: Mapping[str, Any] = field(default_factory=dict)
@@ -101,8 +97,8 @@ class ChatOrPlainPrompt:
 def rendered(
     tokenizer: Any, messages: list[dict[str, str]], prompt: ChatPrompt | MessagesPrompt
 ) -> array[int]:
-    """Returns the token ids of chat messages, up to where the assistant goes on. Raises DataError when the
-    tokenizer has no chat template.
+    """Returns the token ids of chat messages, up to where the assistant goes on. Raises DataError without a
+    chat template.
     """
     if not tokenizer.chat_template:
         raise DataError(
@@ -120,7 +116,5 @@ def rendered(
 
 
 def filled(template: str, problem: Problem) -> str:
-    r"""Returns a template with the problem in it. Unlike str.format it leaves other braces alone, as in
-    \boxed{} or in a problem's text.
-    """
+    r"""Returns a template with the problem in it. Unlike str.format it leaves other braces alone."""
     return template.replace(PLACEHOLDER, problem.prompt)

@@ -23,17 +23,12 @@ def reasoning_gym_problems(
     """Returns the distinct questions of one split among `size` generated entries, in the order of generation,
     and of them the first `limit`. A task with few questions repeats them and gives fewer problems.
 
-    A hash of its text decides which split a question belongs to, so that the splits share no question
-    whatever their seeds and sizes. Separate seeds would not do: entry i of seed s is entry i - 1 of seed s +
-    1, and easy tasks repeat themselves.
-
-    `task` names a data set, e.g. "chain_sum", and `parameters` are its options, e.g. {"min_terms": 2,
-    "max_terms": 2}. `validation_share` of the distinct questions is expected to be held out from training.
-    Problems have `id` "task/seed/index", `source` the task, and as `metadata` the entry that the task's
+    `task` names a data set, e.g. "chain_sum", and `parameters` are its options. A hash of its text decides
+    which split a question belongs to, see `is_in`. Separate seeds would not do: entry i of seed s is entry i
+    - 1 of seed s + 1. Problems have `id` "task/seed/index", and as `metadata` the entry that the task's
     scorer reads.
 
-    Raises:
-        DataError: reasoning-gym is missing, has no such task or parameter, or the split is empty.
+    Raises DataError: reasoning-gym is missing, has no such task or parameter, or the split is empty.
     """
     try:
         entries = reasoning_gym().create_dataset(task, size=size, seed=seed, **parameters)

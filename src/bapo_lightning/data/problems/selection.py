@@ -34,9 +34,9 @@ def select(
     max_prompt_tokens: int,
     max_validation_problems: int | None = None,
 ) -> Selection:
-    """Applies the filters, in their order, to the training problems as read (possibly a `Mixture`), and the
-    prompt limit to all problems. Of each validation set the first `max_validation_problems` are used (None:
-    all); filters see all of them. Raises DataError when a set is left without problems.
+    """Applies the filters, in their order, to the training problems as read, and the prompt limit to all
+    problems. Of each validation set the first `max_validation_problems` are used (None: all); filters see all
+    of them. Raises DataError when a set is left without problems.
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
@@ -83,9 +83,7 @@ def keep_short_prompts(
 
 
 def account_of(problems: Sequence[Problem], removed: Mapping[str, int], num_kept: int) -> dict[str, Any]:
-    """Returns the fate of a set's rows: `rows` of its table, `left_out` by reason when it was read, `read`,
-    `removed` by reason, `kept`.
-    """
+    """Returns the fate of a set's rows: `rows`, `left_out` (when read) and `removed` by reason, `kept`."""
     reasons = {reason: count for reason, count in removed.items() if count}
     read = {"read": len(problems), "removed": reasons, "kept": num_kept}
     if not isinstance(problems, ProblemSet):

@@ -78,10 +78,8 @@ class ProblemStream:
 
     def describe(self) -> str:
         """Returns the position in words."""
-        parts = [
-            f"{name and f'{name}: '}epoch {epoch}, {position} drawn"
-            for name, (epoch, position) in self._places.items()
-        ]
+        places = self._places.items()
+        parts = (f"{name and f'{name}: '}epoch {epoch}, {number} drawn" for name, (epoch, number) in places)
         return f"data position ({'; '.join(parts)})"
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,10 +99,8 @@ class ProblemStream:
         self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
 
     def _next(self) -> WorkItem:
-        taken = {
-            name: epoch * len(self._parts[name]) + position
-            for name, (epoch, position) in self._places.items()
-        }
+        places = self._places.items()
+        taken = {name: epoch * len(self._parts[name]) + number for name, (epoch, number) in places}
         name = furthest_behind(taken, self._shares)
         epoch, position = self._places[name]
         if position == len(self._parts[name]):

@@ -24,17 +24,15 @@ FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "cs
 
 
 class ProblemSet(list[Problem]):
-    """Problems in the order of their table.
-
-    `origin` is where they were read from, e.g. "openai/gsm8k (main, split train)", `num_rows` the number of
-    the table's rows before `limit`, and `left_out` the number of rows that are not among them, by reason.
-    """
+    """Problems in the order of their table."""
 
     def __init__(
         self, problems: list[Problem], origin: str, num_rows: int, left_out: Mapping[str, int]
     ) -> None:
         super().__init__(problems)
-        self.origin, self.num_rows, self.left_out = origin, num_rows, dict(left_out)
+        self.origin = origin  # "openai/gsm8k (main, split train)"
+        self.num_rows = num_rows  # of the table, before `limit`
+        self.left_out = dict(left_out)  # number of rows that are not among them, by reason
 
 
 def problem_table(
@@ -56,9 +54,8 @@ def problem_table(
 ) -> ProblemSet:
     """Reads one problem per row, in the order of the rows. `conf/problem_set/base.yaml` explains the options.
 
-    Raises:
-        DataError: the data is not there, lacks a column, is not of its declared size, or a row cannot be
-            used.
+    Raises DataError: the data is not there, lacks a column, is not of its declared size, or a row cannot be
+    used.
     """
     source = TableSource(path, split, config, revision, files)
     try:
@@ -69,7 +66,7 @@ def problem_table(
                 f"{source} has {num_rows} rows, and {size} are declared: another version, or not all of it; "
                 "write any_size=true for the set to take it as it is, or correct size"
             )
-        rows = rows.select_columns(_columns(source, mapping, rows.column_names))
+        rows = rows.select_columns(_columns(source, mapping, rows.column_names))  # no other is decoded
         rows = rows if limit is None else rows.select(range(min(limit, num_rows)))
         problems, left_out = _read(name, source, mapping, rows, merge_repeats, unusable == "leave_out")
         if part is not None:
@@ -88,7 +85,7 @@ def problem_table(
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Location of a table; the fields are those of `problem_table`."""
+    """Location of a table; see `problem_table`."""
 
     path: str
     split: str
@@ -110,9 +107,8 @@ class TableSource:
         try:
             if file_format is not None:
                 options = {"delimiter": "\t"} if path.endswith(".tsv") else {}
-                return datasets.load_dataset(
-                    file_format, data_files={self.split: path}, split=self.split, **options
-                )
+                files = {self.split: path}
+                return datasets.load_dataset(file_format, data_files=files, split=self.split, **options)
             return self._hub(path) if is_hub else self._folder(path)
         except Exception as error:  # each reader raises types of its own
             raise DataError(self._remedy(error, is_hub)) from None
@@ -170,7 +166,6 @@ class TableSource:
 
 
 def _columns(source: TableSource, mapping: ColumnMapping, present: list[str]) -> list[str]:
-    """Returns the columns that a mapping reads, so that no other is decoded."""
     needed = []
     for key, path in mapping.paths:
         column = next((prefix for prefix in prefixes(path) if prefix in present), None)
@@ -186,9 +181,7 @@ def _read(
     name: str, source: TableSource, mapping: ColumnMapping, rows: Any, merge_repeats: bool, leave_out: bool
 ) -> tuple[list[Problem], Counter[str]]:
     """Returns the problems of all rows, and the number of rows left out by reason."""
-    problems: list[Problem] = []
-    left_out: Counter[str] = Counter()
-    seen: set[tuple[str, str]] = set()
+    problems, left_out, seen = list[Problem](), Counter[str](), set[tuple[str, str]]()
     for number, row in enumerate(_in_batches(rows)):
         try:
             problem = mapping.read(row, number, name)
@@ -212,19 +205,6 @@ def _read(
                 continue
             seen.add((problem.prompt, problem.answer))
         problems.append(problem)
-    _check(source, problems, left_out)
-    return problems, left_out
-
-
-def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
-    """Yields the rows one by one. Decoding them singly would take `datasets` several times longer."""
-    for batch in rows.iter(batch_size=1000):
-        for values in zip(*batch.values(), strict=True):
-            yield dict(zip(batch, values, strict=True))
-
-
-def _check(source: TableSource, problems: list[Problem], left_out: Counter[str]) -> None:
-    """Raises DataError when there are no problems, or two share an id."""
     if not problems:
         reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
         raise DataError(f"{source} gives no problem ({reasons or 'it has no rows'}); check its mapping")
@@ -234,3 +214,11 @@ def _check(source: TableSource, problems: list[Problem], left_out: Counter[str])
             f"{len(repeated)} ids of {source} stand for several rows, among them {repeated[0]}; write "
             "mapping.id=null to number the rows instead"
         )
+    return problems, left_out
+
+
+def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
+    """Yields the rows one by one. Decoding them singly would take `datasets` several times longer."""
+    for batch in rows.iter(batch_size=1000):
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(batch, values, strict=True))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.evaluation.metrics import evaluation_metrics
 from bapo_lightning.evaluation.outcome import SampleOutcome
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
@@ -49,3 +52,28 @@ def outcome_of(sample: Sample) -> SampleOutcome:
     """A sample in the form that the metrics take."""
     is_cut = sample.rollout.finish is FinishReason.LENGTH
     return SampleOutcome(sample.score.status, sample.score.answer, sample.rollout.length, is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationSet:
+    """A named set of held-out problems, each answered `num_samples` times by the rollout engine."""
+
+    name: str
+    problems: Sequence[Problem]
+    num_samples: int
+    seed: int  # of the sampling, apart from training's
+
+    def answers(self, sampler: RolloutSampler) -> list[Sample]:
+        """Returns the scored answers under the engine's current weights, problem by problem."""
+        asked = all_asked(self.problems, self.num_samples)
+        return sample_answers(replace(sampler, seed=self.seed), asked)
+
+    def metrics(self, answers: Sequence[Sample]) -> dict[str, float]:
+        """Returns `val/<set>/<metric>` for every metric of `evaluation.outcome` that is defined."""
+        outcomes = [outcome_of(answer) for answer in answers]
+        starts = range(0, len(outcomes), self.num_samples)
+        # Only one rank has the answers; the others would be waited for.
+        metrics = evaluation_metrics(self.num_samples, sync_on_compute=False)
+        metrics.update([outcomes[first : first + self.num_samples] for first in starts])
+        values = {name: float(value) for name, value in metrics.compute().items()}
+        return {f"val/{self.name}/{name}": value for name, value in values.items() if not math.isnan(value)}

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
-from bapo_lightning.data.rollouts.rounds import Rounds
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.conversations import Rounds
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.schedule import TrainerEvent
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -41,9 +41,8 @@ STOP_SECONDS = 10  # the end of a run waits so long for a pass; then the engine 
 
 @dataclass(eq=False)
 class AsyncCollector(Collector):
-    """Keeps the engine busy as far as the age bound allows; the module's docstring shows the two threads.
-
-    An engine that dies is restarted, and the samples that it had not finished go on under newer weights.
+    """Keeps the engine busy as far as the age bound allows. One that dies is restarted, and what it had not
+    finished goes on under newer weights.
     """
 
     needed: int  # groups in a batch
@@ -90,9 +89,8 @@ class AsyncCollector(Collector):
         with self._changed:
             self._visit(state)
             self._protocol.held = True
-            self._wait_until(
-                lambda: not self._protocol.in_pass, "training", "the end of a pass, to use the engine itself"
-            )
+            wanted = "the end of a pass, to use the engine itself"
+            self._wait_until(lambda: not self._protocol.in_pass, "training", wanted)
             self.note("validation")
         try:
             yield
@@ -112,15 +110,14 @@ class AsyncCollector(Collector):
         return not self._thread.is_alive()
 
     def _visit(self, state: TrainerState) -> None:
-        """Notes the trainer's progress. Raises the error that ended the generating thread."""
         self._protocol.visit(state)
         if self._thread is None and not self._stopping:
             self._thread = threading.Thread(target=self._generate_until_stopped, name="rollouts", daemon=True)
             self._thread.start()
-        self._check()
+        self._raise_failure()
         self._changed.notify_all()
 
-    def _check(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -135,12 +132,10 @@ class AsyncCollector(Collector):
                 self._changed.notify_all()
 
     def _next_pass(self) -> list[GenerationRequest] | None:
-        """Waits until a pass may begin and returns its requests; None at the end of the run."""
         with self._changed:
             start = time.perf_counter()
-            self._wait_until(
-                lambda: self._stopping or self._may_begin(), "generation", "room, or weights from the trainer"
-            )
+            wanted = "room, or weights from the trainer"
+            self._wait_until(lambda: self._stopping or self._may_begin(), "generation", wanted)
             self.scheduler.statistics.engine_idle_seconds += time.perf_counter() - start
             if self._stopping:
                 return None
@@ -148,7 +143,7 @@ class AsyncCollector(Collector):
             return self._protocol.begin()
 
     def _may_begin(self) -> bool:
-        """Whether a pass may begin; tells the trainer, which may wait itself, that weights lack."""
+        """Tells the trainer, which may wait itself, when weights are missing."""
         asked = self._protocol.wants_weights
         may_begin = self._protocol.may_begin()
         if self._protocol.wants_weights and not asked:
@@ -156,46 +151,36 @@ class AsyncCollector(Collector):
         return may_begin
 
     def _run(self, requests: list[GenerationRequest]) -> None:
-        engine = self.sampler.engine
-        start = time.perf_counter()
-        rounds = Rounds()
+        start, rounds = time.perf_counter(), Rounds()
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         sampled = time.perf_counter()
+        made = SampledPass(requests, continued, sampled - start, rounds.taken)
         with self._changed:
-            finished, version = self._protocol.sampled(
-                SampledPass(requests, continued, sampled - start, rounds.taken)
-            )
+            finished, version = self._protocol.sampled(made)
         groups = self.sampler.score(finished, version)
         if not self._stopping:
-            engine.restart()
+            self.sampler.engine.restart()
         with self._changed:
             self._protocol.scored(finished, groups, time.perf_counter() - sampled)
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
-        """Waits until `holds`; says so when it takes long. Raises the generating thread's error."""
         start = time.perf_counter()
         num_messages = 1
         while not holds():
             self._changed.wait(self.wait_warning_seconds / 4)
-            self._check()
+            self._raise_failure()
             waited = time.perf_counter() - start
             if waited > num_messages * self.wait_warning_seconds:
                 num_messages += 1
-                print(
-                    f"{who} has waited {waited:.0f} s for {what}: {self._situation()}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                message = f"{who} has waited {waited:.0f} s for {what}: {self._situation()}"
+                print(message, file=sys.stderr, flush=True)
 
     def _situation(self) -> str:
-        scheduler, versions = self.scheduler, (self.sampler.engine.version, self._protocol.trainer.version)
-        doing = (
-            f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
-            if self._protocol.in_pass
-            else "the engine is idle"
-        )
+        ago = time.perf_counter() - self._pass_began
+        doing = f"a pass began {ago:.0f} s ago" if self._protocol.in_pass else "the engine is idle"
         return (
-            f"{scheduler.num_ready} of {self.needed} groups are ready, {len(scheduler.running)} are on their "
-            f"way, {doing} (engine at policy version {versions[0]}, trainer at {versions[1]})"
+            f"{self.scheduler.num_ready} of {self.needed} groups are ready, "
+            f"{len(self.scheduler.running)} are on their way, {doing} (engine at policy version "
+            f"{self.sampler.engine.version}, trainer at {self._protocol.trainer.version})"
         )

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import TrainerState
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group

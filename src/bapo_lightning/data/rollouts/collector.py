@@ -1,6 +1,4 @@
-"""Fills rollout batches through the scheduler: by the trainer's thread itself between two updates
-(`SyncCollector`), or by another thread (`async_collector.AsyncCollector`).
-"""
+"""Rollout batches through the scheduler, filled by the trainer's thread itself between two updates."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import TrainerEvent
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
@@ -62,21 +60,18 @@ class Collector(ABC):
 
 
 class SyncCollector(Collector):
-    """Generates while training waits. Before the first pass of a batch the engine gets the trainer's weights,
-    so that every pass samples with the newest; afterwards it leaves the device to the trainer.
-    """
+    """Generates while training waits, by its newest weights, and then leaves the device to the trainer."""
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Makes passes until the batch is full."""
-        scheduler = self.scheduler
-        scheduler.drop_late(state.version)
-        if not scheduler.has_batch(needed):
+        self.scheduler.drop_late(state.version)
+        if not self.scheduler.has_batch(needed):
             self.refresh_engine()
-            while not scheduler.has_batch(needed):
+            while not self.scheduler.has_batch(needed):
                 self._pass(needed, state)
-                scheduler.drop_late(state.version)
+                self.scheduler.drop_late(state.version)
             self.sampler.engine.sleep()
-        return scheduler.take_batch(needed, state.version)
+        return self.scheduler.take_batch(needed, state.version)
 
     def _pass(self, needed: int, state: TrainerState) -> None:
         requests = self.scheduler.schedule(state.clock, needed, state.version)

@@ -12,21 +12,147 @@ are bounded as they are there.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import threading
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from bapo_lightning.data.rollouts.feedback import FeedbackRule, harmless
-from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
-from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.environments.environment import Environment, Turn
 from bapo_lightning.errors import EnvironmentFault
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.rollout.seeds import turn_seed
+from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.types import Closes, FinishReason, Problem, Reply, Rollout
+
+
+@dataclass(eq=False)
+class Rounds:
+    """Rounds of replies that one pass takes together. The last bits of tokens follow from what shares a
+    forward pass; with threads that ask the environment, that depends on when replies come, so it is recorded.
+    """
+
+    # Numbers of the requests answered in each round, to be followed; None: those whose replies are there.
+    recorded: Sequence[Sequence[int]] | None = None
+    _taken: list[list[int]] = field(default_factory=list, init=False)
+    _all_at_once: bool = field(default=True, init=False)
+
+    @property
+    def taken(self) -> list[list[int]]:
+        """Value of `recorded` for a pass that follows this one; empty where every round took all."""
+        return [] if self._all_at_once else self._taken
+
+    def take(self, waiting: dict[int, Future[Reply]], patience: float) -> dict[int, Reply]:
+        """Takes the replies of the next round out of `waiting` (by number of their request), in its order;
+        one at least, if any is waited for. After `patience` seconds those that are there go on without the
+        others.
+        """
+        with phase("waiting for the environment"):
+            if self.recorded is None:
+                numbers = self._there(waiting, patience)
+            else:
+                place = len(self._taken)
+                wanted = self.recorded[place] if place < len(self.recorded) else ()
+                # Everything, where the content differs from the recorded one's.
+                numbers = [number for number in waiting if number in wanted] or list(waiting)
+            replies = {number: waiting[number].result() for number in numbers}
+        for number in numbers:
+            del waiting[number]
+        self._taken.append(numbers)
+        self._all_at_once &= not waiting
+        return replies
+
+    def _there(self, waiting: dict[int, Future[Reply]], patience: float) -> list[int]:
+        wait(waiting.values(), timeout=patience)
+        if not any(future.done() for future in waiting.values()):
+            wait(waiting.values(), return_when="FIRST_COMPLETED")
+        return [number for number, future in waiting.items() if future.done()]
+
+
+REPLY_FILE = "replies.jsonl"
+
+
+class ReplyJournal:
+    """Replies of an environment that must not get the same turn twice; any thread may ask.
+
+    {"key": "5f0c...", "reply": {"text": "933", "calls": 1, ...}}      a line of `replies.jsonl`
+
+    A run that was killed samples again what came after its checkpoint. Turns that come out as before find
+    their replies here, and so go on as they did: nothing that a tool changed is changed twice.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """`path` of the file; None keeps replies only from a pass that the engine's death ended."""
+        self._journal = Journal(path) if path is not None else None
+        self._is_read = path is None  # what an earlier session wrote
+        self._known: defaultdict[str, list[Reply]] = defaultdict(list)  # for turns that come again
+        self._fresh: list[tuple[str, Reply]] = []  # of the present pass
+        self._lock = threading.Lock()
+        self.begun = 0  # bytes that were written before the last pass, which a checkpoint may interrupt
+
+    def begin_pass(self) -> None:
+        """Notes that a pass begins; the first one reads what an earlier session wrote."""
+        self._fresh.clear()
+        if self._journal is not None:
+            if not self._is_read:
+                self._is_read = True
+                self._read(self._journal)
+            self.begun = self._journal.size
+
+    def undo_pass(self) -> None:
+        """Notes that nothing of the pass remains; its turns may come again."""
+        with self._lock:
+            for key, reply in self._fresh:
+                self._known[key].append(reply)
+            self._fresh.clear()
+
+    def known(self, problem: Problem, rollout: Rollout, state: Any) -> Reply | None:
+        """Takes away a reply that a rollout's last turn got before."""
+        key = _key(problem, rollout, state)
+        with self._lock:
+            reply = self._known[key].pop(0) if self._known.get(key) else None
+            if reply is not None:
+                self._fresh.append((key, reply))
+        return reply
+
+    def write(self, problem: Problem, rollout: Rollout, state: Any, reply: Reply) -> None:
+        """Keeps a reply to a rollout's last turn; it is in the file when this returns."""
+        key = _key(problem, rollout, state)
+        with self._lock:
+            self._fresh.append((key, reply))
+            if self._journal is not None:
+                self._journal.append([{"key": key, "reply": asdict(reply)}])
+
+    def load(self, size: int) -> None:
+        """Leaves out the first `size` bytes, whose passes a checkpoint holds."""
+        self.begun, self._is_read = size, self._journal is None
+
+    def _read(self, journal: Journal) -> None:
+        journal.repair()
+        if not journal.path.exists():
+            return
+        with journal.path.open("rb") as file, self._lock:
+            file.seek(self.begun)
+            self._known.clear()
+            for line in file:
+                row = json.loads(line)
+                self._known[row["key"]].append(Reply(**row["reply"]))
+
+
+def _key(problem: Problem, rollout: Rollout, state: Any) -> str:
+    """Name of a rollout's last turn; it follows from everything that led to it."""
+    versions = [segment.version for segment in rollout.segments]
+    parts = json.dumps([problem.id, versions, state], sort_keys=True).encode()
+    return hashlib.blake2b(parts + rollout.token_ids.tobytes(), digest_size=12).hexdigest()
+
 
 # requests -> generations by number of their request; none if the engine died on the way
 Sample = Callable[[Sequence[GenerationRequest]], Mapping[int, Generation]]
@@ -57,14 +183,9 @@ class Conversations:
     ) -> dict[int, Rollout]:
         """Returns the rollouts after one pass, by number; none where the engine died.
 
-        A slow reply keeps the others waiting no longer than the last turn took to sample.
-
-        Args:
-            requests: one for each of `rollouts`; its limit holds for all tokens of the pass.
-            problems: one for each rollout.
-            rollouts: unfinished rollouts.
-            sample: asks the engine.
-            rounds: rounds of replies to take together; None: as they come.
+        A request for each unfinished rollout; its limit holds for all tokens of the pass. Replies are taken
+        in `rounds`; None: as they come. A slow one keeps the others waiting no longer than the last turn
+        took.
         """
         self.journal.begin_pass()
         running, left = dict(enumerate(rollouts)), [request.max_new_tokens for request in requests]
@@ -105,7 +226,6 @@ class Conversations:
             self.environment.close()
 
     def _asked(self, problem: Problem, rollout: Rollout) -> Future[Reply]:
-        """Hands the last turn of a rollout to the environment."""
         if self.workers and self._pool is None:
             self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="environment")
         if self._pool is not None:
@@ -115,7 +235,6 @@ class Conversations:
         return done
 
     def _reply(self, problem: Problem, rollout: Rollout) -> Reply:
-        """Asks the environment unless it has answered this turn before. Raises EnvironmentFault."""
         number = len(rollout.replies)
         try:
             state = rollout.replies[-1].state if number else self.environment.start(problem)
@@ -129,13 +248,13 @@ class Conversations:
             if not is_pure:
                 self.journal.write(problem, rollout, state, reply)
         except Exception as error:
-            where = f"turn {number} of problem {problem.id}"
-            cause = f"{type(error).__name__}: {error}"
-            raise EnvironmentFault(f"the environment failed at {where}: {cause}") from error
+            raise EnvironmentFault(
+                f"the environment failed at turn {number} of problem {problem.id}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         return reply
 
     def _is_last(self, rollout: Rollout) -> bool:
-        """Whether a limit allows no turn after the one that has just ended."""
         return (
             len(rollout.replies) + 1 >= self.max_turns
             or rollout.length >= self.max_new_tokens
@@ -143,7 +262,6 @@ class Conversations:
         )
 
     def _answered(self, rollout: Rollout, reply: Reply) -> Rollout:
-        """Returns the rollout with a reply to the turn that has just ended."""
         ended = replace(rollout, replies=(*rollout.replies, reply))
         if reply.is_done:
             return replace(ended, finish=FinishReason.STOP)
@@ -155,7 +273,6 @@ class Conversations:
         return rollout.answered(reply, feedback)
 
     def _feedback(self, text: str) -> array[int]:
-        """Token ids of a reply in its surroundings, cut by tokens."""
         text = harmless(self.tokenizer, text)
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if len(ids) > self.max_reply_tokens:

@@ -40,9 +40,7 @@ class PlainFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ChatFeedback:
-    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on.
-    What stands between two messages is taken from the tokenizer's template.
-    """
+    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on."""
 
     role: Literal["tool", "user"] = "tool"  # of the message
     template: str = PLACEHOLDER  # its content; every {feedback} in it is replaced by the reply
@@ -81,7 +79,12 @@ class ChatFeedback:
                 "environment.feedback=ChatFeedback needs a chat template, and the tokenizer of "
                 f"{tokenizer.name_or_path or 'the model'} has none; write environment/feedback=plain"
             )
-        eos = tokenizer.eos_token
+        refused = f"the chat template of {tokenizer.name_or_path} cannot be continued by feedback"
+        remedy = (
+            f"write environment.feedback.role={'user' if self.role == 'tool' else 'tool'}, model.path of a "
+            "model whose template keeps messages as they are, or environment/feedback=plain with a template "
+            "of your own"
+        )
         asked = [{"role": "user", "content": _QUESTION}]
         thought = _THOUGHT if "think" in tokenizer.chat_template else ""
         own = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
@@ -90,29 +93,21 @@ class ChatFeedback:
         try:
             pieces = [self.rendered(tokenizer, asked, True)]
             for message, reply in zip(own, [*replies, None], strict=True):
-                pieces.append(message["content"].removeprefix(self.opening or "") + eos)
+                pieces.append(message["content"].removeprefix(self.opening or "") + tokenizer.eos_token)
                 pieces += [self.between(tokenizer, reply["content"])] if reply is not None else []
             whole = self.rendered(tokenizer, messages, False)
         except DataError:
             raise
         except Exception as error:  # whatever a template raises for a role that it does not know
-            raise DataError(f"{_refused(tokenizer)}: {error}; {self._remedy}") from None
+            raise DataError(f"{refused}: {error}; {remedy}") from None
         ids = [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
         if not whole.startswith("".join(pieces)):
             raise DataError(
-                f"{_refused(tokenizer)}: it writes earlier messages in another way than the policy wrote "
-                f"them (it may leave out thoughts); {self._remedy}"
+                f"{refused}: it writes earlier messages in another way than the policy wrote them (it may "
+                f"leave out thoughts); {remedy}"
             )
         if tokenizer.encode("".join(pieces), add_special_tokens=False) != ids:
-            raise DataError(f"{_refused(tokenizer)}: tokens reach over messages; {self._remedy}")
-
-    @property
-    def _remedy(self) -> str:
-        other = "user" if self.role == "tool" else "tool"
-        return (
-            f"write environment.feedback.role={other}, model.path of a model whose template keeps messages "
-            "as they are, or environment/feedback=plain with a template of your own"
-        )
+            raise DataError(f"{refused}: tokens reach over messages; {remedy}")
 
 
 def harmless(tokenizer: Any, text: str) -> str:
@@ -125,7 +120,3 @@ def harmless(tokenizer: Any, text: str) -> str:
 
 _QUESTION, _ANSWER, _REPLY = "How many?", "Let me see", "Four"
 _THOUGHT = "<think>\nhm\n</think>\n\n"  # which some templates leave out of earlier messages
-
-
-def _refused(tokenizer: Any) -> str:
-    return f"the chat template of {tokenizer.name_or_path} cannot be continued by feedback"

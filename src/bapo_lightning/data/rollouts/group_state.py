@@ -1,8 +1,5 @@
-"""Converts groups to primitives and two flat arrays, so that a checkpoint of thousands of rollouts is a small
-tree and two tensors.
-
-Problems are stored by id, because the training set has the rest. Everything loads with
-`torch.load(weights_only=True)`.
+"""Groups as primitives and two flat arrays, so that a checkpoint of thousands of rollouts is a small tree and
+two tensors, which `torch.load(weights_only=True)` loads. Problems are stored by id.
 """
 
 from __future__ import annotations
@@ -141,7 +138,8 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "answer": sample.score.answer,
         "reward": sample.reward,
         "scores": {name: store.add_floats(values) for name, values in sample.scores.items()},
-        "steps": None if sample.steps is None else _pack_steps(store, sample.steps),
+        "steps": sample.steps
+        and [store.add_ints(sample.steps.numbers), store.add_floats(sample.steps.advantages)],
         "is_trained": sample.is_trained,
     }
 
@@ -159,15 +157,10 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
     )
 
 
-def _pack_steps(store: ArrayStore, steps: Steps) -> list[Span]:
-    return [store.add_ints(steps.numbers), store.add_floats(steps.advantages)]
-
-
 def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
-    """Packs a rollout without its prompt. Enumerations become strings: a safe load knows none."""
     return {
         "segments": [_pack_segment(store, segment) for segment in rollout.segments],
-        "finish": str(rollout.finish) if rollout.finish else None,
+        "finish": str(rollout.finish) if rollout.finish else None,  # a safe load knows no enumerations
         "origin": int(rollout.origin),
         "replies": [asdict(reply) for reply in rollout.replies],
     }
@@ -181,7 +174,6 @@ def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array
 
 
 def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:
-    """Feedback has no log-probs."""
     logprobs = None if segment.is_feedback else store.add_floats(segment.logprobs)
     return [segment.version, store.add_ints(segment.token_ids), logprobs]
 

@@ -1,55 +1,49 @@
-"""Who hears of what a scheduler does: the ledger, the recorder of schedules, the statistics."""
+"""Observers of a scheduler, and the ledger: `ledger.jsonl` has one line for each work item, written when its
+fate is decided. It is append-only, and no item stands in it twice, also after a resume.
+
+    {"epoch": 0, "problem": "37+85", "fate": "trained", "version": 16}
+    {"epoch": 0, "problem": "12+40", "fate": "filtered", "reason": "all scores equal", "version": 16}
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.errors import DataError
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.types import Group, Rollout, WorkItem
 
 AnyGroup = Group | RunningGroup
+Groups = Sequence[Group]
+Running = Sequence[RunningGroup]
+Requests = Sequence[GenerationRequest]
+Moves = Sequence[tuple[Rollout, Rollout]]  # rollouts before and after a pass
 
 
 class Observer:
-    """Hears of everything under the scheduler's lock, in order; the methods do nothing. `version` is the
-    trainer's policy version at that moment.
-    """
+    """Hears of everything under the scheduler's lock, in order. `version` is the trainer's at that moment."""
 
     def on_undrawable(self, items: Sequence[WorkItem], version: int) -> None:
         """An epoch began, in which these cannot be drawn: their prompts are too long."""
 
-    def on_pass(
-        self,
-        engine_version: int,
-        evicted: Sequence[RunningGroup],
-        requests: Sequence[GenerationRequest],
-        running: Sequence[RunningGroup],
-    ) -> None:
+    def on_pass(self, engine_version: int, evicted: Running, requests: Requests, running: Running) -> None:
         """A pass over the `running` groups begins, after some were `evicted`."""
 
-    def on_sampled(
-        self,
-        sampled: SampledPass,
-        rollouts: Sequence[tuple[Rollout, Rollout]],
-        finished: Sequence[RunningGroup],
-    ) -> None:
-        """A pass is over: `rollouts` before and after it, and the groups that it completed."""
+    def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
+        """A pass is over, and has completed groups."""
 
-    def on_scored(
-        self, again: Sequence[Group], ready: Sequence[Group], rejected: Sequence[Group], seconds: float
-    ) -> None:
+    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """Groups were scored within some seconds. Those in `again` are sampled once more."""
 
     def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
         """Groups are too old, running ones or scored ones."""
 
-    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+    def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """A batch enters training, and its rejected groups are `filtered`."""
 
     def on_end(self, groups: Sequence[AnyGroup], version: int) -> None:
@@ -63,7 +57,7 @@ class Observer:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores its entries, which stand among those of others. Raises DataError where files lack some."""
+        """Restores its entries, which stand among those of others. Raises DataError for a short file."""
 
 
 class FileObserver(Observer):
@@ -84,3 +78,41 @@ class FileObserver(Observer):
             self._journal.cut(state[self.size_key])
         except ValueError as error:
             raise DataError(str(error)) from None
+
+
+class Fate(StrEnum):
+    """Fate of a work item."""
+
+    TRAINED = "trained"  # its group entered training
+    FILTERED = "filtered"  # sampled, but nothing could be learned from it
+    DROPPED = "dropped"  # lost to staleness or to the end of the run
+
+
+class Ledger(FileObserver):
+    """Writes fates to a file."""
+
+    size_key = "ledger_size"
+
+    def on_undrawable(self, items: Sequence[WorkItem], version: int) -> None:
+        """See `Observer`."""
+        self._write(items, Fate.FILTERED, version, "prompt too long")
+
+    def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`."""
+        self._write([group.item for group in groups], Fate.DROPPED, version, "too old")
+
+    def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
+        """See `Observer`."""
+        self._write([group.item for group in batch], Fate.TRAINED, version)
+        self._write([group.item for group in filtered], Fate.FILTERED, version, "all scores equal")
+
+    def on_end(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`."""
+        self._write([group.item for group in groups], Fate.DROPPED, version, "the run ended")
+
+    def _write(self, items: Sequence[WorkItem], fate: Fate, version: int, reason: str | None = None) -> None:
+        why = {"reason": reason} if reason is not None else {}
+        self._journal.append(
+            {"epoch": item.epoch, "problem": item.problem.id, "fate": fate, **why, "version": version}
+            for item in items
+        )

@@ -30,13 +30,11 @@ class GroupRule:
         return getattr(cls, method) is not getattr(GroupRule, method)
 
     def check(self, problems: Sequence[Problem], encode: Encode) -> None:
-        """Raises DataError, its text beginning with an option, if the training problems lack what the rule
-        needs.
-        """
+        """Raises DataError, its text beginning with an option, if the problems lack what the rule needs."""
 
     def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
-        """Returns finished rollouts to the prompt of `start`, which come first in the problem's group. Those
-        longer than a response may be are left out.
+        """Returns finished rollouts to the prompt of `start`, which come first in the problem's group; longer
+        ones than a response may be are left out.
         """
         return []
 
@@ -45,14 +43,12 @@ class GroupRule:
         return 0.0
 
     def keeps(self, sample: Sample) -> bool:
-        """Returns whether a sample, with its final reward, is trained on. Others count in their group's
-        baseline alone.
-        """
+        """Returns whether a sample, with its final reward, is trained on; else it counts in the baseline."""
         return True
 
     def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
-        """Returns the share of the solution that the next prompt of a scored group shows, and that prompt's
-        token ids; None if the group is not sampled again.
+        """Returns the share of the solution that the next prompt of a scored group shows, and its token ids;
+        None if the group is not sampled again.
         """
         return None
 

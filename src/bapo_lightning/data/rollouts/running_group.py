@@ -1,10 +1,12 @@
-"""Groups on their way: samples may be stopped at a token budget and resumed under newer weights."""
+"""Groups on their way, whose samples may be stopped and resumed under newer weights, and passes over them."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Rollout, WorkItem
 
 
@@ -47,3 +49,18 @@ class RunningGroup:
                 and rollout.sampled_segments[-1].version != version
             ):
                 self.rollouts[index] = rollout.cut()
+
+
+@dataclass(frozen=True)
+class SampledPass:
+    """The requests of a pass, and what came of them."""
+
+    requests: Sequence[GenerationRequest]
+    continued: Mapping[int, Rollout]  # rollouts after it, by number of the request; a lost engine leaves gaps
+    seconds: float
+    rounds: Sequence[Sequence[int]] = ()  # `Rounds.taken`
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the engine died in it."""
+        return len(self.continued) < len(self.requests)

@@ -19,9 +19,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.problems.prompts import PromptRule
-from bapo_lightning.data.rollouts.conversations import Conversations
-from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
-from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations, ReplyJournal, Rounds
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.phases import phase
@@ -84,9 +82,7 @@ class RolloutSampler:
         return groups
 
     def begun_again(self, group: Group) -> RunningGroup | None:
-        """Returns a scored group as one without sampled tokens and with another prompt, if a rule wants that;
-        else None.
-        """
+        """Returns a scored group without sampled tokens and with another prompt, if a rule wants that."""
         if (again := self.rules.again(group, self.encode_prompt)) is None:
             return None
         hint, prompt = again
@@ -109,14 +105,9 @@ class RolloutSampler:
         once: bool = False,
         rounds: Rounds | None = None,
     ) -> dict[int, Rollout]:
-        """Returns the rollouts that one pass continues, by number of their request.
-
-        Args:
-            requests: requests made by `requests`.
-            groups: groups that they were made for.
-            sampling: sampling parameters; None: those of training.
-            once: return nothing when the engine dies, instead of sampling again after a restart.
-            rounds: rounds of the environment's replies to take together; None: as they come.
+        """Returns the rollouts that one pass continues, by number of their request in `requests`, which
+        `requests` made for `groups`. With `once` there are none when the engine dies, instead of sampling
+        again after a restart. `sampling` None: as in training; `rounds` None: replies as they come.
         """
         used = sampling or self.sampling
 
@@ -135,9 +126,7 @@ class RolloutSampler:
         }
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
-        """Scores groups at policy `version` by the rules of training. Raises ValueError for a sample that has
-        not ended.
-        """
+        """Scores ended groups at policy `version` by the rules of training; else raises ValueError."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         problems = [group.item.problem for group in groups for _ in group.rollouts]
         samples = (self.rules.applied(sample, version) for sample in self.judge(problems, rollouts))
@@ -149,9 +138,7 @@ class RolloutSampler:
 
     @phase("scoring")
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
-        """Scores each rollout against the problem at its place, without any rule. Raises ValueError for an
-        unfinished one.
-        """
+        """Scores each ended rollout against the problem at its place, without any rule; else ValueError."""
         completions = self._completions(rollouts)
         scores = checked(self.reward(problems, completions), len(completions))
         return [
@@ -194,15 +181,14 @@ class RolloutSampler:
         has_turns = self.conversations is not None
         rows = [rollout.turns if has_turns else (rollout.response_ids,) for rollout in rollouts]
         texts = iter(decoded(self.tokenizer, [row for turns in rows for row in turns]))
-        turns = (tuple(next(texts) for _ in turns) for turns in rows)
-        return list(map(self._completion, rollouts, turns))
-
-    def _completion(self, rollout: Rollout, turns: tuple[str, ...]) -> Completion:
-        if rollout.finish is None:
-            raise ValueError("a rollout that has not ended cannot be scored")
-        if self.conversations is None:
-            return Completion(turns[-1], rollout.length, rollout.finish)
-        return Completion(turns[-1], rollout.length, rollout.finish, turns, rollout.replies)
+        made = []
+        for rollout, row in zip(rollouts, rows, strict=True):
+            if rollout.finish is None:
+                raise ValueError("a rollout that has not ended cannot be scored")
+            turns = tuple(next(texts) for _ in row)
+            talk = (turns, rollout.replies) if has_turns else ()
+            made.append(Completion(turns[-1], rollout.length, rollout.finish, *talk))
+        return made
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
         """Advantages of each row of samples; the same whatever else is scored. A row in which nothing

@@ -23,13 +23,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver, Groups, Moves, Requests, Running
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.errors import DataError
-from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
-from bapo_lightning.types import Group, Rollout
+from bapo_lightning.types import Group
 
 # What the trainer does; its place among the events of generation matters.
 TrainerEvent = Literal["visit", "take", "metrics", "validation", "end"]
@@ -46,34 +44,21 @@ class ScheduleRecorder(FileObserver):
         """See `Observer`."""
         self._journal.append([{"do": event, **content}])
 
-    def on_pass(
-        self,
-        engine_version: int,
-        evicted: Sequence[RunningGroup],
-        requests: Sequence[GenerationRequest],
-        running: Sequence[RunningGroup],
-    ) -> None:
+    def on_pass(self, engine_version: int, evicted: Running, requests: Requests, running: Running) -> None:
         """See `Observer`."""
         samples: dict[int, list[int]] = {}
         for request in requests:
             samples.setdefault(request.group, []).append(request.index)
-        shared = [[name(running[group]), numbers] for group, numbers in samples.items()]
-        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=shared)
+        asked = [[*names([running[group]]), numbers] for group, numbers in samples.items()]
+        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=asked)
 
-    def on_sampled(
-        self,
-        sampled: SampledPass,
-        rollouts: Sequence[tuple[Rollout, Rollout]],
-        finished: Sequence[RunningGroup],
-    ) -> None:
+    def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
         apart = {"rounds": sampled.rounds} if sampled.rounds else {}
         how = {"lost": True} if sampled.is_lost else apart
         self.on_event("sampled", finished=names(finished), **how)
 
-    def on_scored(
-        self, again: Sequence[Group], ready: Sequence[Group], rejected: Sequence[Group], seconds: float
-    ) -> None:
+    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """See `Observer`."""
         self.on_event("scored", ready=names(ready), rejected=names(rejected))
 
@@ -82,7 +67,7 @@ class ScheduleRecorder(FileObserver):
         if scored := [group for group in groups if isinstance(group, Group)]:
             self.on_event("evict", groups=names(scored))
 
-    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+    def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """See `Observer`."""
         self.on_event("take", groups=names(batch), filtered=names(filtered))
 
@@ -104,11 +89,6 @@ def read_schedule(folder: str | Path) -> list[Row]:
     return rows
 
 
-def name(group: AnyGroup) -> str:
-    """Name of a group in a schedule."""
-    return f"{group.item.epoch}/{group.item.problem.id}"
-
-
 def names(groups: Iterable[AnyGroup]) -> list[str]:
     """Names of groups in a schedule."""
-    return [name(group) for group in groups]
+    return [f"{group.item.epoch}/{group.item.problem.id}" for group in groups]

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
+from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
-from bapo_lightning.data.rollouts.rounds import Rounds
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.schedule import TRAINER_EVENTS, Row, TrainerEvent
 from bapo_lightning.errors import EngineError, TrainingError
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -68,10 +68,8 @@ class ScheduledCollector(Collector):
         yield
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """Its place in the schedule, and the pass that has not ended there. First does what generation did
-        during the update that is being saved, as long as the engine has its weights.
-        """
-        self._go_on()
+        """Its place in the schedule, and the pass that has not ended there."""
+        self._go_on()  # while the engine has the weights of the update that is being saved
         running = self._pass
         return {
             "next": self._next,
@@ -100,7 +98,6 @@ class ScheduledCollector(Collector):
         self.scheduler.note("visit", clock=state.clock, version=state.version)
 
     def _follow(self, event: TrainerEvent) -> None:
-        """Goes on to the trainer's next event, which must be this one."""
         self._go_on()
         if (found := self.schedule[self._next]["do"]) != event:
             raise TrainingError(
@@ -110,7 +107,6 @@ class ScheduledCollector(Collector):
         self._next += 1
 
     def _go_on(self) -> None:
-        """Replays all events before the trainer's next one."""
         while self._next < len(self.schedule) and self.schedule[self._next]["do"] not in TRAINER_EVENTS:
             self._do(self.schedule[self._next])
             self._next += 1
@@ -131,14 +127,13 @@ class ScheduledCollector(Collector):
                 self.scheduler.drop_late(self._trainer.version)
 
     def _recorded_rounds(self) -> Sequence[Sequence[int]]:
-        """Rounds of the pass whose row comes next, which stand where it ended."""
+        """Rounds of the pass whose row comes next; they stand where it ended."""
         rows = (self.schedule[number] for number in range(self._next, len(self.schedule)))
         return next((row.get("rounds", ()) for row in rows if row["do"] == "sampled"), ())
 
     def _sample(self, recorded: Sequence[Sequence[int]]) -> SampledPass:
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
-        start = time.perf_counter()
-        rounds = Rounds(recorded)
+        start, rounds = time.perf_counter(), Rounds(recorded)
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         sampled = SampledPass(requests, continued, time.perf_counter() - start, rounds.taken)
         if sampled.is_lost:
@@ -160,7 +155,6 @@ class ScheduledCollector(Collector):
         self.scheduler.add_scored(finished, groups, time.perf_counter() - start)
 
     def _add_pass(self) -> None:
-        """Samples what the batch lacks, where the run's content differs from the recorded one's."""
         self.scheduler.statistics.added_passes += 1
         if self._pass is None:
             if self.sampler.engine.version != self._trainer.version:

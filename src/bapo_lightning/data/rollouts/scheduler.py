@@ -30,8 +30,7 @@ from bapo_lightning.data.rollouts.group_state import (
 )
 from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -59,12 +58,8 @@ class StartOrder:
             self._items.extend(items)
 
     def choose(self, ready: Sequence[Group], running: Iterable[WorkItem], count: int) -> list[Group]:
-        """The next groups, at most `count`, that may enter training.
-
-        Args:
-            ready: scored groups, in the order in which they became ready.
-            running: items on their way.
-            count: groups wanted.
+        """The next groups, at most `count`, that may enter training, of `ready` ones, in the order in which
+        they became ready. `running` are the items on their way.
         """
         if self.window is None:
             return list(ready[:count])
@@ -106,7 +101,7 @@ class RolloutScheduler:
     group_size: int  # G, responses per problem
     groups_per_batch: int  # P
     num_batches: int  # of the whole run; nothing is started that no batch will need
-    observers: Sequence[Observer] = ()  # hear of all that happens, as the statistics do
+    observers: Sequence[Observer] = ()
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
     statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
     # Started and not yet scored; the requests of a pass say by number which they continue.
@@ -147,11 +142,8 @@ class RolloutScheduler:
             needed: fresh groups in the next batch.
         """
         places = self._num_entered + len(self._ready) + len(self.running)
-        if (
-            self._rejected
-            and self._rounds_are_over
-            and places - self._num_entered + len(self._rejected) >= needed
-        ):
+        waiting = places - self._num_entered + len(self._rejected)
+        if self._rejected and self._rounds_are_over and waiting >= needed:
             return 0
         in_time = self.groups_per_batch * (
             (clock + self.regime.admission_age + 1) // self.regime.updates_per_rollout_batch
@@ -205,9 +197,7 @@ class RolloutScheduler:
         that get a hint keep their places and are sampled once more.
         """
         self.running = self._without(finished, self.running)
-        again: list[Group] = []
-        ready: list[Group] = []
-        rejected: list[Group] = []
+        again, ready, rejected = list[Group](), list[Group](), list[Group]()
         for group in groups:
             if (begun := self.sampler.begun_again(group)) is not None:
                 self.running.append(begun)
@@ -229,7 +219,8 @@ class RolloutScheduler:
         if late:
             self._ready = deque(self._without(late, self._ready))
             self._rejected = self._without(late, self._rejected)
-            self._tell_evicted(late, version)
+            for observer in self._observers:
+                observer.on_evict(late, version)
 
     def has_batch(self, needed: int) -> bool:
         """Whether `needed` groups can enter training; after `drop_late`."""
@@ -237,17 +228,15 @@ class RolloutScheduler:
         return len(self._next_ready(needed)) + fill >= needed
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
-        """Returns the next batch in the order of `StartOrder`; call `has_batch` first. Rejected
-        groups fill it up where ready ones lack, with advantages of zero: groups of equal scores may still
-        differ in length, which alone must not train them. The rest of them is filtered.
+        """Returns the next batch in the order of `StartOrder`; call `has_batch` first. Rejected groups fill
+        up what is missing, with advantages of zero: groups of equal scores may still differ in length, which
+        alone must not train them. The rest of them is filtered.
         """
         batch = self._next_ready(needed)
         self._ready = deque(self._without(batch, self._ready))
         filled = needed - len(batch)
-        batch += [
-            replace(group, advantages=tuple(0.0 for _ in group.advantages))
-            for group in self._rejected[:filled]
-        ]
+        for group in self._rejected[:filled]:
+            batch.append(replace(group, advantages=(0.0,) * len(group.advantages)))
         filtered, self._rejected = self._rejected[filled:], []
         for observer in self._observers:
             observer.on_take(batch, filtered, version)
@@ -315,9 +304,6 @@ class RolloutScheduler:
         return self._order.choose(tuple(self._ready), (group.item for group in self.running), needed)
 
     def _next_items(self, count: int, version: int) -> list[WorkItem]:
-        """Takes work items from the stream. The first one of an epoch decides the fate of the problems that
-        cannot be drawn in it.
-        """
         before = self.stream.places
         items = self.stream.take(count)
         if undrawable := list(self.stream.never_drawn_since(before)):
@@ -326,7 +312,6 @@ class RolloutScheduler:
         return items
 
     def _give_up_late_ones(self, version: int) -> list[RunningGroup]:
-        """Drops running groups that would be too old even if they entered training at once; returns them."""
         newest = self.sampler.engine.version  # of the tokens that they would sample next
         late = [
             group
@@ -334,13 +319,10 @@ class RolloutScheduler:
             if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
         ]
         self.running = self._without(late, self.running)
-        self._tell_evicted(late, version)
+        for observer in self._observers:
+            observer.on_evict(late, version)
         return late
 
     def _without(self, late: Sequence[G], groups: Iterable[G]) -> list[G]:
         gone = {id(group) for group in late}
         return [group for group in groups if id(group) not in gone]
-
-    def _tell_evicted(self, late: Sequence[Group] | Sequence[RunningGroup], version: int) -> None:
-        for observer in self._observers:
-            observer.on_evict(late, version)

@@ -2,43 +2,116 @@
 
     fresh groups -> stages of fresh groups -> past groups join -> stages of the whole batch -> ReplayQueue
 
-An algorithm has its own (`algorithm.stages`), in the order of its file. Those below follow from what its
-objective and the correction need, after them:
-
-    ReferenceStage        log-probs under the weights that the run began with
-    EntryStage            scores by the trainer's weights
-
-A stage measures its own time as `time/NAME_seconds`, which does not count as waiting. One with
-`state_dict` and `load_state_dict` is resumed, by its name in the configuration.
+An algorithm has its own (`algorithm.stages`), in the order of its file; `ReferenceStage` and `EntryStage`
+follow, where its objective or the correction needs them. A stage measures its own time as
+`time/NAME_seconds`, which does not count as waiting. One with `state_dict` and `load_state_dict` is resumed,
+by its name in the configuration.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from bapo_lightning.data.owner import VersionedPolicyOwner
-from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.trainer_side import VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers, RewardBatch
+from bapo_lightning.objectives.divergence import mismatch
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
-from bapo_lightning.types import Group
+from bapo_lightning.types import Group, Sample
+
+PROXIMAL = "proximal_logp"
+# Columns of the token table by the policy's name for a score.
+COLUMNS = {"logp": PROXIMAL, "entropy": "entry_entropy", "mean_logp": "entry_mean_logp"}
+
+
+@phase("recomputing log-probs")
+def with_entry_scores(
+    groups: Sequence[Group],
+    policy: ScoringWeightSource,
+    token_budget: int,
+    version: int,
+    names: Sequence[str] = ("logp",),
+) -> tuple[list[Group], dict[str, float]]:
+    """Adds the scores `names`, of `COLUMNS`, by the trainer's weights of `version`, with at most
+    `token_budget` padded tokens at once. Log-probs are the denominator of decoupled PPO's ratio; samples of
+    an expert get none, because their ratio is to 1.
+
+    Returns:
+        The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
+        and `time/proximal_seconds`.
+    """
+    start = time.perf_counter()
+    others = [name for name in names if name != "logp"]
+    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    scored_at_once = [rollout for rollout in rollouts if others or rollout.aging_segments]
+    scores = iter(policy.response_scores(scored_at_once, token_budget, names))
+
+    def scored_sample(sample: Sample) -> Sample:
+        ages = bool(sample.rollout.aging_segments)
+        if not others and not ages:
+            return sample
+        found = dict(zip((COLUMNS[name] for name in names), next(scores), strict=True))
+        if not ages:
+            found.pop(PROXIMAL, None)
+        return replace(sample, scores={**sample.scores, **found})
+
+    scored = [replace(group, samples=tuple(map(scored_sample, group.samples))) for group in groups]
+    measured = fresh_mismatch([sample for group in scored for sample in group.samples], version)
+    return scored, measured | {"time/proximal_seconds": time.perf_counter() - start}
+
+
+@phase("scoring with the first weights")
+def with_reference_logprobs(
+    groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int
+) -> tuple[list[Group], dict[str, float]]:
+    """Adds log-probs under the weights that the run began with to all samples. Returns the groups, and the
+    metric `time/reference_seconds`.
+    """
+    start = time.perf_counter()
+    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    logprobs = iter(policy.reference_logprobs(rollouts, token_budget))
+
+    def scored(sample: Sample) -> Sample:
+        return replace(sample, scores={**sample.scores, "reference_logp": next(logprobs)})
+
+    groups = [replace(group, samples=tuple(map(scored, group.samples))) for group in groups]
+    return groups, {"time/reference_seconds": time.perf_counter() - start}
+
+
+def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Metrics `mismatch/*` of engine and trainer over the tokens that policy `version` itself sampled: the
+    difference of older ones is staleness, not disagreement.
+    """
+    proximal, behaviour = array("f"), array("f")
+    for sample in samples:
+        if not sample.rollout.is_sampled:
+            continue
+        first = 0
+        for segment in sample.rollout.sampled_segments:
+            end = first + len(segment.token_ids)
+            if segment.version == version and PROXIMAL in sample.scores:
+                proximal.extend(sample.scores[PROXIMAL][first:end])
+                behaviour.extend(segment.logprobs)
+            first = end
+    if not proximal:
+        return {}
+    found = mismatch(*(torch.frombuffer(own, dtype=torch.float32) for own in (proximal, behaviour)))
+    return {f"mismatch/{name}": float(value) for name, value in found.items()}
 
 
 def with_batch_advantages(
     advantages: BatchAdvantages, groups: Sequence[Group], num_new: int, admits: Callable[[Group], bool]
 ) -> list[Group]:
-    """Returns the groups of a rollout batch, equally large, with other advantages.
-
-    Args:
-        advantages: RewardBatch of the admitted groups -> their advantages.
-        groups: groups of the batch.
-        num_new: number of groups, the first ones, that enter training for the first time.
-        admits: whether a group is trained on. Others fill up a batch, and keep advantages of zero.
+    """Returns the groups of a rollout batch, equally large, with other advantages. The first `num_new` enter
+    training for the first time. Those that `admits` refuses fill up the batch, and keep advantages of zero.
     """
     admitted = [index for index, group in enumerate(groups) if admits(group)]
     if not admitted:
@@ -91,7 +164,7 @@ class StageTools:
 
 
 class BatchStage(ABC):
-    """One stage."""
+    """A stage; see the module."""
 
     needs_whole_batch: ClassVar[bool] = False  # whether it comes after past groups have joined
     gives_advantages: ClassVar[Literal["to none", "to some", "to all"]] = "to none"  # samples of a batch
@@ -108,7 +181,6 @@ class BatchAdvantageStage(BatchStage):
     gives_advantages = "to all"
 
     def __init__(self, advantages: BatchAdvantages) -> None:
-        """`advantages`: (RewardBatch) -> advantages[P, G], maybe with a memory."""
         self.advantages = advantages
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:

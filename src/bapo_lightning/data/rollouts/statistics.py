@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
-from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.sampled_pass import SampledPass
+from bapo_lightning.data.rollouts.observer import AnyGroup, Groups, Moves, Observer, Running
+from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.rollout.weight_sync import SyncReport
-from bapo_lightning.types import FinishReason, Group, Rollout, ScoreStatus
+from bapo_lightning.types import FinishReason, Group, ScoreStatus
 
 
 @dataclass(slots=True)
@@ -54,12 +53,7 @@ class RolloutStatistics(Observer):
         self.filtered_samples += sum(not sample.is_trained for sample in every)
         self.uniform_groups += sum(group.is_uniform for group in groups)
 
-    def on_sampled(
-        self,
-        sampled: SampledPass,
-        rollouts: Sequence[tuple[Rollout, Rollout]],
-        finished: Sequence[RunningGroup],
-    ) -> None:
+    def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
         begun = [before.length for before, _ in rollouts if before.length]
         self.resumed += len(begun)
@@ -68,9 +62,7 @@ class RolloutStatistics(Observer):
         self.rollout_seconds += sampled.seconds
         self.passes += 1
 
-    def on_scored(
-        self, again: Sequence[Group], ready: Sequence[Group], rejected: Sequence[Group], seconds: float
-    ) -> None:
+    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """See `Observer`."""
         self.count_groups([*again, *ready, *rejected])
         self.hinted_groups += len(again)
@@ -82,7 +74,7 @@ class RolloutStatistics(Observer):
         self.evicted += len(groups)
         self._waste(groups)
 
-    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+    def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """See `Observer`."""
         self.dropped += len(filtered)
         self._waste(filtered)

@@ -1,6 +1,4 @@
-"""Rules about what happened in the turns of a conversation: what is added to its reward, and whether it is
-trained on.
-"""
+"""Rules about the turns of a conversation: what is added to its reward, and whether it is trained on."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from bapo_lightning.values import Count, CountOrZero
 
 
 def needs_turns(option: str, run: RunFacts) -> Iterator[str]:
-    """Yields that nobody answers the policy in a run, for the `run_problems` of what an option, or "" for all
-    of it, says about turns.
-    """
+    """Yields that nobody answers the policy in a run, for an `option` about turns; "": for the whole rule."""
     if run.environment is None:
         yield (
             f"{option} without an environment: a response is one turn, and calls nothing; write "
@@ -56,22 +52,15 @@ class TurnFormatReward(TurnShaping):
 
 @dataclass(frozen=True)
 class SampleFilter(GroupRule):
-    """Decides whether a sample is trained on; each option leaves out some samples.
+    """Decides whether a sample is trained on; each option leaves out some samples."""
 
-    Args:
-        void_turns: samples with a turn without a call and without an answer (arXiv 2509.02479). A
-            turn that a limit cut off counts as one unless the verifier found an answer in it.
-        unanswered: samples in which the verifier finds no final answer.
-        cut: samples that a limit of tokens or turns ended.
-        repeats: copies of one n-gram of tokens that leave a sample out; 0: any number stays.
-        ngram: n, in tokens of one turn.
-    """
-
+    # With a turn without a call and without an answer (arXiv 2509.02479). A turn that a limit cut off is one
+    # unless the verifier found an answer in it.
     void_turns: bool = False
-    unanswered: bool = False
-    cut: bool = False
-    repeats: CountOrZero = 0
-    ngram: Count = 20
+    unanswered: bool = False  # in which the verifier finds no final answer
+    cut: bool = False  # that a limit of tokens or turns ended
+    repeats: CountOrZero = 0  # with so many copies of one n-gram of tokens; 0: any number stays
+    ngram: Count = 20  # n, in tokens of one turn
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:

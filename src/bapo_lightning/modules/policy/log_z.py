@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from bapo_lightning.data.batches.layout import PromptCells
-from bapo_lightning.data.batches.transfer import on_device
+from bapo_lightning.data.batches.model_input import on_device
 
 NUM_LAYERS = 3
 

@@ -22,8 +22,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bapo_lightning.data.batches.layout import Layout, SharedRow, ramps
-from bapo_lightning.data.batches.model_input import ModelInput
-from bapo_lightning.data.batches.transfer import on_device
+from bapo_lightning.data.batches.model_input import ModelInput, on_device
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.options import FLASH
 from bapo_lightning.precision import attention_on_cpu, with_whole_heads
