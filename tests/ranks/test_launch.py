@@ -99,8 +99,7 @@ def of_torch_2_13(module, broadcast_buffers=None, forward_sync_buffers=None): ..
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "name"),
-    [(of_torch_2_11, "broadcast_buffers"), (of_torch_2_13, "forward_sync_buffers")],
+    ("wrapper", "name"), [(of_torch_2_11, "broadcast_buffers"), (of_torch_2_13, "forward_sync_buffers")]
 )
 def test_ddp_leaves_buffers_alone_by_the_name_that_torch_has_for_it(wrapper, name, monkeypatch):
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", wrapper)

@@ -60,7 +60,10 @@ def token_scores(
     Raises:
         ValueError: shapes do not fit, or the temperature or the chunk size is not positive.
     """
-    _check_shapes(hidden, head_weight, targets)
+    fit = hidden.dim() == head_weight.dim() == 2 and hidden.shape[1] == head_weight.shape[1]
+    if not fit or targets.shape != hidden.shape[:1]:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (hidden, head_weight, targets))
+        raise ValueError(f"expected hidden [N, D], head_weight [V, D] and targets [N], got {shapes}")
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}; greedy sampling has no log-probs")
     if chunk_tokens is None:
@@ -147,7 +150,6 @@ class _TokenScores(torch.autograd.Function):
     def gradients(
         ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Returns the gradients in the arguments of `forward`."""
         hidden, weight, targets, peak, norm, entropy = ctx.saved_tensors
         left, head, dtype = _operands(hidden, weight, ctx.half_factors)
         # The kept chunk is overwritten, so a second backward pass (retain_graph) has to compute it again.
@@ -186,7 +188,7 @@ def _to_gradient(
     grad_logp: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> None:
-    """Replaces `shifted` = z - peak, [R, V], by the gradient in the logits z. Other arguments are [R, 1].
+    """Replaces `shifted` = z - peak, [R, V], by the gradient in the logits z; other arguments are [R, 1].
 
     d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(shifted) / norm.
     """
@@ -198,15 +200,8 @@ def _to_gradient(
     shifted.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
 
 
-def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
-    fit = hidden.dim() == head_weight.dim() == 2 and hidden.shape[1] == head_weight.shape[1]
-    if not fit or targets.shape != hidden.shape[:1]:
-        shapes = ", ".join(str(list(tensor.shape)) for tensor in (hidden, head_weight, targets))
-        raise ValueError(f"expected hidden [N, D], head_weight [V, D] and targets [N], got {shapes}")
-
-
 def _operands(hidden: Tensor, weight: Tensor, half_factors: bool) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Returns the factors of the matrix products, and the dtype of their results."""
+    """Factors of the matrix products, and the dtype of their results."""
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     result = torch.promote_types(dtype, torch.float32)
     if hidden.device.type != "cuda":  # only CUDA multiplies half-precision factors into a float32 result
@@ -221,13 +216,12 @@ def _slices(start: int, stop: int, size: int) -> list[slice]:
 
 
 def _block_tokens(logits: Tensor) -> int:
-    """Returns R."""
     elements = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else BLOCK_ELEMENTS
     return max(1, elements // logits.shape[1])
 
 
 def _block(logits: Tensor, rows: slice, chunk: slice) -> Tensor:
-    """Returns rows [R, V] of a chunk's buffer; `rows` and `chunk` count among all tokens."""
+    """Rows [R, V] of a chunk's buffer; `rows` and `chunk` count among all tokens."""
     return logits[rows.start - chunk.start : rows.stop - chunk.start]
 
 

@@ -7,10 +7,9 @@ from transformers import LlamaForCausalLM, NemotronConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.factory import build_policy, check_scores
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
-from bapo_lightning.modules.policy.score_check import check_scores
 
 
 class HalvedHead(nn.Linear):
