@@ -17,7 +17,7 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import token_table
 from bapo_lightning.objectives.objective import needs_of, scores_at_entry, slopes
 from bapo_lightning.objectives.token_table import reads
-from bapo_lightning.types import Rollout, Segment
+from bapo_lightning.types import Segment
 
 BOUNDS, CPU = FixedBounds(0.8, 1.28), torch.device("cpu")
 NAMES = ("entropy", "mean_logp")
@@ -80,12 +80,12 @@ def test_scores_are_those_of_the_full_logits_whatever_the_layout(packed):
     assert not found[1].requires_grad
 
 
-@pytest.mark.parametrize("budget", [1, 60, 10_000])
-def test_responses_are_scored_in_order_and_scores_come_in_that_of_their_names(budget):
-    policy = exact_policy()
+@pytest.mark.parametrize(("budget", "packed"), [(1, False), (60, False), (60, True), (10_000, False)])
+def test_responses_are_scored_in_order_and_scores_come_in_that_of_their_names(budget, packed):
+    policy = exact_policy(packed)
     rollouts = stale_batch(random_policy()).rollouts
     found = policy.response_scores(rollouts, budget, ("mean_logp", "entropy"))
-    for own, expected in zip(found, by_full_logits(policy, rollouts), strict=True):
+    for own, expected in zip(found, by_full_logits(exact_policy(), rollouts), strict=True):
         torch.testing.assert_close(torch.tensor(own).double(), expected.flip(0), rtol=1e-6, atol=1e-6)
 
 
@@ -103,12 +103,8 @@ def test_the_table_has_the_policy_at_entry_beside_the_present_one():
             for micro_batch in share.split(10_000, share.response_mask.float())
         ]
         order = torch.cat([table.sequence for table in tables]).argsort(stable=True)
-        for name, expected in [
-            ("entry_entropy", before[0]),
-            ("entropy", after[0]),
-            ("entry_mean_logp", before[1]),
-            ("mean_logp", after[1]),
-        ]:
+        names = ("entry_entropy", "entry_mean_logp", "entropy", "mean_logp")
+        for name, expected in zip(names, (*before, *after), strict=True):
             found = torch.cat([table.columns[name] for table in tables])[order]
             torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-4)
 
@@ -118,7 +114,7 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
     (group,) = stale_batch(policy, num_groups=1).groups
     lengths = []
 
-    def resumed(rollout: Rollout) -> Rollout:
+    def resumed(rollout):
         ids, logprobs, half = rollout.response_ids, rollout.logprobs, rollout.length // 2
         lengths.append(rollout.length - half)
         segments = (Segment(ids[:half], logprobs[:half], 3), Segment(ids[half:], logprobs[half:], 4))
@@ -127,6 +123,8 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
     samples = tuple(replace(sample, rollout=resumed(sample.rollout)) for sample in group.samples)
     policy.scores_mean_logp = True
     groups, _ = with_entry_scores([replace(group, samples=samples)], policy, 300, 4, NAMES)
+    scores = [sample.scores for sample in groups[0].samples]
+    assert all(isinstance(own["entry_entropy"], array) and "proximal_logp" not in own for own in scores)
     batch = collate(groups, METRICS, oldest_trained=4)
     (micro_batch,) = batch.split(10_000, batch.response_mask.float())
     expected = [
@@ -166,11 +164,6 @@ def test_a_blank_micro_batch_adds_nothing(objective):
     assert all(parameter.grad.count_nonzero() == 0 for parameter in policy.parameters())
 
 
-def test_batches_move_and_split_with_their_scores():
-    batch = collate(entered(random_policy()), METRICS).to("meta")
-    assert [grid.device.type for grid in batch.scores.values()] == ["meta"] * 2
-
-
 @pytest.mark.parametrize("objective", [by_entropy, by_mean_logp])
 def test_the_policy_is_what_it_was_at_entry_until_it_is_updated(objective):
     policy = random_policy()
@@ -189,10 +182,3 @@ def test_the_policy_is_what_it_was_at_entry_until_it_is_updated(objective):
     assert change() < 1e-3
     changed(policy)
     assert change() > 0.1
-
-
-def test_scores_are_kept_as_arrays_and_ask_for_no_log_probs():
-    groups = stale_batch(random_policy(), num_groups=1).groups
-    ((group,), _) = with_entry_scores(groups, random_policy(), 300, 0, NAMES[:1])
-    assert all(isinstance(sample.scores["entry_entropy"], array) for sample in group.samples)
-    assert all("proximal_logp" not in sample.scores for sample in group.samples)

@@ -1,15 +1,22 @@
+"""What a policy is built of, that it scores what the model's own logits say, and which models are refused."""
+
 import json
 import time
 
 import pytest
 import torch
-from tests.modules.policy.families import family_folder, family_model
-from transformers import LlamaConfig, Qwen2Config
+from pydantic import TypeAdapter, ValidationError
+from tests.builders import random_model, random_policy, stale_batch
+from tests.modules.policy.families import FAMILIES, SIZES, family_folder, family_model
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, NemotronConfig, Qwen2Config
 
 from bapo_lightning.configuration.sections import Model
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
+from bapo_lightning.modules.policy.factory import build_policy, check_scores, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
+from bapo_lightning.modules.policy.packing import PACKED_SDPA
+from bapo_lightning.modules.policy.policy import Policy
 
 QWEN_7B = {
     "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
@@ -38,13 +45,9 @@ def test_a_7b_model_is_built_on_the_meta_device_without_weights(tmp_path):
     assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
     assert len(decoder_layers(policy.model)) == 28
     assert seconds < 10
-
-
-def test_adapters_are_built_on_the_meta_device_too(tmp_path):
-    Qwen2Config(**QWEN_7B).save_pretrained(tmp_path)
-    policy = build_policy(ModelOptions(str(tmp_path), lora=LoraOptions(16, 32)), 1.0, on_meta=True)
-    assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
-    assert sum(parameter.numel() for parameter in policy.trained_parameters()) == 40_370_176
+    adapted = build_policy(ModelOptions(str(tmp_path), lora=LoraOptions(16, 32)), 1.0, on_meta=True)
+    assert {parameter.device.type for parameter in adapted.parameters()} == {"meta"}
+    assert sum(parameter.numel() for parameter in adapted.trained_parameters()) == 40_370_176
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -75,11 +78,8 @@ def test_the_kernel_is_the_models_own_unless_chosen(tmp_path):
         return policy.model.config._attn_implementation
 
     assert kernel() == kernel(attention="sdpa") == "sdpa"
-    assert (
-        kernel(attention="flex_attention")
-        == kernel(attention="flex_attention", packing="padding_free")
-        == "flex_attention"
-    )
+    flex = {"attention": "flex_attention"}
+    assert kernel(**flex) == kernel(**flex, packing="padding_free") == "flex_attention"
     assert kernel(packing="padding_free") == kernel(packing="padding_free", attention="sdpa") == "packed_sdpa"
 
 
@@ -95,3 +95,108 @@ def test_code_that_a_models_folder_brings_is_neither_run_nor_asked_about(tmp_pat
     with pytest.raises(ConfigError, match=r"could not be loaded .*custom code"):
         build_policy(ModelOptions(str(folder)), 1.0)
     assert not canary.exists()
+
+
+class HalvedHead(nn.Linear):
+    """A head with a multiplier that no configuration names."""
+
+    def forward(self, hidden):
+        return super().forward(hidden) / 2
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", PACKED_SDPA])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_known_families_pass_and_keep_their_kernel(family, kernel):
+    model = family_model(family)
+    model.set_attn_implementation(kernel)
+    check_scores(model)
+    assert model.config._attn_implementation == kernel
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", PACKED_SDPA])
+def test_a_head_that_does_more_than_a_product_is_refused_whatever_its_option_is_called(kernel):
+    model = family_model("qwen2")
+    model.set_attn_implementation(kernel)
+    model.lm_head.__class__ = HalvedHead
+    with pytest.raises(ConfigError, match=r"token scores of Qwen2ForCausalLM would be .* nats off"):
+        check_scores(model)
+
+
+def test_a_model_whose_layers_do_not_take_the_layout_of_packing_is_refused_in_one_sentence(tmp_path):
+    AutoModelForCausalLM.from_config(NemotronConfig(**SIZES)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"NemotronForCausalLM does not take .* model\.packing=none"):
+        build_policy(ModelOptions(str(tmp_path), packing="padding_free"), 1.0)
+    build_policy(ModelOptions(str(tmp_path)), 1.0)
+
+
+def test_a_policy_is_checked_when_it_is_built(tmp_path, monkeypatch):
+    def halved(model, *args, **kwargs):
+        output = forward(model, *args, **kwargs)
+        output.logits = output.logits / 2
+        return output
+
+    forward = LlamaForCausalLM.forward
+    monkeypatch.setattr(LlamaForCausalLM, "forward", halved)
+    with pytest.raises(ConfigError, match="nats off"):
+        build_policy(ModelOptions(family_folder("llama", tmp_path)), 1.0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_response_scores_equal_a_plain_forward_pass_row_by_row(temperature):
+    policy = random_policy(temperature=temperature)
+    batch = stale_batch(policy)
+    for micro_batch in batch.split(100, batch.response_mask.float()):
+        logp, entropy = policy(micro_batch)
+        with torch.no_grad():
+            logits = policy.model(micro_batch.input_ids).logits / temperature
+        full = logits.log_softmax(-1).flatten(0, 1)[micro_batch.index]
+        expected = full.gather(-1, micro_batch.targets[:, None])[:, 0]
+        torch.testing.assert_close(logp, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(entropy, -(full.exp() * full).sum(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_named_weights_are_the_models_and_hold_a_tied_head_once():
+    names = [name for name, _ in random_policy().named_weights()]
+    assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
+
+
+def test_a_model_whose_logits_are_more_than_a_product_is_refused():
+    model = random_model()
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(ConfigError, match=r"final_logit_softcapping=30.0"):
+        Policy(model, 1.0)
+
+
+OPTIONS = TypeAdapter(ModelOptions)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "bfloat16", "attention": "flash_attention_2", "packing": "padding_free", "liger": True},
+        {"lora": {"rank": 1, "alpha": 2, "target_modules": ["q_proj"]}},
+        {"lora": {"rank": 1, "alpha": 2, "target_modules": "all-linear"}},
+    ],
+)
+def test_what_can_be_trained_is_accepted(options):
+    OPTIONS.validate_python({"path": "owner/name", **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "float16"}, {"attention": "fast"}, {"packing": "dense"}, {"liger": "maybe"},
+        {"lora": {"rank": 0, "alpha": 2}}, {"lora": {"rank": 1, "alpha": 2, "target_modules": []}},
+        {"lora": {"rank": 1, "alpha": 2, "target_modules": "q_proj"}},
+    ],
+)  # fmt: skip
+def test_what_cannot_is_refused(options):
+    with pytest.raises(ValidationError):
+        OPTIONS.validate_python({"path": "owner/name", **options})
+
+
+def test_head_and_embeddings_cannot_be_adapted():
+    assert list(LoraOptions.problems({"target_modules": ["q_proj", "lm_head"]})) == [
+        "target_modules: lm_head cannot be adapted, its weights are read directly; leave it out"
+    ]
+    assert list(LoraOptions.problems({"target_modules": "all-linear"})) == []
