@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import lightning as L
 import pytest
@@ -187,7 +188,12 @@ def test_too_many_non_finite_gradients_in_a_row_end_the_run():
 def test_a_checkpoint_holds_what_the_module_counts():
     one, other = (module(random_policy(), FixedBounds(0.8, 1.2)) for _ in range(2))
     one.num_skipped_updates, one._nonfinite_in_a_row, one.last_learning_rate = 3, 1, 1e-4
+    outputs, _ = step(random_policy(), FixedBounds(0.8, 1.2), stale_batch(random_policy()))
+    one._fabric, one._trainer = None, SimpleNamespace(callbacks=[])
+    one.gathered([outputs["tokens"]])
+    assert one.last_entropy == pytest.approx(float(outputs["tokens"].entropy.mean()))
     checkpoint = {}
     one.on_save_checkpoint(checkpoint)
     other.on_load_checkpoint(checkpoint)
     assert (other.num_skipped_updates, other._nonfinite_in_a_row, other.last_learning_rate) == (3, 1, 1e-4)
+    assert other.last_entropy == one.last_entropy

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import adaptive, module, random_policy, stale_batch, step
+from tests.builders import adaptive, random_policy, step
 from tests.origins import BOUNDS, collated, groups_of
 
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
@@ -79,17 +79,3 @@ def test_monitors_measure_the_tokens_of_the_policy():
     )
     measured = StalenessMonitor().measure(replace(update, version=3))
     assert (float(measured["staleness/age_mean"]), float(measured["staleness/age_queueing_mean"])) == (3, 3)
-
-
-def test_the_mean_entropy_of_an_update_is_noted_and_kept_in_checkpoints():
-    policy = random_policy()
-    made = module(policy, BOUNDS)
-    outputs, _ = step(policy, BOUNDS, stale_batch(policy))
-    made._fabric, made._trainer = None, SimpleNamespace(callbacks=[])
-    made.gathered([outputs["tokens"]])
-    assert made.last_entropy == pytest.approx(float(outputs["tokens"].entropy.mean()))
-    checkpoint = {}
-    made.on_save_checkpoint(checkpoint)
-    other = module(policy, BOUNDS)
-    other.on_load_checkpoint(checkpoint)
-    assert other.last_entropy == made.last_entropy

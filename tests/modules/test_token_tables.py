@@ -37,7 +37,7 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
-from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, reads
+from bapo_lightning.objectives.token_table import NAMES, concatenate, needed_by, reads
 from bapo_lightning.ranks.launch import free_port
 
 SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches
@@ -226,8 +226,6 @@ def test_reading_a_column_without_asking_is_one_clear_error():
         prepared_for_update(Blind(), [tokens], BOUNDS, 1)
     with pytest.raises(TrainingError, match="a callback reads the column slope"):
         _ = gather_tables([tokens], {"ratio"}).slope
-    with pytest.raises(AttributeError, match="slop"):
-        _ = SomeColumns("a callback", {"ratio": tokens.ratio}).slop
 
 
 def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():
