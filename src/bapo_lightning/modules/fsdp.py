@@ -100,14 +100,9 @@ class ShardedStrategy(ModelParallelStrategy):
         cpu_offload: bool = False,
         sharded_checkpoints: bool = True,
     ) -> None:
-        """The first three options are those of `Sharding`, which becomes the attribute `sharding`.
-
-        Args:
-            reshard_after_forward: free a layer's gathered weights between forward and backward pass.
-            reduce_every_micro_batch: shard gradients after every micro-batch instead of once an update.
-            cpu_offload: keep shards in the host's memory.
-            sharded_checkpoints: every rank writes its shard into a folder; otherwise rank 0 gathers all
-                shards and writes one file.
+        """The first three options are those of `Sharding`, which becomes the attribute `sharding`. With
+        `sharded_checkpoints` every rank writes its shard into a folder; otherwise rank 0 gathers all shards
+        and writes one file.
         """
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=sharded_checkpoints)
         self.sharding = Sharding(reshard_after_forward, cpu_offload, reduce_every_micro_batch)

@@ -5,13 +5,18 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.corrections.gap import effective_sample_size
 from bapo_lightning.objectives.corrections.responses import (
     outlier_mask,
     sequence_masked,
     sequence_truncated_is,
 )
-from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, truncated_is, unweighted
+from bapo_lightning.objectives.corrections.tokens import (
+    effective_sample_size,
+    kpop,
+    masked_is,
+    truncated_is,
+    unweighted,
+)
 from bapo_lightning.objectives.divergence import mismatch
 
 WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
