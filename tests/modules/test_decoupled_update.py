@@ -29,7 +29,6 @@ from bapo_lightning.objectives.corrections.responses import (
 )
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
-from bapo_lightning.objectives.weighting import sequence_mean
 
 BOUNDS = FixedBounds(0.8, 1.2)
 OF_RESPONSES = partial(sequence_masked, low=0.9, high=1.1, level="geometric")
@@ -79,21 +78,7 @@ def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, we
     assert float(outputs["loss"]) == pytest.approx(float(loss), rel=1e-5)
     assert (gradient - expected).norm() / expected.norm() < 1e-5
     _, uncorrected = step(random_policy(), BOUNDS, batch, micro_batch_tokens=200)
-    assert (gradient - uncorrected).norm() / expected.norm() > 0.1, (
-        "the case must show the difference that a correction makes"
-    )
-
-
-@pytest.mark.parametrize("rule", [lambda: BOUNDS, lambda: adaptive(target=0.55)])
-@pytest.mark.parametrize("correction", [truncated_is, OF_RESPONSES])
-def test_where_engine_and_trainer_agree_a_correction_changes_no_bit(rule, correction):
-    batch = stale_batch(random_policy())
-    assert torch.equal(batch.proximal_logp, batch.behaviour_logp)
-    budget = budget_for(batch, 3)
-    plain, gradient = step(random_policy(), rule(), batch, micro_batch_tokens=budget)
-    corrected, same = step(random_policy(), rule(), batch, micro_batch_tokens=budget, correction=correction)
-    assert torch.equal(gradient, same) and torch.equal(plain["loss"], corrected["loss"])
-    assert torch.equal(plain["bounds"][0].high, corrected["bounds"][0].high)
+    assert (gradient - uncorrected).norm() / expected.norm() > 0.1, "a correction must make a difference"
 
 
 def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
@@ -107,19 +92,6 @@ def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
     tokens = found["tokens"]
     assert set(tokens.age.tolist()) == {3} and set(tokens.age_at_entry.tolist()) == {2}
     torch.testing.assert_close(tokens.ratio, (tokens.logp - tokens.behaviour_logp).div(3).exp())
-
-
-@pytest.mark.parametrize("weighting", [None, sequence_mean])
-def test_a_masked_sample_leaves_the_share_of_the_others_as_it_was(weighting):
-    changes = {} if weighting is None else {"weighting": weighting}
-    batch = stale_batch(random_policy())
-    odd = torch.arange(batch.num_samples) % 2 == 1
-    disagreed = replace(batch, behaviour_logp=batch.behaviour_logp - 3.0 * odd[:, None] * batch.response_mask)
-    masked, gradient = step(random_policy(), BOUNDS, disagreed, correction=masked_is, **changes)
-    without = replace(batch, advantage=torch.where(odd, 0.0, batch.advantage))
-    expected, same = step(random_policy(), BOUNDS, without, **changes)
-    assert float(masked["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
-    assert (gradient - same).norm() / same.norm() < 1e-5
 
 
 def test_bounds_loss_and_gradient_do_not_depend_on_the_split():

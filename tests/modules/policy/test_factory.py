@@ -1,14 +1,14 @@
 """What a policy is built of, that it scores what the model's own logits say, and which models are refused."""
 
+import itertools
 import json
 import time
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
-from tests.builders import random_model, random_policy
+from tests.builders import random_model
 from tests.modules.policy.families import FAMILIES, SIZES, family_folder, family_model
-from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, NemotronConfig, Qwen2Config
 
 from bapo_lightning.configuration.sections import Model
@@ -51,21 +51,20 @@ def test_a_7b_model_is_built_on_the_meta_device_without_weights(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_have_the_dtype_asked_for_and_a_tied_head_stays_tied(dtype, tmp_path):
-    for on_meta in (False, True):
-        policy = build_policy(ModelOptions(family_folder("llama", tmp_path), dtype=dtype), 1.0, on_meta)
-        assert {parameter.dtype for parameter in policy.parameters()} == {getattr(torch, dtype)}
+def test_a_policy_has_the_same_names_shapes_and_dtype_with_and_without_memory(dtype, tmp_path):
+    path, shapes = family_folder("llama", tmp_path), []
+    for lora, on_meta in itertools.product((None, LoraOptions(2, 4)), (False, True)):
+        policy = build_policy(ModelOptions(path, dtype=dtype, lora=lora), 1.0, on_meta)
+        shapes.append({name: parameter.shape for name, parameter in policy.named_parameters()})
+        own = {each.dtype for name, each in policy.named_parameters() if ".lora_" not in name}
+        assert own == {getattr(torch, dtype)}
         assert policy.model.get_output_embeddings().weight is policy.model.get_input_embeddings().weight
+        names = [name for name, _ in policy.named_weights()] if not on_meta else ["model.embed_tokens.weight"]
+        assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names, (
+            "a tied head is there once"
+        )
         assert not policy.model.training and not policy.model.config.use_cache
-
-
-def test_on_the_meta_device_names_and_shapes_are_those_of_the_loaded_model(tmp_path):
-    options = ModelOptions(family_folder("qwen3", tmp_path), lora=LoraOptions(2, 4))
-    loaded, empty = (build_policy(options, 1.0, on_meta) for on_meta in (False, True))
-    shapes = [
-        {name: parameter.shape for name, parameter in policy.named_parameters()} for policy in (loaded, empty)
-    ]
-    assert shapes[0] == shapes[1]
+    assert shapes[0] == shapes[1] and shapes[2] == shapes[3]
 
 
 def test_the_kernel_is_the_models_own_unless_chosen(tmp_path):
@@ -97,13 +96,6 @@ def test_code_that_a_models_folder_brings_is_neither_run_nor_asked_about(tmp_pat
     assert not canary.exists()
 
 
-class HalvedHead(nn.Linear):
-    """A head with a multiplier that no configuration names."""
-
-    def forward(self, hidden):
-        return super().forward(hidden) / 2
-
-
 @pytest.mark.parametrize("kernel", ["sdpa", PACKED_SDPA])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_known_families_pass_and_keep_their_kernel(family, kernel):
@@ -113,15 +105,6 @@ def test_known_families_pass_and_keep_their_kernel(family, kernel):
     assert model.config._attn_implementation == kernel
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", PACKED_SDPA])
-def test_a_head_that_does_more_than_a_product_is_refused_whatever_its_option_is_called(kernel):
-    model = family_model("qwen2")
-    model.set_attn_implementation(kernel)
-    model.lm_head.__class__ = HalvedHead
-    with pytest.raises(ConfigError, match=r"token scores of Qwen2ForCausalLM would be .* nats off"):
-        check_scores(model)
-
-
 def test_a_model_whose_layers_do_not_take_the_layout_of_packing_is_refused_in_one_sentence(tmp_path):
     AutoModelForCausalLM.from_config(NemotronConfig(**SIZES)).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"NemotronForCausalLM does not take .* model\.packing=none"):
@@ -129,7 +112,10 @@ def test_a_model_whose_layers_do_not_take_the_layout_of_packing_is_refused_in_on
     build_policy(ModelOptions(str(tmp_path)), 1.0)
 
 
-def test_a_policy_is_checked_when_it_is_built(tmp_path, monkeypatch):
+@pytest.mark.parametrize("packing", ["none", "padding_free"])
+def test_a_head_that_does_more_than_a_product_is_refused_when_the_policy_is_built(
+    packing, tmp_path, monkeypatch
+):
     def halved(model, *args, **kwargs):
         output = forward(model, *args, **kwargs)
         output.logits = output.logits / 2
@@ -137,13 +123,8 @@ def test_a_policy_is_checked_when_it_is_built(tmp_path, monkeypatch):
 
     forward = LlamaForCausalLM.forward
     monkeypatch.setattr(LlamaForCausalLM, "forward", halved)
-    with pytest.raises(ConfigError, match="nats off"):
-        build_policy(ModelOptions(family_folder("llama", tmp_path)), 1.0)
-
-
-def test_named_weights_are_the_models_and_hold_a_tied_head_once():
-    names = [name for name, _ in random_policy().named_weights()]
-    assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
+    with pytest.raises(ConfigError, match=r"token scores of LlamaForCausalLM would be .* nats off"):
+        build_policy(ModelOptions(family_folder("llama", tmp_path), packing=packing), 1.0)
 
 
 def test_a_model_whose_logits_are_more_than_a_product_is_refused():

@@ -7,23 +7,23 @@ from bapo_lightning.modules.policy.folder import hub_problem, is_hub_name, model
 
 
 @pytest.mark.parametrize(
-    ("path", "is_name"),
+    "path",
     [
-        ("owner/name", True),
-        ("models/typo", False),  # a folder of this name exists
-        ("./name", False),
-        ("/name", False),
-        ("~/name", False),
-        ("name", False),
-        ("a/b/c", False),
-        ("package://bapo_lightning/nowhere", False),
+        "owner/name",
+        "models/typo",
+        "./name",
+        "/name",
+        "~/name",
+        "name",
+        "a/b/c",
+        "package://bapo_lightning/nowhere",
     ],
 )
-def test_a_hub_name_is_owner_and_name(path, is_name, tmp_path, monkeypatch):
+def test_a_hub_name_is_owner_and_name(path, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert is_hub_name(path) is is_name
-    assert bool(list(model_folder_problems(path, None))) is not is_name
+    assert is_hub_name(path) is (path == "owner/name")
+    assert bool(list(model_folder_problems(path, None))) is (path != "owner/name")
 
 
 def test_a_command_that_makes_the_model_is_named():
