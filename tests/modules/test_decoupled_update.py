@@ -24,9 +24,7 @@ from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup, step_scaled
 from bapo_lightning.objectives.corrections.proximal import log_linear
-from bapo_lightning.objectives.corrections.responses import (
-    sequence_masked,
-)
+from bapo_lightning.objectives.corrections.responses import sequence_masked
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 
@@ -38,10 +36,9 @@ TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, 
 def decoupled_batch(mean=0.0, spread=0.5, **options):
     """Stale data whose proximal log-probs lie `mean` +- `spread` nats from the engine's."""
     batch = stale_batch(random_policy(), **options)
-    noise = mean + spread * torch.randn(
-        batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(7)
-    )
-    return replace(batch, proximal_logp=batch.behaviour_logp + noise * batch.response_mask)
+    unit = torch.randn(batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(7))
+    noise = (mean + spread * unit) * batch.response_mask
+    return replace(batch, proximal_logp=batch.behaviour_logp + noise)
 
 
 def logp_of(policy, batch):
@@ -156,9 +153,8 @@ def test_response_log_probs_pass_through_the_model_in_micro_batches_without_grad
 
 
 def test_collate_lays_proximal_log_probs_beside_the_behaviours_and_falls_back_to_them():
-    made = group(
-        "p", [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])], [1.0, 0.0], [1.0, -1.0]
-    )
+    rollouts = [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])]
+    made = group("p", rollouts, [1.0, 0.0], [1.0, -1.0])
     first = replace(made.samples[0], scores={"proximal_logp": [-0.3, -0.4]})
     batch = collate([replace(made, samples=(first, made.samples[1]))], {})
     assert batch.proximal_logp.tolist() == [pytest.approx([0, 0, -0.3, -0.4]), pytest.approx([0, -0.5, 0, 0])]

@@ -59,10 +59,8 @@ def test_a_policy_has_the_same_names_shapes_and_dtype_with_and_without_memory(dt
         own = {each.dtype for name, each in policy.named_parameters() if ".lora_" not in name}
         assert own == {getattr(torch, dtype)}
         assert policy.model.get_output_embeddings().weight is policy.model.get_input_embeddings().weight
-        names = [name for name, _ in policy.named_weights()] if not on_meta else ["model.embed_tokens.weight"]
-        assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names, (
-            "a tied head is there once"
-        )
+        names = [name for name, *_ in policy.weight_shapes()]
+        assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names, "it is tied"
         assert not policy.model.training and not policy.model.config.use_cache
     assert shapes[0] == shapes[1] and shapes[2] == shapes[3]
 
@@ -142,7 +140,7 @@ def test_a_model_whose_logits_are_more_than_a_product_is_refused():
         {"lora": {"rank": 1, "alpha": 2, "target_modules": "q_proj"}},
     ],
 )  # fmt: skip
-def test_what_cannot_is_refused(options):
+def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(ValidationError):
         TypeAdapter(ModelOptions).validate_python({"path": "owner/name", **options})
 

@@ -9,16 +9,10 @@ from bapo_lightning.modules.policy.folder import hub_problem, is_hub_name, model
 @pytest.mark.parametrize(
     "path",
     [
-        "owner/name",
-        "models/typo",
-        "./name",
-        "/name",
-        "~/name",
-        "name",
-        "a/b/c",
+        "owner/name", "models/typo", "./name", "/name", "~/name", "name", "a/b/c",
         "package://bapo_lightning/nowhere",
     ],
-)
+)  # fmt: skip
 def test_a_hub_name_is_owner_and_name(path, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
