@@ -1,8 +1,10 @@
-"""What a bound rule refuses, and what an update needs of one."""
+"""What bound rules refuse, what an update needs of one, and how ours depart from the paper's search."""
 
 import pytest
 import torch
 from tests.builders import PAPER_BOUNDS, budget_for, random_policy, stale_batch, step
+from tests.configuration.compositions import found, validated
+from tests.token_tables import table
 
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.objectives.bounds import BoundSearch
@@ -18,6 +20,7 @@ def changed(**changes):
 
 def test_the_papers_options_have_no_problem():
     assert list(AdaptiveBounds.problems(PAPER_BOUNDS)) == []
+    assert list(AdaptiveBounds.problems(changed(target=1.5, measure="ratio"))) == []
     assert list(FixedBounds.problems({"low": 0.8, "high": 1.2})) == []
     assert list(FixedBounds.problems({"low": 0, "high": float("inf")})) == []
 
@@ -37,10 +40,6 @@ def test_the_papers_options_have_no_problem():
 def test_a_search_that_cannot_be_is_refused(changes, problem):
     (found,) = AdaptiveBounds.problems(changed(**changes))
     assert found.startswith(problem) and "; " in found
-
-
-def test_a_ratio_of_contributions_may_exceed_one():
-    assert list(AdaptiveBounds.problems(changed(target=1.5, measure="ratio"))) == []
 
 
 def test_every_problem_is_named_at_once():
@@ -86,3 +85,51 @@ def test_fixed_bounds_may_be_whole_numbers(low, high):
     found = FixedBounds(low, high).choose([])
     assert (found.low.item(), found.high.item()) == pytest.approx((low, high))
     assert found.low.dtype == found.high.dtype == torch.float32
+
+
+def rule_of(algorithm, *overrides):
+    return validated(f"algorithm={algorithm}", *overrides).algorithm.bounds.make()
+
+
+@pytest.mark.parametrize(
+    ("advantages", "bounds"), [([1.0, 1.0, -1.0], (0.8, 1.2)), ([1.0, -1.0, -1.0, -1.0], (0.9, 3.0))]
+)
+def test_bounds_at_rest_hold_where_the_target_is_met_at_the_start_and_nowhere_else(advantages, bounds):
+    chosen = rule_of("bapo_rest").choose([table(advantages)])
+    assert (float(chosen.low), float(chosen.high)) == pytest.approx(bounds)
+    plain = rule_of("bapo").choose([table(advantages)])
+    assert torch.equal(chosen.value, plain.value) and bool(chosen.met) == bool(plain.met)
+
+
+def test_a_search_with_memory_balances_the_contributions_of_several_updates():
+    rule = rule_of("bapo", "algorithm.bounds.memory=2")
+    poor, rich = table([1.0, -1.0, -1.0, -1.0]), table([1.0, 1.0, 1.0, -1.0])
+    assert float(rule.choose([poor]).value) == pytest.approx(1 / 4)
+    assert float(rule.choose([rich]).value) == pytest.approx((0.5 + 3) / (2 + 4))
+    assert float(rule.choose([poor]).value) == pytest.approx((0.25 + 1.5 + 1) / (1 + 2 + 4))
+    before = rule.past
+    rule.choose([table([float("nan"), -1.0])])
+    assert torch.equal(rule.past, before), "an update that is not finite is not remembered"
+    assert rule.state_dict().keys() == {"past"}
+    plain = rule_of("bapo")
+    assert [float(plain.choose([each]).value) for each in (poor, rich, poor)] == [0.25, 0.75, 0.25]
+    assert plain.state_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["rest={low: 1.2, high: 3}"], "rest.low=1.2 is no lower bound"),
+        (["rest={low: 0.8}"], "must have low and high"),
+        (["memory=4", "scope=microbatch"], "memory=4 averages over updates"),
+        (["memory=0.5"], "algorithm.bounds.memory"),
+    ],
+)
+def test_rests_and_memories_that_cannot_be_are_refused(overrides, complaint):
+    (text,) = found("algorithm=bapo", *(f"algorithm.bounds.{override}" for override in overrides))
+    assert complaint in text
+
+
+def test_a_search_can_move_the_upper_bound_alone():
+    chosen = rule_of("bapo_upper").choose([table([1.0, -1.0, -1.0, -1.0])])
+    assert (float(chosen.low), float(chosen.high)) == pytest.approx((0.8, 3.0))

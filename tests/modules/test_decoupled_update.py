@@ -17,49 +17,41 @@ from tests.builders import (
     stale_batch,
     step,
 )
-from tests.token_tables import table
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR
 
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.schedules import step_scaled
+from bapo_lightning.modules.schedules import linear_warmup, step_scaled
 from bapo_lightning.objectives.corrections.proximal import log_linear
-from bapo_lightning.objectives.corrections.responses import (
-    outlier_mask,
-    sequence_masked,
-    sequence_truncated_is,
-)
+from bapo_lightning.objectives.corrections.responses import sequence_masked
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
-from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, truncated_is
-from bapo_lightning.objectives.weighting import sequence_mean
+from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 
-OF_RESPONSES = [
-    sequence_truncated_is, outlier_mask, partial(sequence_masked, weigh=True),
-    partial(sequence_masked, low=0.9, high=1.1, level="geometric"),
-]  # fmt: skip
+BOUNDS = FixedBounds(0.8, 1.2)
+OF_RESPONSES = partial(sequence_masked, low=0.9, high=1.1, level="geometric")
 TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, high=1.6)
 
 
 def decoupled_batch(mean=0.0, spread=0.5, **options):
     """Stale data whose proximal log-probs lie `mean` +- `spread` nats from the engine's."""
     batch = stale_batch(random_policy(), **options)
-    noise = mean + spread * torch.randn(
-        batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(7)
-    )
-    return replace(batch, proximal_logp=batch.behaviour_logp + noise * batch.response_mask)
+    unit = torch.randn(batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(7))
+    noise = (mean + spread * unit) * batch.response_mask
+    return replace(batch, proximal_logp=batch.behaviour_logp + noise)
+
+
+def logp_of(policy, batch):
+    """Log-probs [B, T - 1] of all tokens but the first, by the model's own logits."""
+    logits = policy.model(batch.input_ids[:, :-1]).logits
+    return logits.log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
 
 
 def by_hand(policy, batch, weigh, low, high):
     """Loss and gradient of decoupled PPO over the whole padded batch, from logits and plain PyTorch."""
     policy.zero_grad()
     mask = batch.response_mask[:, 1:]
-    logp = (
-        policy.model(batch.input_ids[:, :-1])
-        .logits.log_softmax(-1)
-        .gather(-1, batch.input_ids[:, 1:, None])[..., 0]
-    )
-    ratio = torch.exp(logp - batch.proximal_logp[:, 1:])
+    ratio = torch.exp(logp_of(policy, batch) - batch.proximal_logp[:, 1:])
     weight = weigh(torch.exp(batch.proximal_logp - batch.behaviour_logp)[:, 1:])
     advantage = batch.advantage[:, None]
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
@@ -78,30 +70,12 @@ def by_hand(policy, batch, weigh, low, high):
 )
 def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, weigh, mean, spread):
     batch = decoupled_batch(mean, spread)
-    outputs, gradient = step(
-        random_policy(), FixedBounds(0.8, 1.2), batch, correction=correction, micro_batch_tokens=200
-    )
+    outputs, gradient = step(random_policy(), BOUNDS, batch, correction=correction, micro_batch_tokens=200)
     loss, expected = by_hand(random_policy(), batch, weigh, 0.8, 1.2)
     assert float(outputs["loss"]) == pytest.approx(float(loss), rel=1e-5)
     assert (gradient - expected).norm() / expected.norm() < 1e-5
-    _, uncorrected = step(random_policy(), FixedBounds(0.8, 1.2), batch, micro_batch_tokens=200)
-    assert (gradient - uncorrected).norm() / expected.norm() > 0.1, (
-        "the case must show the difference that a correction makes"
-    )
-
-
-@pytest.mark.parametrize("rule", [lambda: FixedBounds(0.8, 1.2), lambda: adaptive(target=0.55)])
-@pytest.mark.parametrize("correction", [truncated_is, masked_is, kpop, *OF_RESPONSES])
-def test_where_engine_and_trainer_agree_a_correction_changes_no_bit(rule, correction):
-    batch = stale_batch(random_policy())
-    assert torch.equal(batch.proximal_logp, batch.behaviour_logp)
-    for budget in (10**6, budget_for(batch, 3)):
-        plain, gradient = step(random_policy(), rule(), batch, micro_batch_tokens=budget)
-        corrected, same = step(
-            random_policy(), rule(), batch, micro_batch_tokens=budget, correction=correction
-        )
-        assert torch.equal(gradient, same) and torch.equal(plain["loss"], corrected["loss"])
-        assert torch.equal(plain["bounds"][0].high, corrected["bounds"][0].high)
+    _, uncorrected = step(random_policy(), BOUNDS, batch, micro_batch_tokens=200)
+    assert (gradient - uncorrected).norm() / expected.norm() > 0.1, "a correction must make a difference"
 
 
 def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
@@ -117,28 +91,12 @@ def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
     torch.testing.assert_close(tokens.ratio, (tokens.logp - tokens.behaviour_logp).div(3).exp())
 
 
-@pytest.mark.parametrize("weighting", [None, sequence_mean])
-def test_a_masked_sample_leaves_the_share_of_the_others_as_it_was(weighting):
-    changes = {} if weighting is None else {"weighting": weighting}
-    batch = stale_batch(random_policy())
-    odd = torch.arange(batch.num_samples) % 2 == 1
-    disagreed = replace(batch, behaviour_logp=batch.behaviour_logp - 3.0 * odd[:, None] * batch.response_mask)
-    masked, gradient = step(
-        random_policy(), FixedBounds(0.8, 1.2), disagreed, correction=masked_is, **changes
-    )
-    without = replace(batch, advantage=torch.where(odd, 0.0, batch.advantage))
-    expected, same = step(random_policy(), FixedBounds(0.8, 1.2), without, **changes)
-    assert float(masked["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
-    assert (gradient - same).norm() / same.norm() < 1e-5
-
-
-@pytest.mark.parametrize("correction", [TRUNCATED, MASKED, *OF_RESPONSES])
-def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
+def test_bounds_loss_and_gradient_do_not_depend_on_the_split():
     batch = decoupled_batch(num_groups=8)
     (whole, gradient), *others = (
         step(
             random_policy(), adaptive(target=0.6), batch, micro_batch_tokens=budget_for(batch, parts),
-            correction=correction,
+            correction=OF_RESPONSES,
         )
         for parts in (1, 2, 5)
     )  # fmt: skip
@@ -149,33 +107,17 @@ def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
         assert (other - gradient).norm() / gradient.norm() < 1e-5
 
 
-def weights_of(correction, batch):
-    """Factors of all tokens, [B, T]."""
-    proximal, behaviour = batch.proximal_logp.flatten(), batch.behaviour_logp.flatten()
-    tokens = table(torch.ones_like(behaviour), behaviour_logp=behaviour, proximal_logp=proximal)
-    return correction(tokens).view_as(batch.behaviour_logp)
-
-
 def searched_by_hand(batch, policy, weight, target):
-    """Algorithm 1 as a loop over the bounds, the contributions summed over all tokens of the batch each
-    time.
-    """
-    mask = batch.response_mask
+    """Algorithm 1 as a loop, the contributions summed over all tokens of the batch each time."""
     with torch.no_grad():
-        logp = (
-            policy.model(batch.input_ids)
-            .logits[:, :-1]
-            .log_softmax(-1)
-            .gather(-1, batch.input_ids[:, 1:, None])[..., 0]
-        )
+        logp = logp_of(policy, batch)
     ratio = torch.exp(logp.double() - batch.proximal_logp[:, 1:].double())
-    signed = (weight * mask * batch.behaviour_logp.exp())[:, 1:].double() * ratio * batch.advantage[:, None]
+    factor = (weight * batch.response_mask * batch.behaviour_logp.exp())[:, 1:].double()
+    signed = factor * ratio * batch.advantage[:, None]
 
     def share(low, high):
-        positive, negative = (
-            signed[(signed > 0) & (ratio <= high)].sum(),
-            -signed[(signed < 0) & (ratio >= low)].sum(),
-        )
+        positive = signed[(signed > 0) & (ratio <= high)].sum()
+        negative = -signed[(signed < 0) & (ratio >= low)].sum()
         return float(positive / (positive + negative))
 
     low, high = 0.6, 1.2
@@ -186,47 +128,18 @@ def searched_by_hand(batch, policy, weight, target):
     return low, high
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("correction", [TRUNCATED, MASKED])
-@pytest.mark.parametrize("target", [0.35, 0.4, 0.45, 0.5])
-def test_the_search_balances_the_corrected_contributions(correction, target):
+@pytest.mark.parametrize("target", [0.45, 0.5])
+def test_the_search_balances_the_corrected_contributions(target):
     batch = decoupled_batch(num_groups=8, noise=0.8)
-    outputs, _ = step(
-        random_policy(), adaptive(target=target), batch, correction=correction,
-        micro_batch_tokens=budget_for(batch, 5),
-    )  # fmt: skip
+    options = {"correction": MASKED, "micro_batch_tokens": budget_for(batch, 5)}
+    outputs, _ = step(random_policy(), adaptive(target=target), batch, **options)
     search = outputs["bounds"][0]
-    weight = weights_of(correction, batch)
-    assert (float(search.low), float(search.high)) == pytest.approx(
-        searched_by_hand(batch, random_policy(), weight, target), abs=1e-5
-    )
-
-
-def test_a_correction_moves_the_bounds_that_are_found():
-    batch = decoupled_batch(num_groups=8, noise=0.8)
-    found = {
-        name: searched_by_hand(batch, random_policy(), weight, target=0.45)
-        for name, weight in {"none": torch.ones(()), "masked": weights_of(MASKED, batch)}.items()
-    }
-    assert found["none"] != pytest.approx(found["masked"])
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("budget", [1, 60, 10_000])
-def test_response_log_probs_are_the_policys_at_its_temperature_in_order(temperature, budget):
-    policy = random_policy(temperature=temperature)
-    rollouts = stale_batch(policy).rollouts
-    found = policy.response_logprobs(rollouts, budget)
-    assert [len(values) for values in found] == [item.length for item in rollouts]
-    for item, values in zip(rollouts, found, strict=True):
-        tokens = torch.tensor([[*item.prompt_ids, *item.response_ids]])
-        with torch.no_grad():
-            logp = (
-                (policy.model(tokens).logits[0, :-1] / temperature)
-                .log_softmax(-1)
-                .gather(-1, tokens[0, 1:, None])[:, 0]
-            )
-        torch.testing.assert_close(torch.tensor(values), logp[-item.length :], atol=1e-5, rtol=1e-5)
+    weight = torch.exp(batch.proximal_logp - batch.behaviour_logp)
+    weight = weight * ((weight >= 0.7) & (weight <= 1.6))
+    found = pytest.approx((float(search.low), float(search.high)), abs=1e-5)
+    assert searched_by_hand(batch, random_policy(), weight, target) == found
+    if target == 0.45:
+        assert searched_by_hand(batch, random_policy(), torch.ones(()), target) != found
 
 
 def test_response_log_probs_pass_through_the_model_in_micro_batches_without_gradient():
@@ -240,15 +153,25 @@ def test_response_log_probs_pass_through_the_model_in_micro_batches_without_grad
 
 
 def test_collate_lays_proximal_log_probs_beside_the_behaviours_and_falls_back_to_them():
-    made = group(
-        "p", [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])], [1.0, 0.0], [1.0, -1.0]
-    )
+    rollouts = [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])]
+    made = group("p", rollouts, [1.0, 0.0], [1.0, -1.0])
     first = replace(made.samples[0], scores={"proximal_logp": [-0.3, -0.4]})
     batch = collate([replace(made, samples=(first, made.samples[1]))], {})
     assert batch.proximal_logp.tolist() == [pytest.approx([0, 0, -0.3, -0.4]), pytest.approx([0, -0.5, 0, 0])]
     (micro_batch,) = batch.split(100, batch.response_mask.float())
     assert micro_batch.proximal_logp.tolist() == pytest.approx([-0.3, -0.4, -0.5])
     assert micro_batch.behaviour_logp.tolist() == pytest.approx([-0.1, -0.2, -0.5])
+
+
+def test_warmup_rises_linearly_and_stays():
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = linear_warmup(optimizer, warmup_updates=4)
+    rates = []
+    for _ in range(6):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
 def test_a_scaled_step_leaves_the_schedule_as_it_was():
@@ -270,7 +193,7 @@ def test_a_scaled_step_leaves_the_schedule_as_it_was():
 def updated(batch, **options):
     """The module after one whole update, and how its weights moved."""
     policy = random_policy()
-    made = module(policy, FixedBounds(0.8, 1.2), **options)
+    made = module(policy, BOUNDS, **options)
     before = torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
     optimizer = SGD(policy.parameters(), lr=0.1)
     made.manual_backward = lambda loss: loss.backward()

@@ -14,25 +14,20 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import token_table
-from bapo_lightning.objectives.objective import needs_of, scores_at_entry, slopes
+from bapo_lightning.objectives.objective import needs_of, scores_at_entry
 from bapo_lightning.objectives.token_table import reads
-from bapo_lightning.types import Rollout, Segment
+from bapo_lightning.types import Segment
 
 BOUNDS, CPU = FixedBounds(0.8, 1.28), torch.device("cpu")
 NAMES = ("entropy", "mean_logp")
 METRICS = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
 
 
-@reads("entry_entropy")
-def by_entropy(table):
-    """An objective that looks at how the entropy has changed since entry."""
-    return table.log_ratio * (table.entropy.detach() - table["entry_entropy"])
-
-
-@reads("mean_logp", "entry_mean_logp")
-def by_mean_logp(table):
-    """One that looks at the mean log-prob instead."""
-    return table.log_ratio * (table["mean_logp"] - table["entry_mean_logp"])
+@reads("entry_entropy", "mean_logp", "entry_mean_logp")
+def compares(table):
+    """An objective that looks at how entropy and mean log-prob have changed since entry."""
+    entropy, mean_logp = table.entropy.detach() - table["entry_entropy"], table["mean_logp"]
+    return table.log_ratio * (entropy + mean_logp - table["entry_mean_logp"])
 
 
 def exact_policy(packed=False, temperature=0.7):
@@ -46,13 +41,14 @@ def exact_policy(packed=False, temperature=0.7):
 
 @torch.no_grad()
 def by_full_logits(policy, rollouts):
-    """Entropy and mean log-prob of each response token, from all logits in float64."""
+    """Log-prob, entropy and mean log-prob of each response token, from all logits in float64."""
     found = []
     for item in rollouts:
         tokens = torch.tensor([[*item.prompt_ids, *item.response_ids]])
         logits = policy.model(tokens).logits[0, -item.length - 1 : -1].double()
         logp = (logits / policy.temperature).log_softmax(-1)
-        found.append(torch.stack([-(logp.exp() * logp).sum(-1), logp.mean(-1)]))
+        own = logp.gather(-1, tokens[0, -item.length :, None])[:, 0]
+        found.append(torch.stack([own, -(logp.exp() * logp).sum(-1), logp.mean(-1)]))
     return found
 
 
@@ -62,38 +58,27 @@ def entered(policy, names=NAMES):
     return with_entry_scores(stale_batch(policy).groups, policy, 300, 0, names)[0]
 
 
-def changed(policy):
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.mul_(1.05)
-    return policy
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_scores_are_those_of_the_full_logits_whatever_the_layout(packed):
-    policy = exact_policy(packed)
-    rollouts = stale_batch(random_policy()).rollouts
-    expected = torch.cat(by_full_logits(exact_policy(), rollouts), 1)
-    _, *found = policy(model_input(rollouts, CPU, policy.layout))
-    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-11, atol=1e-11)
-    assert not found[1].requires_grad
-
-
-@pytest.mark.parametrize("budget", [1, 60, 10_000])
-def test_responses_are_scored_in_order_and_scores_come_in_that_of_their_names(budget):
-    policy = exact_policy()
-    rollouts = stale_batch(random_policy()).rollouts
-    found = policy.response_scores(rollouts, budget, ("mean_logp", "entropy"))
-    for own, expected in zip(found, by_full_logits(policy, rollouts), strict=True):
-        torch.testing.assert_close(torch.tensor(own).double(), expected.flip(0), rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize(("budget", "packed"), [(1, False), (60, False), (60, True), (10_000, False)])
+def test_scores_are_those_of_the_full_logits_in_the_order_of_rollouts_and_names(budget, packed):
+    policy, rollouts = exact_policy(packed), stale_batch(random_policy()).rollouts
+    expected = by_full_logits(exact_policy(), rollouts)
+    found = policy(model_input(rollouts, CPU, policy.layout))
+    torch.testing.assert_close(torch.stack(found), torch.cat(expected, 1), rtol=1e-11, atol=1e-11)
+    assert found[0].requires_grad and not found[2].requires_grad
+    scored = policy.response_scores(rollouts, budget, ("mean_logp", "entropy", "logp"))
+    for own, scores in zip(scored, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(own).double(), scores.flip(0), rtol=1e-6, atol=1e-6)
 
 
 def test_the_table_has_the_policy_at_entry_beside_the_present_one():
     policy = random_policy()
     groups = entered(policy)
     batch = collate(groups, METRICS)
-    before = torch.cat(by_full_logits(policy, batch.rollouts), 1).float()
-    after = torch.cat(by_full_logits(changed(policy), batch.rollouts), 1).float()
+    before = torch.cat(by_full_logits(policy, batch.rollouts), 1)[1:].float()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.05)
+    after = torch.cat(by_full_logits(policy, batch.rollouts), 1)[1:].float()
     assert (before - after).abs().mean(1).min() > 0.03, "a policy that stays as it is shows nothing"
     for parts in (1, 2):
         tables = [
@@ -102,12 +87,8 @@ def test_the_table_has_the_policy_at_entry_beside_the_present_one():
             for micro_batch in share.split(10_000, share.response_mask.float())
         ]
         order = torch.cat([table.sequence for table in tables]).argsort(stable=True)
-        for name, expected in [
-            ("entry_entropy", before[0]),
-            ("entropy", after[0]),
-            ("entry_mean_logp", before[1]),
-            ("mean_logp", after[1]),
-        ]:
+        names = ("entry_entropy", "entry_mean_logp", "entropy", "mean_logp")
+        for name, expected in zip(names, (*before, *after), strict=True):
             found = torch.cat([table.columns[name] for table in tables])[order]
             torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-4)
 
@@ -117,7 +98,7 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
     (group,) = stale_batch(policy, num_groups=1).groups
     lengths = []
 
-    def resumed(rollout: Rollout) -> Rollout:
+    def resumed(rollout):
         ids, logprobs, half = rollout.response_ids, rollout.logprobs, rollout.length // 2
         lengths.append(rollout.length - half)
         segments = (Segment(ids[:half], logprobs[:half], 3), Segment(ids[half:], logprobs[half:], 4))
@@ -126,6 +107,8 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
     samples = tuple(replace(sample, rollout=resumed(sample.rollout)) for sample in group.samples)
     policy.scores_mean_logp = True
     groups, _ = with_entry_scores([replace(group, samples=samples)], policy, 300, 4, NAMES)
+    scores = [sample.scores for sample in groups[0].samples]
+    assert all(isinstance(own["entry_entropy"], array) and "proximal_logp" not in own for own in scores)
     batch = collate(groups, METRICS, oldest_trained=4)
     (micro_batch,) = batch.split(10_000, batch.response_mask.float())
     expected = [
@@ -134,7 +117,7 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
     ]
     order = micro_batch.sequence.argsort(stable=True)
     found = torch.stack([micro_batch.scores[f"entry_{name}"][order] for name in NAMES])
-    torch.testing.assert_close(found, torch.cat(expected, 1).float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, torch.cat(expected, 1)[1:].float(), rtol=1e-4, atol=1e-4)
 
 
 def test_an_objective_that_needs_nothing_of_the_entry_costs_nothing_and_has_no_column():
@@ -154,44 +137,11 @@ def test_ratios_stay_those_to_the_policy_that_sampled():
     assert not torch.equal(recomputed.proximal_logp, recomputed.behaviour_logp)
 
 
-@pytest.mark.parametrize("objective", [by_entropy, by_mean_logp])
-def test_a_blank_micro_batch_adds_nothing(objective):
+def test_a_blank_micro_batch_adds_nothing():
     policy = random_policy()
-    blank = blank_batch(collate(entered(policy, scores_at_entry(objective)), METRICS))
-    policy.serve(needs_of(objective))
+    blank = blank_batch(collate(entered(policy, scores_at_entry(compares)), METRICS))
+    policy.serve(needs_of(compares))
     (micro_batch,) = blank.split(100, torch.zeros(1, 2))
     table = token_table(policy, micro_batch, 0).with_bounds(torch.tensor(0.8), torch.tensor(1.2))
-    (table.weight * objective(table)).sum().backward()
+    (table.weight * compares(table)).sum().backward()
     assert all(parameter.grad.count_nonzero() == 0 for parameter in policy.parameters())
-
-
-def test_batches_move_and_split_with_their_scores():
-    batch = collate(entered(random_policy()), METRICS).to("meta")
-    assert [grid.device.type for grid in batch.scores.values()] == ["meta"] * 2
-
-
-@pytest.mark.parametrize("objective", [by_entropy, by_mean_logp])
-def test_the_policy_is_what_it_was_at_entry_until_it_is_updated(objective):
-    policy = random_policy()
-    batch = collate(entered(policy), METRICS)
-    (micro_batch,) = batch.split(10_000, batch.response_mask / batch.num_tokens)
-    policy.serve(needs_of(objective))
-
-    def change():
-        """How far gradients are from those of a policy that has not changed since."""
-        table = token_table(policy, micro_batch, 0).with_bounds(torch.tensor(0.0), torch.tensor(9.0))
-        present = {"entry_entropy": table.entropy}
-        if "mean_logp" in table.more:
-            present["entry_mean_logp"] = table["mean_logp"]
-        return (slopes(objective, table) - slopes(objective, table.with_columns(present))).abs().max()
-
-    assert change() < 1e-3
-    changed(policy)
-    assert change() > 0.1
-
-
-def test_scores_are_kept_as_arrays_and_ask_for_no_log_probs():
-    groups = stale_batch(random_policy(), num_groups=1).groups
-    ((group,), _) = with_entry_scores(groups, random_policy(), 300, 0, NAMES[:1])
-    assert all(isinstance(sample.scores["entry_entropy"], array) for sample in group.samples)
-    assert all("proximal_logp" not in sample.scores for sample in group.samples)

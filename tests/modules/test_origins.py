@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import adaptive, module, random_policy, stale_batch, step
+from tests.builders import adaptive, random_policy, step
 from tests.origins import BOUNDS, collated, groups_of
 
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
@@ -17,7 +17,7 @@ from bapo_lightning.objectives.corrections.tokens import truncated_is
 from bapo_lightning.types import Origin
 
 
-def test_a_weight_scales_the_tokens_of_its_group_and_no_others() -> None:
+def test_a_weight_scales_the_tokens_of_its_group_and_no_others():
     policy = random_policy()
     tables = [
         step(policy, BOUNDS, collated(groups_of(policy, (Origin.POLICY,), weight)))[0]["tokens"]
@@ -27,7 +27,7 @@ def test_a_weight_scales_the_tokens_of_its_group_and_no_others() -> None:
     torch.testing.assert_close(tables[1].weight, tables[0].weight * factor)
 
 
-def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_in_the_bounds() -> None:
+def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_in_the_bounds():
     policy = random_policy()
     made = {}
     for origin in (Origin.EXPERT, Origin.POLICY):
@@ -51,7 +51,7 @@ def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_
 
 
 @pytest.mark.parametrize("origin", [Origin.EXPERT, Origin.TEMPERED])
-def test_corrections_are_for_tokens_of_the_policy(origin: Origin) -> None:
+def test_corrections_are_for_tokens_of_the_policy(origin):
     policy = random_policy()
     groups, measured = with_entry_scores(groups_of(policy, (origin, Origin.POLICY)), policy, 500, 0)
     recomputed = ["proximal_logp" in sample.scores for sample in groups[0].samples]
@@ -62,13 +62,13 @@ def test_corrections_are_for_tokens_of_the_policy(origin: Origin) -> None:
     assert bool((tokens.correction[tokens.origin == Origin.POLICY] != 1).any())
 
 
-def test_monitors_measure_the_tokens_of_the_policy() -> None:
+def test_monitors_measure_the_tokens_of_the_policy():
     policy = random_policy()
     batch = collated(groups_of(policy, (Origin.EXPERT, Origin.POLICY)))
     outputs, _ = step(policy, BOUNDS, batch)
     tokens = outputs["tokens"]
     owner = SimpleNamespace(last_learning_rate=0.1, correction=None)
-    update = Update(0, 0, tokens, outputs["bounds"], batch, owner, {})  # type: ignore[arg-type]
+    update = Update(0, 0, tokens, outputs["bounds"], batch, owner, {})
     sampled = tokens.origin == Origin.POLICY
     difference = (tokens.logp - tokens.behaviour_logp)[sampled]
     assert float(MismatchMonitor().measure(update)["mismatch/abs_logp_diff_mean"]) == pytest.approx(
@@ -79,17 +79,3 @@ def test_monitors_measure_the_tokens_of_the_policy() -> None:
     )
     measured = StalenessMonitor().measure(replace(update, version=3))
     assert (float(measured["staleness/age_mean"]), float(measured["staleness/age_queueing_mean"])) == (3, 3)
-
-
-def test_the_mean_entropy_of_an_update_is_noted_and_kept_in_checkpoints() -> None:
-    policy = random_policy()
-    made = module(policy, BOUNDS)
-    outputs, _ = step(policy, BOUNDS, stale_batch(policy))
-    made._fabric, made._trainer = None, SimpleNamespace(callbacks=[])  # type: ignore[assignment]
-    made.gathered([outputs["tokens"]])
-    assert made.last_entropy == pytest.approx(float(outputs["tokens"].entropy.mean()))
-    checkpoint: dict = {}
-    made.on_save_checkpoint(checkpoint)
-    other = module(policy, BOUNDS)
-    other.on_load_checkpoint(checkpoint)
-    assert other.last_entropy == made.last_entropy

@@ -37,7 +37,7 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
-from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, reads
+from bapo_lightning.objectives.token_table import NAMES, concatenate, needed_by, reads
 from bapo_lightning.ranks.launch import free_port
 
 SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches
@@ -93,9 +93,7 @@ def exchange(rank, port, path):
     dist.gather = counted
     own, device = tables_of(rank), torch.device("cpu")
     # Only rank 0's columns count: others may have callbacks that do not know what rank 0's know.
-    gathered = gather_tables(
-        own, columns_read(SimpleNamespace(callbacks=[StalenessMonitor()] if not rank else []))
-    )
+    gathered = gather_tables(own, ("age", "origin") if not rank else ())
     whole = gather_tables(own, NAMES)
     read, start = gather_everywhere(Sums().prepare, own, device)
     found = {
@@ -135,10 +133,13 @@ def test_columns_that_nobody_on_rank_0_reads_are_not_sent(ranks):
         assert found["sent"] == [4 * columns * widest for columns in (2, len(ALL))]
 
 
-def test_every_rank_reads_what_an_objective_prepares_from_even_one_without_tokens(ranks):
+def test_every_rank_reads_the_whole_update_even_one_without_tokens(ranks):
+    ratio = torch.cat([each.ratio for each in everything()])
     for rank, found in enumerate(ranks):
         assert_same(found["read"], concatenate(everything(), needed_by(Sums().prepare)))
         assert found["start"] == sum(sum(SIZES[before]) for before in range(rank))
+        assert found["scale"] == float(ratio.mean())
+    assert prepared_for_update(lambda table: table.ratio, everything(), BOUNDS, 4) == [{}] * 4
 
 
 @pytest.mark.parametrize(
@@ -157,19 +158,10 @@ def test_prepared_columns_are_those_of_one_process_and_finite_in_blank_micro_bat
         assert all(value.dim() == 0 and value.isfinite() for value in blank)
 
 
-def test_an_objective_that_prepares_nothing_gets_nothing():
-    assert prepared_for_update(lambda table: table.ratio, everything(), BOUNDS, 4) == [{}] * 4
-
-
-def test_the_scale_of_a_step_is_the_same_on_every_rank(ranks):
-    ratio = torch.cat([each.ratio for each in everything()])
-    assert [found["scale"] for found in ranks] == [float(ratio.mean())] * len(SIZES)
-
-
 def test_callbacks_say_what_they_read_and_only_silent_ones_from_elsewhere_may_read_all():
     class Silent(Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            """Reads who knows what."""
+            pass
 
     class Modest(Silent):
         needs = frozenset({"ratio"})
@@ -234,8 +226,6 @@ def test_reading_a_column_without_asking_is_one_clear_error():
         prepared_for_update(Blind(), [tokens], BOUNDS, 1)
     with pytest.raises(TrainingError, match="a callback reads the column slope"):
         _ = gather_tables([tokens], {"ratio"}).slope
-    with pytest.raises(AttributeError, match="slop"):
-        _ = SomeColumns("a callback", {"ratio": tokens.ratio}).slop
 
 
 def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():

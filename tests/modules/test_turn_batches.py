@@ -58,57 +58,44 @@ def conversations(seed=0, versions=(0,), turns=(2, 1, 3, 2)):
     return groups
 
 
-def by_hand(policy, groups, low, high):
-    """Gradient of the clipped surrogate over the sampled tokens alone: one sample at a time, with loops."""
-    policy.zero_grad()
-    losses, count = [], 0
+def sampled(rollout):
+    """Place in the sequence, id, log-prob and version of every token that the policy sampled."""
+    place = len(rollout.prompt_ids)
+    for segment in rollout.segments:
+        for token, logprob in zip(segment.token_ids, segment.logprobs, strict=True):
+            if not segment.is_feedback:
+                yield place, token, logprob, segment.version
+            place += 1
+
+
+def by_hand(groups, low, high):
+    """Gradient of the clipped surrogate over the sampled tokens alone, and their log-probs by response."""
+    policy, losses, scores = random_policy(), [], []
     for item in groups:
         for sample, advantage in zip(item.samples, item.advantages, strict=True):
-            ids = torch.tensor([list(sample.rollout.token_ids)])
-            logp = policy.model(ids).logits[0].log_softmax(-1)
-            place = len(sample.rollout.prompt_ids)
-            for segment in sample.rollout.segments:
-                for token, behaviour in zip(segment.token_ids, segment.logprobs, strict=True):
-                    if not segment.is_feedback:
-                        ratio = (logp[place - 1, token] - behaviour).exp()
-                        losses.append(-torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage))
-                        count += 1
-                    place += 1
-    (torch.stack(losses).sum() / count).backward()
-    return gradients(policy)
-
-
-def made_policy(packing, folder):
-    random_model().save_pretrained(folder)
-    return build_policy(ModelOptions(str(folder), packing=packing), 1.0)
+            logp = policy.model(torch.tensor([list(sample.rollout.token_ids)])).logits[0].log_softmax(-1)
+            tokens = list(sampled(sample.rollout))
+            scores.append([logp[place - 1, token].item() for place, token, *_ in tokens])
+            for place, token, behaviour, _ in tokens:
+                ratio = (logp[place - 1, token] - behaviour).exp()
+                losses.append(-torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage))
+    torch.stack(losses).mean().backward()
+    return gradients(policy), scores
 
 
 @pytest.mark.parametrize("packing", ["none", "padding_free"])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_the_gradient_of_turns_is_that_of_a_masked_computation_by_hand(packing, parts, tmp_path):
-    policy, groups = made_policy(packing, tmp_path), conversations()
-    expected = by_hand(random_policy(), groups, 0.8, 1.3)
+    random_model().save_pretrained(tmp_path)
+    policy, groups = build_policy(ModelOptions(str(tmp_path), packing=packing), 1.0), conversations()
+    expected, scores = by_hand(groups, 0.8, 1.3)
     batch = collate(groups, METRICS)
     budget = 100_000 if parts == 1 else budget_for(batch, parts)
     outputs, found = step(policy, FixedBounds(0.8, 1.3), batch, micro_batch_tokens=budget)
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
-    sampled = [sample.rollout for item in groups for sample in item.samples]
-    assert len(outputs["tokens"].ratio) == sum(rollout.length for rollout in sampled) == batch.num_tokens
-
-
-@pytest.mark.parametrize("packing", ["none", "padding_free"])
-def test_scores_of_turns_are_those_of_their_own_places(packing, tmp_path):
-    policy, groups, model = made_policy(packing, tmp_path), conversations(), random_model()
-    rollouts = [sample.rollout for item in groups for sample in item.samples]
-    for rollout, found in zip(rollouts, policy.response_logprobs(rollouts, 1000), strict=True):
-        with torch.no_grad():
-            logp = model(torch.tensor([list(rollout.token_ids)])).logits[0].log_softmax(-1)
-        expected, place = [], len(rollout.prompt_ids)
-        for segment in rollout.segments:
-            for token in segment.token_ids:
-                expected += [] if segment.is_feedback else [float(logp[place - 1, token])]
-                place += 1
-        assert list(found) == pytest.approx(expected, abs=1e-4)
+    assert len(outputs["tokens"].ratio) == sum(map(len, scores)) == batch.num_tokens
+    for found, own in zip(policy.response_logprobs(batch.rollouts, 1000), scores, strict=True):
+        assert list(found) == pytest.approx(own, abs=1e-4)
 
 
 def without_attention():
@@ -156,11 +143,7 @@ def test_turns_that_are_too_old_are_context(oldest):
     batch = collate(groups, METRICS, oldest_trained=oldest)
     rows = [sample.rollout for item in groups for sample in item.samples]
     for row, rollout in enumerate(rows):
-        kept, place = [], len(rollout.prompt_ids)
-        for segment in rollout.segments:
-            for _ in segment.token_ids:
-                kept += [place] if not segment.is_feedback and segment.version >= oldest else []
-                place += 1
+        kept = [place for place, _, _, version in sampled(rollout) if version >= oldest]
         assert batch.response_mask[row].nonzero().flatten().tolist() == kept
         assert batch.response_lengths[row] == len(kept)
         assert not kept or batch.lengths[row] == kept[-1] + 1
@@ -177,13 +160,10 @@ def test_turns_that_are_too_old_are_context(oldest):
 
 
 def test_shares_of_ranks_hold_the_same_tokens():
+    def tokens(batches, budget):
+        splits = [each.split(budget, each.response_mask.float(), Layout.PACKED) for each in batches]
+        columns = [[part.sequence, part.position, part.targets] for parts in splits for part in parts]
+        return sorted(torch.cat([torch.stack(each, 1) for each in columns]).tolist())
+
     batch = collate(conversations(), METRICS)
-    tokens = []
-    for share in split_over_ranks(batch, 3):
-        for micro in share.split(40, share.response_mask.float(), Layout.PACKED):
-            tokens += zip(
-                micro.sequence.tolist(), micro.position.tolist(), micro.targets.tolist(), strict=True
-            )
-    (whole,) = batch.split(10_000, batch.response_mask.float(), Layout.PACKED)
-    columns = (whole.sequence.tolist(), whole.position.tolist(), whole.targets.tolist())
-    assert sorted(tokens) == sorted(zip(*columns, strict=True))
+    assert tokens(split_over_ranks(batch, 3), 40) == tokens([batch], 10_000)

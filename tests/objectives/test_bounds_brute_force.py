@@ -10,18 +10,11 @@ import torch
 
 from bapo_lightning.objectives.bounds import contribution_curves, search_bounds
 
-NUM_CASES = 400  # per combination of kind, order and measure: 3200 in all
+NUM_CASES = 200  # per combination of kind, order and measure: 1600 in all
 SHAPES = (
-    "any",
-    "ties",
-    "no_positives",
-    "no_negatives",
-    "all_clipped",
-    "one_token",
-    "ratio_one",
-    "all_masked",
+    "any", "ties", "no_positives", "no_negatives", "all_clipped", "one_token", "ratio_one", "all_masked",
     "no_tokens",
-)
+)  # fmt: skip
 
 
 def contributions(tokens, low, high, kind):
@@ -88,7 +81,7 @@ def random_case(rng, shape):
     ("kind", "order", "measure"),
     list(itertools.product(["gradient", "surrogate"], ["upper_first", "lower_first"], ["share", "ratio"])),
 )
-def test_curves_and_search_equal_the_brute_force(kind, order, measure) -> None:
+def test_curves_and_search_equal_the_brute_force(kind, order, measure):
     rng = np.random.default_rng(0)
     for case in range(NUM_CASES):
         tokens, lows, highs = random_case(rng, SHAPES[case % len(SHAPES)])
@@ -103,24 +96,4 @@ def test_curves_and_search_equal_the_brute_force(kind, order, measure) -> None:
         assert negative.tolist() == [contributions(tokens, low, highs[0], kind)[1] for low in lows]
         found = [value.item() for value in search_bounds(positive, negative, *grids, target, order, measure)]
         expected = algorithm_1(tokens, lows, highs, target, kind, order, measure)
-        assert found == pytest.approx([float(value) for value in expected], rel=1e-15, nan_ok=True), (
-            case,
-            found,
-            expected,
-        )
-
-
-@pytest.mark.parametrize("kind", ["gradient", "surrogate"])
-def test_curves_of_real_numbers_equal_the_brute_force(kind) -> None:
-    rng = np.random.default_rng(1)
-    lows, highs = np.linspace(0.6, 0.9, 16), np.linspace(1.2, 3.0, 37)
-    for _ in range(30):
-        tokens = rng.lognormal(0, 0.5, 40), rng.normal(size=40), rng.random(40) < 0.8, rng.random(40)
-        grids = torch.as_tensor(lows), torch.as_tensor(highs)
-        positive, negative = contribution_curves(*map(torch.as_tensor, tokens), *grids, kind)
-        assert positive.tolist() == pytest.approx(
-            [contributions(tokens, lows[0], high, kind)[0] for high in highs], rel=1e-12
-        )
-        assert negative.tolist() == pytest.approx(
-            [contributions(tokens, low, highs[0], kind)[1] for low in lows], rel=1e-12
-        )
+        assert found == pytest.approx([float(value) for value in expected], rel=1e-15, nan_ok=True), case

@@ -8,7 +8,7 @@ ADVANTAGE = torch.tensor([1.0, -2.0, 3.0, -4.0])
 ALIVE = torch.tensor([True, True, True, True])
 
 
-def test_the_prediction_is_minus_the_learning_rate_times_the_covariance() -> None:
+def test_the_prediction_is_minus_the_learning_rate_times_the_covariance():
     # mean of (log pi + 2) * A = (1.5 - 3 - 4.5 + 6) / 4 = 0
     assert predicted_entropy_change(LOGP, ADVANTAGE, ALIVE, 0.1).item() == 0
     alive = torch.tensor([True, False, True, True])  # (1.5 - 4.5 + 6) / 4 = 0.75
@@ -16,7 +16,7 @@ def test_the_prediction_is_minus_the_learning_rate_times_the_covariance() -> Non
 
 
 @pytest.mark.parametrize(("token", "sign"), [(0, -1), (1, 1), (2, 1), (3, -1)])
-def test_each_quadrant_moves_entropy_as_table_4_says(token, sign) -> None:
+def test_each_quadrant_moves_entropy_as_table_4_says(token, sign):
     alive = torch.arange(4) == token
     assert predicted_entropy_change(LOGP, ADVANTAGE, alive, 1.0).sign().item() == sign
     assert [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, alive)] == [
@@ -24,27 +24,26 @@ def test_each_quadrant_moves_entropy_as_table_4_says(token, sign) -> None:
     ]
 
 
-def test_the_masses_are_shares_of_the_absolute_advantage() -> None:
-    masses = quadrant_masses(LOGP, ADVANTAGE, ALIVE)
-    assert masses.positive_high_prob.item() == pytest.approx(0.1)
-    assert masses.positive_low_prob.item() == pytest.approx(0.3)
-    assert masses.negative_high_prob.item() == pytest.approx(0.2)
-    assert masses.negative_low_prob.item() == pytest.approx(0.4)
+def test_the_masses_are_shares_of_the_absolute_advantage():
+    masses = [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, ALIVE)]
+    assert masses == pytest.approx([0.1, 0.3, 0.2, 0.4])
 
 
-def test_a_token_at_the_mean_counts_as_high() -> None:
+def test_a_token_at_the_mean_counts_as_high():
     masses = quadrant_masses(torch.full((3, 2), -0.7), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.bool))
     assert masses.positive_high_prob.item() == pytest.approx(1.0)
 
 
-def test_all_masses_are_zero_when_nothing_is_alive() -> None:
+def test_all_masses_are_zero_when_nothing_is_alive():
     dead = torch.zeros(4, dtype=torch.bool)
     assert [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, dead)] == [0.0] * 4
     assert [mass.item() for mass in quadrant_masses(LOGP, torch.zeros(4), ALIVE)] == [0.0] * 4
     assert predicted_entropy_change(LOGP, ADVANTAGE, dead, 1.0).item() == 0
+    assert predicted_entropy_change(LOGP, ADVANTAGE, ALIVE, 1.0, torch.zeros(4)).item() == 0
+    assert [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, ALIVE, torch.zeros(4))] == [0.0] * 4
 
 
-def test_weights_count_a_token_several_times_and_padding_never() -> None:
+def test_weights_count_a_token_several_times_and_padding_never():
     logp = torch.tensor([[-0.5, -3.5, float("nan")], [-3.5, -0.5, float("-inf")]])
     advantage = torch.tensor([[1.0, 3.0, float("nan")], [3.0, -2.0, 7.0]])
     weight = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
@@ -58,12 +57,7 @@ def test_weights_count_a_token_several_times_and_padding_never() -> None:
     )
 
 
-def test_no_weight_at_all_predicts_no_change() -> None:
-    assert predicted_entropy_change(LOGP, ADVANTAGE, ALIVE, 1.0, torch.zeros(4)).item() == 0
-    assert [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, ALIVE, torch.zeros(4))] == [0.0] * 4
-
-
-def test_the_prediction_is_first_order_exact_for_a_softmax_policy_under_natural_gradient_ascent() -> None:
+def test_the_prediction_is_first_order_exact_for_a_softmax_policy_under_natural_gradient_ascent():
     logits = torch.tensor([1.0, 0.2, -0.5, -1.3], dtype=torch.float64)
     advantage, learning_rate = torch.tensor([0.7, -0.4, 0.3, -1.1], dtype=torch.float64), 1e-6
     log_probs = logits.log_softmax(0)

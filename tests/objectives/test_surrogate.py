@@ -12,20 +12,14 @@ from bapo_lightning.objectives.reinforce import reinforce
 from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
 
 
-def ppo_clip(ratio, advantage, epsilon_low, epsilon_high):
-    unclipped = ratio * advantage
-    clipped = torch.clamp(ratio, 1 - epsilon_low, 1 + epsilon_high) * advantage
-    return torch.min(unclipped, clipped)
-
-
-def test_the_ratio_is_the_quotient_of_probabilities_and_stays_finite() -> None:
+def test_the_ratio_is_the_quotient_of_probabilities_and_stays_finite():
     ratio = importance_ratio(torch.tensor([0.5, 0.25, 1.0]).log(), torch.tensor([0.25, 0.5, 1.0]).log())
     assert ratio.tolist() == pytest.approx([2.0, 0.5, 1.0])
     extremes = importance_ratio(torch.tensor([0.0, -300.0]), torch.tensor([-300.0, 0.0]))
     assert extremes.tolist() == pytest.approx([4.8516520e8, 2.0611537e-9])
 
 
-def test_the_objective_of_each_case_is_the_literal_number() -> None:
+def test_the_objective_of_each_case_is_the_literal_number():
     ratio = torch.tensor([0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 2.0])
     advantage = torch.tensor([1.0, -1.0, 2.0, -2.0, 1.0, -1.0, 0.0])
     objective = clipped_surrogate(ratio, advantage, 0.75, 1.5)
@@ -36,26 +30,23 @@ def test_the_objective_of_each_case_is_the_literal_number() -> None:
 
 @pytest.mark.parametrize("as_tensors", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(1000,), (20, 50)])
-def test_fixed_bounds_are_ppo_clip_to_the_bit_with_its_gradients(as_tensors, dtype, shape) -> None:
+def test_fixed_bounds_are_ppo_clip_to_the_bit_with_its_gradients(as_tensors, dtype):
     generator = torch.Generator().manual_seed(0)
-    ratio = torch.randn(shape, generator=generator, dtype=dtype).mul(0.4).exp()
+    ratio = torch.randn(20, 50, generator=generator, dtype=dtype).mul(0.4).exp()
     # Exactly on the bounds.
     ratio.view(-1)[:4] = torch.tensor([1 - 0.2, 1 + 0.28, 1 - 0.2, 1 + 0.28], dtype=dtype)
-    advantage = torch.randn(shape, generator=generator, dtype=dtype)
+    advantage = torch.randn(20, 50, generator=generator, dtype=dtype)
     ours, theirs = ratio.clone().requires_grad_(), ratio.clone().requires_grad_()
     low, high = (torch.tensor(bound, dtype=dtype) if as_tensors else bound for bound in (1 - 0.2, 1 + 0.28))
-    objective, reference = (
-        clipped_surrogate(ours, advantage, low, high),
-        ppo_clip(theirs, advantage, 0.2, 0.28),
-    )
+    objective = clipped_surrogate(ours, advantage, low, high)
+    reference = torch.min(theirs * advantage, torch.clamp(theirs, 1 - 0.2, 1 + 0.28) * advantage)
     assert torch.equal(objective, reference)
     objective.sum().backward()
     reference.sum().backward()
     assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_a_token_has_no_gradient_exactly_where_the_mask_says_so_and_is_alive_on_its_bound() -> None:
+def test_a_token_has_no_gradient_exactly_where_the_mask_says_so_and_is_alive_on_its_bound():
     ratio = torch.tensor([0.7, 0.75, 0.8, 1.4, 1.5, 1.6] * 2, requires_grad=True)
     advantage = torch.tensor([1.0] * 6 + [-1.0] * 6)
     clipped_surrogate(ratio, advantage, torch.tensor(0.75), 1.5).sum().backward()
@@ -67,7 +58,7 @@ def test_a_token_has_no_gradient_exactly_where_the_mask_says_so_and_is_alive_on_
     assert torch.equal(ratio.grad, advantage.where(~mask, 0.0))
 
 
-def test_dual_clip_bounds_negative_tokens_only() -> None:
+def test_dual_clip_bounds_negative_tokens_only():
     ratio = torch.tensor([10.0, 10.0, 2.0, 0.1], requires_grad=True)
     advantage = torch.tensor([-2.0, 2.0, -2.0, -2.0])
     objective = clipped_surrogate(ratio, advantage, 0.8, 1.25, dual_clip=3.0)
@@ -80,17 +71,17 @@ def test_dual_clip_bounds_negative_tokens_only() -> None:
 
 
 @pytest.mark.parametrize("dual_clip", [1.0, 0.0, -3.0])
-def test_a_dual_clip_that_would_cut_unchanged_tokens_is_refused(dual_clip) -> None:
+def test_a_dual_clip_that_would_cut_unchanged_tokens_is_refused(dual_clip):
     with pytest.raises(ValueError, match="dual_clip must be above 1"):
         clipped_surrogate(torch.ones(1), torch.ones(1), 0.8, 1.2, dual_clip)
 
 
-def test_the_estimate_of_one_token_is_the_literal_number() -> None:
+def test_k3_of_one_token_is_the_literal_number():
     log_ratio = torch.tensor([0.0, 0.6931472, -0.6931472])  # r = 1, 2, 1/2
     assert k3(log_ratio).tolist() == pytest.approx([0.0, 0.3068528, 0.1931472])
 
 
-def test_its_mean_is_the_kl_from_behaviour_to_policy() -> None:
+def test_the_mean_of_k3_is_the_kl_from_behaviour_to_policy():
     behaviour, policy = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.25, 0.25, 0.5])
     log_ratio = (policy / behaviour).log()
     # sum of behaviour * log(behaviour / policy) = 0.2180119
@@ -98,7 +89,7 @@ def test_its_mean_is_the_kl_from_behaviour_to_policy() -> None:
     assert (behaviour * k3(log_ratio)).sum().item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_it_keeps_its_digits_close_to_equal_policies() -> None:
+def test_k3_keeps_its_digits_close_to_equal_policies():
     assert k3(torch.tensor([1e-3], dtype=torch.float64)).item() == pytest.approx(5.0016670834e-7, rel=1e-9)
     assert (k3(torch.linspace(-3, 3, 101).view(1, 101)) >= 0).all()
 

@@ -31,9 +31,10 @@ def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment,
     assert starts_ranks(devices, nodes, environment) is expected
 
 
-def test_the_first_rank_speaks_for_all():
+def test_the_first_rank_speaks_for_all_and_the_first_that_failed_for_the_run():
     environments = {}, {"RANK": "0"}, {"RANK": "3"}, {"SLURM_PROCID": "1"}
     assert [leads(environment) for environment in environments] == [True, True, False, False]
+    assert [exit_code(codes) for codes in ([0, 0], [0, 1], [130, 130], [0, -9])] == [0, 1, 130, 137]
 
 
 def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
@@ -45,17 +46,8 @@ def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
     )
 
 
-def test_the_exit_code_is_that_of_the_first_rank_that_failed():
-    assert [exit_code(codes) for codes in ([0, 0], [0, 1], [130, 130], [0, -9])] == [0, 1, 130, 137]
-
-
-def test_threads_that_were_asked_for_are_left_alone(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads(2) == {}
-
-
 def test_when_one_rank_is_killed_the_others_are_not_waited_for_without_end(monkeypatch, capsys):
-    monkeypatch.setattr("bapo_lightning.ranks.launch.END_SECONDS", 0.5)
+    monkeypatch.setattr("bapo_lightning.ranks.launch.END_SECONDS", 0.1)
     ranks = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2)]
     ranks[1].kill()
     assert watch(ranks) == 137
@@ -72,6 +64,11 @@ def test_the_ranks_save_and_end_when_the_process_that_started_them_is_killed(tmp
     launcher.communicate()
     manifest = folder / "manifest.json"
     wait_until(lambda: json.loads(manifest.read_text())["status"] == "interrupted", launcher)
+
+
+def test_threads_that_were_asked_for_are_left_alone(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads(2) == {}
 
 
 def test_a_free_port_is_not_given_to_programs_that_ask_for_any():
@@ -99,8 +96,7 @@ def of_torch_2_13(module, broadcast_buffers=None, forward_sync_buffers=None): ..
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "name"),
-    [(of_torch_2_11, "broadcast_buffers"), (of_torch_2_13, "forward_sync_buffers")],
+    ("wrapper", "name"), [(of_torch_2_11, "broadcast_buffers"), (of_torch_2_13, "forward_sync_buffers")]
 )
 def test_ddp_leaves_buffers_alone_by_the_name_that_torch_has_for_it(wrapper, name, monkeypatch):
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", wrapper)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.corrections.tokens import Cap
-from bapo_lightning.objectives.probability_shift import within_divergence
+from bapo_lightning.objectives.divergence import within_divergence
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import Positive
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.probability_shift import within_divergence
+from bapo_lightning.objectives.divergence import within_divergence
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import NonNegative, Positive
 

@@ -34,7 +34,7 @@ from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batc
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
-from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync
+from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
@@ -57,8 +57,7 @@ KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate", "las
 
 
 class BapoModule(L.LightningModule):
-    """The policy and its optimizer. One `training_step` is one optimizer update, so that the policy version
-    is the trainer's `global_step`.
+    """The policy and its optimizer: one `training_step` is one update, `global_step` the policy version.
 
     It does not sample, and it knows no algorithm by name: GRPO, DAPO and BAPO are arguments. With several
     ranks each trains on a share of the minibatch, and every sum is taken over all ranks.
@@ -85,8 +84,7 @@ class BapoModule(L.LightningModule):
         """
         Args:
             make_policy: builds the policy, once the strategy is set up; with `on_meta=True` without memory,
-                for ranks that receive their weights from rank 0; with more where the objective asks for it,
-                see `policy_for`.
+                for ranks that receive their weights from rank 0; see `policy_for` for other arguments.
             algorithm: bounds, objective and weighting of the update.
             optimizer: parameters -> optimizer.
             scheduler: optimizer -> schedule, which makes one step per update.
@@ -135,7 +133,7 @@ class BapoModule(L.LightningModule):
         columns_read(self.trainer)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Optimizer and schedule; `apply_gradients` steps both."""
+        """Optimizer and schedule, which `apply_gradients` steps."""
         optimizer = self._optimizer(self.policy.trained_parameters())
         schedule = {"scheduler": self._scheduler(optimizer), "interval": "step"}
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
@@ -202,6 +200,20 @@ class BapoModule(L.LightningModule):
         outputs = {"loss": own_loss, "metrics": metrics, "version": version}
         return outputs | {"tokens": self.gathered(tables[:num_own]), "bounds": searches}
 
+    @torch.no_grad()
+    def mean_entropy(self, batch: TrainBatch) -> Tensor:
+        """Mean entropy in nats of the minibatch's tokens under the current weights, 0-dim. Every rank must
+        call it, with its share.
+        """
+        micro_batches, num_own = self.micro_batches(batch)
+        parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_own]
+        reshard(self.policy)
+        if num_ranks() == 1:
+            return torch.cat(parts).mean()
+        own = [part.double().sum() for part in parts] or [torch.zeros((), dtype=torch.float64)]
+        (num_tokens,) = count_over_ranks(batch.num_tokens, device=torch.device("cpu"))
+        return sum_over_ranks(torch.stack(own).sum()) / num_tokens
+
     def gathered(self, tables: Sequence[TokenTable]) -> TokenTable | None:
         """The table of all ranks' minibatch on rank 0, whose mean entropy it notes; None on other ranks."""
         table = gather_tables(tables, columns_read(self.trainer) | {"entropy"})
@@ -210,9 +222,7 @@ class BapoModule(L.LightningModule):
         return table
 
     def check_ages(self, batch: TrainBatch, version: int) -> None:
-        """Raises StaleDataError if a token of the minibatch is too old. With several ranks, rank 0 checks for
-        all of them.
-        """
+        """Raises StaleDataError if a token of the minibatch is too old; rank 0 checks for all ranks."""
         minibatch = batch.global_batch or batch
         if minibatch.groups:
             minibatch.check_ages(version, self.max_age)

@@ -12,14 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
 
 from bapo_lightning.modules.contributions import ContributionWeight, contributions
-from bapo_lightning.objectives.bounds import (
-    BoundSearch,
-    Kind,
-    Measure,
-    Order,
-    bound_grid,
-    search_bounds,
-)
+from bapo_lightning.objectives.bounds import BoundSearch, Kind, Measure, Order, bound_grid, search_bounds
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.ranks.collectives import sum_over_ranks
 from bapo_lightning.values import Advice
@@ -34,16 +27,13 @@ class BoundRule(Protocol):
     @property
     def weight(self) -> ContributionWeight:
         """Weight of a token in the contributions that are searched, and that monitors show."""
-        ...
 
     @property
     def searches(self) -> bool:
         """Whether `choose` looks at the tokens. A rule that does not saves a pass over them."""
-        ...
 
     def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
         """The update's micro-batches, in order, in parts that share their bounds."""
-        ...
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
         """Bounds for one part. Every rank calls it, with its own tokens, and must get the same bounds.
@@ -52,7 +42,6 @@ class BoundRule(Protocol):
             tables: tables of the part's micro-batches before the update, without the graph; none for a
                 rule that does not search.
         """
-        ...
 
 
 class BoundRange(TypedDict):
@@ -72,8 +61,6 @@ class Bounds(TypedDict):
 
 MOST_STEPS = 10_000  # of a grid: the search holds a number for each
 GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
-
-
 REST_ADVICE = Advice("must have low and high, e.g. {low: 0.8, high: 1.2}, or be null")
 
 
@@ -101,7 +88,7 @@ class FixedBounds(nn.Module):
         yield from _not_around_one("low", options["low"], "high", options["high"])
 
     def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
-        """All micro-batches in one part."""
+        """All micro-batches as one part."""
         return [micro_batches]
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
@@ -111,9 +98,7 @@ class FixedBounds(nn.Module):
 
 
 class AdaptiveBounds(nn.Module):
-    """BAPO: for every update, the first bounds on Algorithm 1's path at which positives contribute at least
-    the target.
-    """
+    """BAPO: the first bounds on Algorithm 1's path at which positives contribute at least the target."""
 
     searches = True
     lows: Tensor
@@ -165,7 +150,7 @@ class AdaptiveBounds(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with options of the right types; each text begins with an option's name."""
+        """See `FixedBounds.problems`."""
         low, high, target = options["low"], options["high"], options["target"]
         yield from _grid_problems("low", low)
         yield from _grid_problems("high", high)
@@ -186,7 +171,7 @@ class AdaptiveBounds(nn.Module):
             )
 
     def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
-        """The micro-batches in one part, or each on its own."""
+        """All micro-batches as one part, or each on its own."""
         if self.scope == "minibatch":
             return [micro_batches]
         return [[micro_batch] for micro_batch in micro_batches]
@@ -208,7 +193,10 @@ class AdaptiveBounds(nn.Module):
 
         One pass over the tokens, one collective, and the host waits for nothing.
         """
-        curves = sum_over_ranks(torch.stack([self._curves(table) for table in tables]).sum(0))
+        own = [
+            torch.cat(contributions(table, self.weight, self.lows, self.highs, self.kind)) for table in tables
+        ]
+        curves = sum_over_ranks(torch.stack(own).sum(0))
         if self.kept:
             # An update that is not finite will be skipped, and must not be remembered.
             past = curves = torch.where(curves.isfinite().all(), self.kept * past + curves, past)
@@ -216,17 +204,12 @@ class AdaptiveBounds(nn.Module):
         found = search_bounds(
             positive, negative, self.lows, self.highs, self.target, self.order, self.measure
         )
-        return found if self.rest is None else self._rested(found, self.rest), past
-
-    def _rested(self, found: BoundSearch, rest: Bounds) -> BoundSearch:
-        """The resting bounds where the search did not leave its start. `value` stays that of the start."""
-        rests = found.met & (found.low == self.lows[0]) & (found.high == self.highs[0])
-        low, high = (torch.where(rests, rest[name], getattr(found, name)) for name in ("low", "high"))
-        return found._replace(low=low, high=high)
-
-    def _curves(self, table: TokenTable) -> Tensor:
-        """Contributions of positives under each upper bound, then of negatives under each lower, [H + L]."""
-        return torch.cat(contributions(table, self.weight, self.lows, self.highs, self.kind))
+        if self.rest is not None:
+            rests = found.met & (found.low == self.lows[0]) & (found.high == self.highs[0])
+            low = torch.where(rests, self.rest["low"], found.low)
+            high = torch.where(rests, self.rest["high"], found.high)
+            found = found._replace(low=low, high=high)  # `value` stays that of the start
+        return found, past
 
 
 def searches_each_micro_batch(rule: BoundRule) -> bool:
@@ -243,7 +226,7 @@ def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tu
 
     Args:
         rule: rule that searched.
-        low: lower bounds that were found, [N].
+        low: lower bounds of N searches, [N].
         high: upper bounds, [N].
         value: positive contributions, [N]; NaN for a search with nothing to balance, which does not count.
     """
@@ -276,7 +259,6 @@ def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:
 
 
 def _not_around_one(low_name: str, low: float, high_name: str, high: float) -> Iterator[str]:
-    """Bounds are importance ratios on both sides of 1, not distances from it."""
     if not 0 <= low < 1:
         yield (
             f"{low_name}={low} is no lower bound: it is an importance ratio (not an epsilon) and must be in "

@@ -6,8 +6,8 @@ not), because token scores use the head's weight outside of the model's own forw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -81,19 +81,13 @@ def gradient_sync(module: L.LightningModule, when: bool) -> AbstractContextManag
     sum to a later pass.
     """
     policy = module.policy
-    if isinstance(policy, FSDPModule):
-        return sharded_sync(policy, when or cast(Sharding, module.sharding).reduce_every_micro_batch)
-    if num_ranks() > 1 and not when:
+    if isinstance(policy, FSDPModule):  # which keeps the setting until the next pass
+        when = when or cast(Sharding, module.sharding).reduce_every_micro_batch
+        policy.set_requires_gradient_sync(when)
+        policy.set_is_last_backward(when)
+    elif num_ranks() > 1 and not when:
         return module.trainer.strategy.block_backward_sync()  # type: ignore[attr-defined]
     return nullcontext()
-
-
-@contextmanager
-def sharded_sync(policy: FSDPModule, when: bool) -> Iterator[None]:
-    """`gradient_sync` for FSDP2, whose modules keep the setting for later passes."""
-    policy.set_requires_gradient_sync(when)
-    policy.set_is_last_backward(when)
-    yield
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -106,14 +100,9 @@ class ShardedStrategy(ModelParallelStrategy):
         cpu_offload: bool = False,
         sharded_checkpoints: bool = True,
     ) -> None:
-        """The first three options are those of `Sharding`, which becomes the attribute `sharding`.
-
-        Args:
-            reshard_after_forward: free a layer's gathered weights between forward and backward pass.
-            reduce_every_micro_batch: shard gradients after every micro-batch instead of once an update.
-            cpu_offload: keep shards in the host's memory.
-            sharded_checkpoints: every rank writes its shard into a folder; otherwise rank 0 gathers all
-                shards and writes one file.
+        """The first three options are those of `Sharding`, which becomes the attribute `sharding`. With
+        `sharded_checkpoints` every rank writes its shard into a folder; otherwise rank 0 gathers all shards
+        and writes one file.
         """
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=sharded_checkpoints)
         self.sharding = Sharding(reshard_after_forward, cpu_offload, reduce_every_micro_batch)
@@ -136,11 +125,8 @@ class ShardedStrategy(ModelParallelStrategy):
         self.lightning_module.policy.compute_on(self.root_device)  # type: ignore[operator, union-attr]
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Loads a checkpoint from shards or from one file.
-
-        Raises:
-            CheckpointError: the checkpoint of a LoRA run is one file, whose optimizer state Lightning would
-                give to other weights.
+        """Loads a checkpoint from shards or from one file. Raises CheckpointError if that of a LoRA run is
+        one file, whose optimizer state Lightning would give to other weights.
         """
         assert self.lightning_module is not None
         is_partly_frozen = any(
@@ -155,11 +141,8 @@ class ShardedStrategy(ModelParallelStrategy):
 
 
 def by_position(state: dict[str, Any], names: Sequence[str]) -> None:
-    """Changes an optimizer state in place: weights' names, which shards use as keys, become torch's indices.
-
-    Args:
-        state: state dict of the optimizer.
-        names: names of the trained weights, in the optimizer's order.
+    """Changes an optimizer's state in place: weights' names, which shards use as keys, become torch's
+    indices, by the `names` of the trained weights in the optimizer's order.
     """
     index = {name: number for number, name in enumerate(names)}
     state["state"] = {index.get(key, key): value for key, value in state["state"].items()}

@@ -35,9 +35,7 @@ Scorer = Callable[[MicroBatch], tuple[Tensor | None, ...]]
 
 
 def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenTable:
-    """Scores a micro-batch with a policy of this version, and joins the scores with what is known of its
-    tokens.
-    """
+    """Returns what is known of a micro-batch's tokens, with their scores by a policy of this version."""
     outputs = zip(OUTPUTS, policy(micro_batch), strict=False)
     scores = {name: values for name, values in outputs if values is not None}
     return table_of(
@@ -61,10 +59,7 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
 
 def columns_read(trainer: Trainer) -> frozenset[str]:
     """Returns the columns that callbacks read after an update: those in their `needs`, and all columns if one
-    from elsewhere says nothing. Lightning's own know of no table.
-
-    Raises:
-        ConfigError: one needs a column that does not exist.
+    from elsewhere says nothing. Lightning's own know of no table. Raises ConfigError for an unknown column.
     """
     found: frozenset[str] = frozenset()
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -74,9 +69,8 @@ def columns_read(trainer: Trainer) -> frozenset[str]:
 
 
 def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> TokenTable | None:
-    """Returns the table of all ranks' minibatch on the controller (rank 0), and None on workers.
-
-    Every rank must call it with the tables of its own micro-batches.
+    """Returns the table of all ranks' minibatch on the controller (rank 0), and None on workers. Every rank
+    must call it.
 
     Args:
         tables: this rank's tables; the controller has the costliest share, which is never empty.
@@ -93,10 +87,8 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
 def gather_everywhere(
     reader: Callable[[TokenTable], Any], tables: Sequence[TokenTable], device: torch.device
 ) -> tuple[TokenTable, int]:
-    """Returns what a function reads of the table of all ranks' minibatch on every rank, and the row at which
-    this rank's own begin.
-
-    Every rank must call it with the tables of its own micro-batches, maybe none.
+    """Returns what a function reads of the table of all ranks' minibatch, and the row at which this rank's
+    own begin. Every rank must call it with the tables of its own micro-batches, maybe none.
     """
     found, start = _gathered(tables, sorted(needed_by(reader)), everywhere=True)
     assert found is not None
@@ -131,14 +123,8 @@ def _gathered(
 def prepared_for_update(
     objective: Objective, tables: Sequence[TokenTable], bounds: BoundSearch, num_micro_batches: int
 ) -> list[dict[str, Tensor]]:
-    """Returns the columns that an objective prepares for each micro-batch: [N], or 0-dim for a blank one.
-    Every rank must call it.
-
-    Args:
-        objective: objective of the run; most prepare nothing.
-        tables: tables of this rank's micro-batches.
-        bounds: bounds of the update.
-        num_micro_batches: number of this rank's micro-batches; those without a table are blank.
+    """Returns the columns that an objective prepares for each of this rank's micro-batches: [N], or 0-dim
+    for a blank one, which has no table. Every rank must call it.
     """
     parts: list[dict[str, Tensor]] = [{} for _ in range(num_micro_batches)]
     if not prepares(objective):
@@ -155,11 +141,8 @@ def prepared_for_update(
 
 
 def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTable]) -> float:
-    """Returns the factor of the update's learning rate, 1 without a rule. Every rank must call it.
-
-    Args:
-        step_scale: table of the whole update -> factor, 0-dim.
-        tables: tables of this rank's micro-batches, maybe none.
+    """Returns the factor of the update's learning rate, 1 without a rule. Every rank must call it, with the
+    tables of its micro-batches, maybe none.
     """
     if step_scale is None:
         return 1.0

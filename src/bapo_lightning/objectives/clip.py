@@ -9,10 +9,5 @@ from bapo_lightning.objectives.token_table import TokenTable
 
 
 def clip(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
-    """Objective of PPO within the bounds of the update, [N] (Eq. 4): the lesser of r A and its clipped form.
-
-    Args:
-        table: [N] tokens.
-        dual_clip: see `clipped_surrogate`.
-    """
+    """Objective of PPO within the bounds of the update, [N] (Eq. 4); see `clipped_surrogate`."""
     return clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

@@ -61,11 +61,7 @@ def quadrant_masses(
     High probability means log pi at or above its weighted mean. This is the centre of the covariance, so the
     tokens of each quadrant move the entropy as the table says.
 
-    Args:
-        logp: log-probs of the sampled tokens under the policy, in nats, any shape.
-        advantage: A, same shape.
-        alive: X, same shape.
-        weight: see `predicted_entropy_change`.
+    Arguments are those of `predicted_entropy_change`.
     """
     weight = _weights(logp, weight)
     high = _centred(logp, weight) >= 0

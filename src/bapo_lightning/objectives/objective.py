@@ -43,11 +43,9 @@ class Prepares(Protocol):
         Args:
             table: whole update with its bounds, without graph, [N].
         """
-        ...
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""
-        ...
 
 
 class RemembersUpdates(Prepares, Protocol):
@@ -59,7 +57,6 @@ class RemembersUpdates(Prepares, Protocol):
 
     def remember(self, table: TokenTable, past: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
         """Returns what `prepare` returns, and what to remember in place of `past`."""
-        ...
 
 
 def prepares(objective: object) -> TypeGuard[Prepares]:
@@ -73,17 +70,14 @@ def remembers(objective: object) -> TypeGuard[RemembersUpdates]:
 
 
 def needs_of(objective: Any) -> frozenset[str]:
-    """Returns what an objective, maybe with options, or the class of one, needs.
-
-    Raises:
-        ConfigError: it needs what there is not.
+    """Returns what an objective, maybe with options, or the class of one, needs. Raises ConfigError for what
+    there is not.
     """
     found = frozenset(getattr(without_options(objective), "needs", ()))
     known = get_args(Need)
     for name in sorted(found.difference(known)):
-        raise ConfigError(
-            [f"{name_of(objective)}.needs has {name}, which no objective gets: {taken(name, known)}"]
-        )
+        problem = f"{name_of(objective)}.needs has {name}, which no objective gets: {taken(name, known)}"
+        raise ConfigError([problem])
     return found
 
 
@@ -118,10 +112,9 @@ def slopes(objective: Objective, table: TokenTable) -> Tensor:
     def total(ratio: Tensor, log_ratio: Tensor) -> Tensor:
         return objective(replace(table, ratio=ratio, log_ratio=log_ratio)).sum()
 
-    by_ratio, by_log_ratio = torch.func.grad(total, argnums=(0, 1))(
-        table.ratio.detach(), table.log_ratio.detach()
-    )
-    return by_ratio + by_log_ratio / table.ratio.detach()
+    ratio, log_ratio = table.ratio.detach(), table.log_ratio.detach()
+    by_ratio, by_log_ratio = torch.func.grad(total, argnums=(0, 1))(ratio, log_ratio)
+    return by_ratio + by_log_ratio / ratio
 
 
 def with_slopes(table: TokenTable, objective: Objective) -> TokenTable:

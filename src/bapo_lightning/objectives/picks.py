@@ -42,7 +42,7 @@ def first_of(order: Tensor, candidates: Tensor, share: float, count: Tensor) -> 
     Args:
         order: rows in the order of picking, [N].
         candidates: rows that may be picked, [N] bool; those that stand for no token never are.
-        share: share of all tokens to pick.
+        share: of all tokens.
         count: tokens that each row stands for, [N].
     """
     wanted = (share * count.double().sum()).floor().clamp_min(1)

@@ -11,8 +11,5 @@ def reinforce(table: TokenTable) -> Tensor:
     """Returns A log pi per token, [N]: the objective of methods without ratios, and of SFT on right answers.
 
     log r stands for log pi: they differ by a constant. Where ratios are 1, the gradient is that of GRPO.
-
-    Args:
-        table: [N] tokens.
     """
     return table.advantage * table.log_ratio

@@ -72,22 +72,15 @@ def rank_in_sequence(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def group_sum(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns the sum of `values` over the tokens of each token's group, [N].
-
-    Args:
-        values: value of each token, [N].
-        table: whole update; a micro-batch may hold only parts of groups.
+    """Returns the sum of `values` over the tokens of each token's group, [N]; of the whole update's table,
+    since a micro-batch may hold parts of groups.
     """
     return torch.zeros_like(values).scatter_add(0, table.group, values * table.count).gather(0, table.group)
 
 
 def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns `values` shared out over the tokens of a response, so that sums over tokens are sums over
-    responses, [N].
-
-    Args:
-        values: value of each token's response, the same for all of its tokens, [N].
-        table: [N] tokens.
+    """Returns `values`, the same for all tokens of a response, shared out over them, so that sums over tokens
+    are sums over responses, [N].
     """
     return values / sequence_length(table)
 
@@ -105,12 +98,12 @@ def mean_over_tokens(values: Tensor, count: Tensor) -> Tensor:
 
 
 def _responses(sequence: Tensor) -> Tensor:
-    """Returns the place of each token's response among those of the table, [N]."""
+    # place of each token's response among those of the table, [N]
     return torch.nn.functional.pad((sequence[1:] != sequence[:-1]).long().cumsum(0), (1, 0))
 
 
 def _at_start(values: Tensor, sequence: Tensor) -> Tensor:
-    """Returns the value at the first token of each token's response, [N]."""
+    # value at the first token of each token's response, [N]
     rows = torch.arange(len(sequence), device=sequence.device)
     starts = torch.nn.functional.pad(sequence[1:] != sequence[:-1], (1, 0), value=True)
     return values.gather(0, torch.where(starts, rows, 0).cummax(0).values)

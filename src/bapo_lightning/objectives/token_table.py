@@ -54,7 +54,7 @@ class TokenTable:
     more: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Returns a column that not every table has, [N]. Raises TrainingError if this one does not."""
+        """Column that not every table has, [N]. Raises TrainingError if this one does not."""
         if name not in self.more:
             raise TrainingError(
                 f"the token table has no column {name}; an objective that reads it has it among its `needs`, "
@@ -64,7 +64,7 @@ class TokenTable:
 
     @classmethod
     def of(cls, columns: Mapping[str, Tensor]) -> TokenTable:
-        """Returns the table of all its columns by name, see `columns`."""
+        """Table of all its columns by name, see `columns`."""
         own = {name: columns[name] for name in NAMES}
         return TokenTable(**own, more={name: columns[name] for name in columns if name not in own})
 
@@ -79,35 +79,33 @@ class TokenTable:
         return self.origin <= Origin.REPLAYED
 
     def detach(self) -> TokenTable:
-        """Returns the same numbers without the graph."""
+        """The same numbers without the graph."""
         return TokenTable.of({name: values.detach() for name, values in self.columns.items()})
 
     def only(self, columns: Iterable[str], reader: str) -> TokenTable:
-        """Returns the table with these columns alone, for a reader of this name. One that reads all of
-        `NAMES` gets the others, too.
-        """
+        """Table with these columns alone, for a reader of this name; with all if they are all of `NAMES`."""
         known, wanted = self.columns, frozenset(columns)
-        return table_for(
-            reader, known if wanted.issuperset(NAMES) else {name: known[name] for name in wanted}
-        )
+        if not wanted.issuperset(NAMES):
+            known = {name: known[name] for name in wanted}
+        return table_for(reader, known)
 
     def relative_to(self, proximal_logp: Tensor) -> TokenTable:
-        """Returns the table with ratios to another policy, given its log-probs [N] in nats."""
+        """Table with ratios to another policy, given its log-probs [N] in nats."""
         log_ratio = limited_log_ratio(self.logp, proximal_logp)
         return replace(self, proximal_logp=proximal_logp, log_ratio=log_ratio, ratio=log_ratio.exp())
 
     def corrected(self, correction: Tensor) -> TokenTable:
-        """Returns the table with a factor for every weight, [N]. Weights are not renormalised, so masking a
-        token does not upweight the others.
+        """Table with a factor for every weight, [N]. Weights are not renormalised, so masking a token does
+        not upweight the others.
         """
         return replace(self, weight=self.weight * correction, correction=correction)
 
     def with_bounds(self, low: Tensor, high: Tensor) -> TokenTable:
-        """Returns the table with bounds, 0-dim or [N]."""
+        """Table with bounds, 0-dim or [N]."""
         return replace(self, low=low.expand_as(self.ratio), high=high.expand_as(self.ratio))
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> TokenTable:
-        """Returns the table with more columns, each 0-dim or [N]."""
+        """Table with more columns, each 0-dim or [N]."""
         added = {name: values.expand_as(self.ratio) for name, values in columns.items()}
         return replace(self, more={**self.more, **added})
 
@@ -177,12 +175,11 @@ class SomeColumns(TokenTable):
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """All columns that there are, by name."""
+        """The columns that there are, by name."""
         own = vars(self)
         return {**{name: own[name] for name in NAMES if name in own}, **self.more}
 
     def __getitem__(self, name: str) -> Tensor:
-        """See `TokenTable`."""
         if name not in self.more:
             raise self._not_asked_for(name)
         return self.more[name]
@@ -195,31 +192,24 @@ class SomeColumns(TokenTable):
 
 
 def table_for(reader: str, columns: Mapping[str, Tensor]) -> TokenTable:
-    """Returns the table of these columns for a reader of this name, whole if it has all of `NAMES`."""
+    """Table of these columns for a reader of this name, whole if they are all of `NAMES`."""
     return TokenTable.of(columns) if columns.keys() >= set(NAMES) else SomeColumns(reader, columns)
 
 
 def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
-    """Returns the columns that a function of the table, maybe with options, or a callback `needs`.
-
-    Args:
-        reader: function or callback, with or without the attribute.
-        unsaid: columns that a reader without it may read.
-
-    Raises:
-        ConfigError: it needs a column that does not exist.
+    """Returns the columns that a function of the table, maybe with options, or a callback `needs`, `unsaid`
+    if it does not say. Raises ConfigError for a column that does not exist.
     """
     found = frozenset(getattr(without_options(reader), "needs", unsaid))
     known = (*NAMES, *ON_DEMAND)
     for name in sorted(found.difference(known)):
-        raise ConfigError(
-            [f"{name_of(reader)}.needs has {name}, no column of the token table: {taken(name, known)}"]
-        )
+        problem = f"{name_of(reader)}.needs has {name}, no column of the token table: {taken(name, known)}"
+        raise ConfigError([problem])
     return found
 
 
 def name_of(reader: Any) -> str:
-    """Returns the name of a function or method, maybe with options, or of an object's class."""
+    """Name of a function or method, maybe with options, or of an object's class."""
     plain = without_options(reader)
     owner = getattr(plain, "__self__", None)
     if owner is not None:
@@ -242,23 +232,21 @@ def reads(*columns: str) -> Callable[[Marked], Marked]:
     return mark
 
 
-# table without graph -> factor of each weight, [N]
-Correction = Callable[[TokenTable], Tensor]
-# table without graph -> log pi_proximal[N], nats
-Proximal = Callable[[TokenTable], Tensor]
-# table of the whole update, without graph -> factor of its learning rate, 0-dim
-StepScale = Callable[[TokenTable], Tensor]
+# All take a table without graph, the last one that of the whole update.
+Correction = Callable[[TokenTable], Tensor]  # factor of each weight, [N]
+Proximal = Callable[[TokenTable], Tensor]  # log pi_proximal, [N] nats
+StepScale = Callable[[TokenTable], Tensor]  # factor of the learning rate, 0-dim
 
 
 def without_options(function: Any) -> Any:
-    """Returns a function without the arguments that were given to it."""
+    """A function without the arguments that were given to it."""
     while isinstance(function, partial):
         function = function.func
     return function
 
 
 def concatenate(tables: Sequence[TokenTable], columns: Iterable[str]) -> dict[str, Tensor]:
-    """Returns columns of a whole minibatch from the tables of its micro-batches."""
+    """Columns of a whole minibatch from the tables of its micro-batches."""
 
     def whole(name: str) -> Tensor:
         parts = [getattr(table, name) if name in NAMES else table[name] for table in tables]

@@ -3,7 +3,8 @@
 The normaliser is an argument: a micro-batch or a rank does not know the whole minibatch, and a mean of means
 over parts of unequal size is not the mean. With these weights the parts add up.
 
-Shapes: B responses, T tokens.
+Each function takes the mask of response tokens, [B, T] bool or 0/1, and counts of the global minibatch. It
+returns float32 weights [B, T], zero outside the mask, and raises ValueError if a count is not positive.
 """
 
 from __future__ import annotations
@@ -19,33 +20,16 @@ from bapo_lightning.values import Positive
 
 
 def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
-    """Returns 1 / total for every token, so that each counts the same (DAPO; `total` = 1 gives the plain sum
-    of Algorithm 1).
-
-    Args:
-        mask: response tokens, [B, T] bool or 0/1.
-        total: number of response tokens in the global minibatch.
-
-    Returns:
-        Weights [B, T], float32, zero outside the mask.
-
-    Raises:
-        ValueError: `total` is not positive.
+    """Returns 1 / total, the number of response tokens, so that each token counts the same (DAPO; `total` = 1
+    gives the plain sum of Algorithm 1).
     """
     _check_positive("total", total)
     return mask.to(torch.float32) / total
 
 
 def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
-    """Returns 1 / (num_sequences * own length), so that each response counts the same (GRPO). A response
-    without tokens gets zeros.
-
-    Args:
-        mask: response tokens, [B, T] bool or 0/1; rows must be whole responses.
-        num_sequences: number of responses in the global minibatch.
-
-    Raises:
-        ValueError: `num_sequences` is not positive.
+    """Returns 1 / (num_sequences * own length), so that each response counts the same (GRPO). Rows must be
+    whole responses; one without tokens gets zeros.
     """
     _check_positive("num_sequences", num_sequences)
     tokens = mask.to(torch.float32)
@@ -53,15 +37,8 @@ def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
 
 
 def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: Positive) -> Tensor:
-    """Returns 1 / (num_sequences * length), which has no length bias (Dr. GRPO, arXiv 2503.20783).
-
-    Args:
-        mask: response tokens, [B, T] bool or 0/1.
-        num_sequences: number of responses in the global minibatch.
-        length: a constant, usually the length limit of responses.
-
-    Raises:
-        ValueError: `num_sequences` or `length` is not positive.
+    """Returns 1 / (num_sequences * length), which has no length bias (Dr. GRPO, arXiv 2503.20783). The length
+    is a constant, usually the length limit of responses.
     """
     _check_positive("num_sequences", num_sequences)
     _check_positive("length", length)
@@ -69,16 +46,7 @@ def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: Positive) 
 
 
 def step_mean(mask: Tensor, num_steps: float | Tensor) -> Tensor:
-    """Returns 1 / num_steps for every token: a mean over steps of an objective that is shared out over the
-    tokens of a step.
-
-    Args:
-        mask: response tokens, [B, T] bool or 0/1.
-        num_steps: number of steps in the global minibatch.
-
-    Raises:
-        ValueError: `num_steps` is not positive.
-    """
+    """Returns 1 / num_steps: a mean over steps, if the objective is shared out over the tokens of a step."""
     _check_positive("num_steps", num_steps)
     return mask.to(torch.float32) / num_steps
 
@@ -90,14 +58,8 @@ def weigh(
     num_sequences: float | Tensor,
     num_steps: float | Tensor | None = None,
 ) -> Tensor:
-    """Returns the weights [B, T] of any weighting, which is told those of the counts that it takes.
-
-    Args:
-        weighting: mask[B, T] -> weights[B, T].
-        mask: response tokens, [B, T] bool or 0/1.
-        total: number of response tokens in the global minibatch.
-        num_sequences: number of responses in the global minibatch.
-        num_steps: number of steps of responses in it; None: as many as responses.
+    """Returns the weights of any weighting, which gets those of the counts that it takes; without `num_steps`
+    there are as many steps as responses.
     """
     steps = num_sequences if num_steps is None else num_steps
     counts = {"total": total, "num_sequences": num_sequences, "num_steps": steps}

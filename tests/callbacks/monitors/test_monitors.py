@@ -14,7 +14,7 @@ from tests.data.rollouts.scripted import ScriptedEngine, sampler
 from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.alarm import Alarm
-from bapo_lightning.callbacks.monitors import entropy, training
+from bapo_lightning.callbacks.monitors import training
 from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
@@ -51,12 +51,11 @@ def about(**numbers):
     ],
     ids=lambda monitor: type(monitor).__name__,
 )  # fmt: skip
-def test_a_monitor_needs_the_columns_that_it_reads(monitor, monkeypatch):
-    monkeypatch.setattr(entropy, "mean_entropy", lambda *_: torch.tensor(0.5))
+def test_a_monitor_needs_the_columns_that_it_reads(monitor):
     fresh = update(FRESH)
     found = Recording(fresh.tokens.columns)
     owner = module()
-    owner.correction = truncated_is
+    owner.correction, owner.mean_entropy = truncated_is, lambda batch: torch.tensor(0.5)
     monitor.measure(replace(fresh, tokens=found, module=owner))
     assert found.read == monitor.needs
 
@@ -120,10 +119,10 @@ def test_entropy_is_a_mean_and_the_kl_is_taken_to_the_behaviour_policy():
     assert measured(EntropyMonitor()) == about(room="policy", entropy=0.55, approx_kl=0.29134232)
 
 
-def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_due(monkeypatch):
-    asked, mean = [], torch.tensor(0.6)
-    monkeypatch.setattr(entropy, "mean_entropy", lambda module, batch: asked.append(batch) or mean)
-    made = update(module=SimpleNamespace(last_learning_rate=0.5))
+def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_due():
+    asked = []
+    mean_entropy = lambda batch: asked.append(batch) or torch.tensor(0.6)  # noqa: E731
+    made = update(module=SimpleNamespace(last_learning_rate=0.5, mean_entropy=mean_entropy))
     # Alive A: a2 2, a3 2, c1 2, d2 .. d5 -1 each; |A| adds up to 10, and the mean of A is 0.2. The mean of ln
     # policy is ln(4.725e-7) / 10 = -1.4565229, probability 0.233: c1 and d5 are below it.
     # Covariance: sum of A ln policy / 10 = ln((0.5 x 0.3 x 0.1)^2 / (0.35 x 0.9 x 0.25 x 0.05)) / 10

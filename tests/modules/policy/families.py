@@ -9,6 +9,9 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
+
 SIZES: dict[str, Any] = {
     "vocab_size": 24, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
@@ -38,3 +41,14 @@ def family_folder(name: str, folder: Path, seed: int = 0) -> str:
     """The same, saved."""
     family_model(name, seed).save_pretrained(folder)
     return str(folder)
+
+
+def adapted(folder, dtype="float32", targets="all-linear", **options):
+    """The policy of a saved model, with adapters that add something."""
+    lora = LoraOptions(4, 8, targets)
+    policy = build_policy(ModelOptions(str(folder), dtype=dtype, lora=lora, **options), 1.0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.trained_parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return policy

@@ -1,15 +1,22 @@
+"""What a policy is built of, that it scores what the model's own logits say, and which models are refused."""
+
+import itertools
 import json
 import time
 
 import pytest
 import torch
-from tests.modules.policy.families import family_folder, family_model
-from transformers import LlamaConfig, Qwen2Config
+from pydantic import TypeAdapter, ValidationError
+from tests.builders import random_model
+from tests.modules.policy.families import FAMILIES, SIZES, family_folder, family_model
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, NemotronConfig, Qwen2Config
 
 from bapo_lightning.configuration.sections import Model
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
+from bapo_lightning.modules.policy.factory import build_policy, check_scores, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
+from bapo_lightning.modules.policy.packing import PACKED_SDPA
+from bapo_lightning.modules.policy.policy import Policy
 
 QWEN_7B = {
     "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
@@ -38,31 +45,24 @@ def test_a_7b_model_is_built_on_the_meta_device_without_weights(tmp_path):
     assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
     assert len(decoder_layers(policy.model)) == 28
     assert seconds < 10
-
-
-def test_adapters_are_built_on_the_meta_device_too(tmp_path):
-    Qwen2Config(**QWEN_7B).save_pretrained(tmp_path)
-    policy = build_policy(ModelOptions(str(tmp_path), lora=LoraOptions(16, 32)), 1.0, on_meta=True)
-    assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
-    assert sum(parameter.numel() for parameter in policy.trained_parameters()) == 40_370_176
+    adapted = build_policy(ModelOptions(str(tmp_path), lora=LoraOptions(16, 32)), 1.0, on_meta=True)
+    assert {parameter.device.type for parameter in adapted.parameters()} == {"meta"}
+    assert sum(parameter.numel() for parameter in adapted.trained_parameters()) == 40_370_176
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_have_the_dtype_asked_for_and_a_tied_head_stays_tied(dtype, tmp_path):
-    for on_meta in (False, True):
-        policy = build_policy(ModelOptions(family_folder("llama", tmp_path), dtype=dtype), 1.0, on_meta)
-        assert {parameter.dtype for parameter in policy.parameters()} == {getattr(torch, dtype)}
+def test_a_policy_has_the_same_names_shapes_and_dtype_with_and_without_memory(dtype, tmp_path):
+    path, shapes = family_folder("llama", tmp_path), []
+    for lora, on_meta in itertools.product((None, LoraOptions(2, 4)), (False, True)):
+        policy = build_policy(ModelOptions(path, dtype=dtype, lora=lora), 1.0, on_meta)
+        shapes.append({name: parameter.shape for name, parameter in policy.named_parameters()})
+        own = {each.dtype for name, each in policy.named_parameters() if ".lora_" not in name}
+        assert own == {getattr(torch, dtype)}
         assert policy.model.get_output_embeddings().weight is policy.model.get_input_embeddings().weight
+        names = [name for name, *_ in policy.weight_shapes()]
+        assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names, "it is tied"
         assert not policy.model.training and not policy.model.config.use_cache
-
-
-def test_on_the_meta_device_names_and_shapes_are_those_of_the_loaded_model(tmp_path):
-    options = ModelOptions(family_folder("qwen3", tmp_path), lora=LoraOptions(2, 4))
-    loaded, empty = (build_policy(options, 1.0, on_meta) for on_meta in (False, True))
-    shapes = [
-        {name: parameter.shape for name, parameter in policy.named_parameters()} for policy in (loaded, empty)
-    ]
-    assert shapes[0] == shapes[1]
+    assert shapes[0] == shapes[1] and shapes[2] == shapes[3]
 
 
 def test_the_kernel_is_the_models_own_unless_chosen(tmp_path):
@@ -75,11 +75,8 @@ def test_the_kernel_is_the_models_own_unless_chosen(tmp_path):
         return policy.model.config._attn_implementation
 
     assert kernel() == kernel(attention="sdpa") == "sdpa"
-    assert (
-        kernel(attention="flex_attention")
-        == kernel(attention="flex_attention", packing="padding_free")
-        == "flex_attention"
-    )
+    flex = {"attention": "flex_attention"}
+    assert kernel(**flex) == kernel(**flex, packing="padding_free") == "flex_attention"
     assert kernel(packing="padding_free") == kernel(packing="padding_free", attention="sdpa") == "packed_sdpa"
 
 
@@ -95,3 +92,61 @@ def test_code_that_a_models_folder_brings_is_neither_run_nor_asked_about(tmp_pat
     with pytest.raises(ConfigError, match=r"could not be loaded .*custom code"):
         build_policy(ModelOptions(str(folder)), 1.0)
     assert not canary.exists()
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", PACKED_SDPA])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_known_families_pass_and_keep_their_kernel(family, kernel):
+    model = family_model(family)
+    model.set_attn_implementation(kernel)
+    check_scores(model)
+    assert model.config._attn_implementation == kernel
+
+
+def test_a_model_whose_layers_do_not_take_the_layout_of_packing_is_refused_in_one_sentence(tmp_path):
+    AutoModelForCausalLM.from_config(NemotronConfig(**SIZES)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"NemotronForCausalLM does not take .* model\.packing=none"):
+        build_policy(ModelOptions(str(tmp_path), packing="padding_free"), 1.0)
+    build_policy(ModelOptions(str(tmp_path)), 1.0)
+
+
+@pytest.mark.parametrize("packing", ["none", "padding_free"])
+def test_a_head_that_does_more_than_a_product_is_refused_when_the_policy_is_built(
+    packing, tmp_path, monkeypatch
+):
+    def halved(model, *args, **kwargs):
+        output = forward(model, *args, **kwargs)
+        output.logits = output.logits / 2
+        return output
+
+    forward = LlamaForCausalLM.forward
+    monkeypatch.setattr(LlamaForCausalLM, "forward", halved)
+    with pytest.raises(ConfigError, match=r"token scores of LlamaForCausalLM would be .* nats off"):
+        build_policy(ModelOptions(family_folder("llama", tmp_path), packing=packing), 1.0)
+
+
+def test_a_model_whose_logits_are_more_than_a_product_is_refused():
+    model = random_model()
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(ConfigError, match=r"final_logit_softcapping=30.0"):
+        Policy(model, 1.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "float16"}, {"attention": "fast"}, {"packing": "dense"}, {"liger": "maybe"},
+        {"lora": {"rank": 0, "alpha": 2}}, {"lora": {"rank": 1, "alpha": 2, "target_modules": []}},
+        {"lora": {"rank": 1, "alpha": 2, "target_modules": "q_proj"}},
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused(options):
+    with pytest.raises(ValidationError):
+        TypeAdapter(ModelOptions).validate_python({"path": "owner/name", **options})
+
+
+def test_head_and_embeddings_cannot_be_adapted():
+    assert list(LoraOptions.problems({"target_modules": ["q_proj", "lm_head"]})) == [
+        "target_modules: lm_head cannot be adapted, its weights are read directly; leave it out"
+    ]
+    assert list(LoraOptions.problems({"target_modules": "all-linear"})) == []

@@ -1,7 +1,5 @@
 """A path is a folder or a hub name, and what cannot be loaded is named before anything is."""
 
-from pathlib import Path
-
 import pytest
 from huggingface_hub import constants
 
@@ -9,34 +7,26 @@ from bapo_lightning.modules.policy.folder import hub_problem, is_hub_name, model
 
 
 @pytest.mark.parametrize(
-    ("path", "is_name"),
+    "path",
     [
-        ("owner/name", True),
-        ("models/typo", False),  # a folder of this name exists
-        ("./name", False),
-        ("/name", False),
-        ("~/name", False),
-        ("name", False),
-        ("a/b/c", False),
-        ("package://bapo_lightning/nowhere", False),
+        "owner/name", "models/typo", "./name", "/name", "~/name", "name", "a/b/c",
+        "package://bapo_lightning/nowhere",
     ],
-)
-def test_a_hub_name_is_owner_and_name(
-    path: str, is_name: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+)  # fmt: skip
+def test_a_hub_name_is_owner_and_name(path, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert is_hub_name(path) is is_name
-    assert bool(list(model_folder_problems(path, None))) is not is_name
+    assert is_hub_name(path) is (path == "owner/name")
+    assert bool(list(model_folder_problems(path, None))) is (path != "owner/name")
 
 
-def test_a_command_that_makes_the_model_is_named() -> None:
+def test_a_command_that_makes_the_model_is_named():
     (problem,) = model_folder_problems("models/no/such", "make smollm2")
     assert problem == "model.path=models/no/such does not exist yet; make it: make smollm2"
 
 
 @pytest.fixture
-def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cached(tmp_path, monkeypatch):
     """Folder of owner/name in a cache that holds its config.json and nothing else."""
     model = tmp_path / "models--owner--name"
     snapshot = model / "snapshots" / ("0" * 40)
@@ -49,7 +39,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model-00001-of-00002.bin"])
-def test_a_model_is_had_from_the_cache_when_it_has_weights_there(weights: str, cached: Path) -> None:
+def test_a_model_is_had_from_the_cache_when_it_has_weights_there(weights, cached):
     problem = hub_problem("owner/name", "checkpoint")
     assert problem == (
         f"checkpoint=owner/name is neither a folder here nor in the cache ({cached.parents[2]}), and the hub "
@@ -60,9 +50,7 @@ def test_a_model_is_had_from_the_cache_when_it_has_weights_there(weights: str, c
     assert hub_problem("owner/name") is None
 
 
-def test_neither_a_folder_nor_a_hub_that_answers_is_a_problem(
-    cached: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_a_folder_nor_a_hub_that_answers_is_a_problem(cached, monkeypatch):
     assert hub_problem(str(cached)) is hub_problem("package://bapo_lightning/models") is None
     monkeypatch.setattr("bapo_lightning.modules.policy.folder.stay_offline_without_hub", lambda: None)
     assert hub_problem("owner/name") is None

@@ -17,13 +17,11 @@ from bapo_lightning.objectives.token_table import reads
 
 @reads("reference_logp", "log_z")
 def compares(table):
-    """An objective that looks at the policy that the run began with, and at log Z."""
     return table.log_ratio * (table["reference_logp"] + table["log_z"])
 
 
 @reads("entropy_gradient")
 def spreads(table):
-    """An objective whose gradient flows through the entropy."""
     return table.entropy
 
 
@@ -38,7 +36,6 @@ def built(folder, objective, **options):
 
 
 def updated(policy, batch, updates=3):
-    """Trains a policy; its gradients need no trainer."""
     optimizer = torch.optim.SGD(policy.trained_parameters(), lr=1e-3)
     for _ in range(updates):
         policy.zero_grad()
@@ -56,7 +53,9 @@ def test_reference_log_probs_are_those_of_the_untouched_model_after_several_upda
     assert policy.response_logprobs(rollouts, 200) != untouched
 
 
-def test_it_is_no_part_of_the_state_and_of_the_parameters(folder):
+def test_a_reference_is_no_part_of_the_state_and_of_the_parameters(folder):
+    frozen = build_policy(ModelOptions(folder), 1.0, frozen=True)
+    assert frozen.trained_parameters() == [] and frozen.state_dict() == {}
     with_it, without = built(folder, compares), built(folder, clip)
     own = {name for name in with_it.state_dict() if not name.startswith("log_z.")}
     assert own == set(without.state_dict())
@@ -64,17 +63,13 @@ def test_it_is_no_part_of_the_state_and_of_the_parameters(folder):
     assert trained == {name for name, _ in without.named_parameters()}
 
 
-def test_a_frozen_policy_has_neither_gradients_nor_state(folder):
-    frozen = build_policy(ModelOptions(folder), 1.0, frozen=True)
-    assert frozen.trained_parameters() == [] and frozen.state_dict() == {}
-
-
 def test_others_are_built_once_and_without_anything_more():
-    asked = []
+    asked, adapted = [], random_policy()
+    add_adapters(adapted.model, LoraOptions(2, 4))
 
-    def make_policy(**options):
+    def make_policy(made=None, **options):
         asked.append(options)
-        return random_policy()
+        return made or random_policy()
 
     policy = policy_for(clip, make_policy, None, None)
     assert asked == [{}] and policy.log_z is None and not policy.entropy_requires_grad
@@ -83,16 +78,5 @@ def test_others_are_built_once_and_without_anything_more():
         policy.reference_logprobs([], 100)
     policy_for(compares, make_policy, None, None)
     assert asked[2:] == [{"log_z": True}, {"frozen": True}]
-
-
-def test_adapters_need_no_second_copy():
-    asked = []
-
-    def make_policy(**options):
-        asked.append(options)
-        return built_with_adapters
-
-    built_with_adapters = random_policy()
-    add_adapters(built_with_adapters.model, LoraOptions(2, 4))
-    policy_for(compares, make_policy, None, None)
-    assert asked == [{"log_z": True}]
+    policy_for(compares, partial(make_policy, adapted), None, None)
+    assert asked[4:] == [{"log_z": True}], "adapters need no second copy"

@@ -1,11 +1,22 @@
 import math
+from functools import partial
 
 import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.corrections.gap import effective_sample_size
-from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, truncated_is, unweighted
+from bapo_lightning.objectives.corrections.responses import (
+    outlier_mask,
+    sequence_masked,
+    sequence_truncated_is,
+)
+from bapo_lightning.objectives.corrections.tokens import (
+    effective_sample_size,
+    kpop,
+    masked_is,
+    truncated_is,
+    unweighted,
+)
 from bapo_lightning.objectives.divergence import mismatch
 
 WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
@@ -32,7 +43,13 @@ def test_masking_drops_what_leaves_the_interval_and_keeps_the_rest_as_it_is():
     assert masked_is(GAPS, low=0, high=2).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 0, 0])
 
 
-@pytest.mark.parametrize("correction", [truncated_is, masked_is, kpop, unweighted])
+@pytest.mark.parametrize(
+    "correction",
+    [
+        truncated_is, masked_is, kpop, unweighted, sequence_truncated_is, outlier_mask,
+        partial(sequence_masked, weigh=True), partial(sequence_masked, level="geometric"),
+    ],
+)  # fmt: skip
 def test_a_correction_keeps_shape_weighs_agreement_exactly_1_and_passes_no_gradient(correction):
     log_weight = torch.zeros(6, requires_grad=True)
     weight = correction(gaps(log_weight))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.mean_entropy import mean_entropy
 from bapo_lightning.objectives.divergence import k3
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
 from bapo_lightning.values import CountOrZero
@@ -51,14 +50,14 @@ class EntropyRuleMonitor(Monitor):
         predicted = predicted_entropy_change(*alive_tokens, update.module.last_learning_rate)
         metrics["entropy_rule/predicted_delta"] = predicted
         if self._is_due(update.index):
-            entropy = mean_entropy(update.module, update.share or update.batch)
+            entropy = update.module.mean_entropy(update.share or update.batch)
             metrics["entropy_rule/measured_delta"] = entropy - tokens.entropy.mean()
         return metrics
 
     def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
         """Takes part in the measurement."""
         if self._is_due(index):
-            mean_entropy(module, share)
+            module.mean_entropy(share)
 
     def _is_due(self, index: int) -> bool:
         return bool(self.every) and index % self.every == 0

@@ -6,7 +6,7 @@ from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.objectives.corrections.gap import effective_sample_size, engine_gap
+from bapo_lightning.objectives.corrections.tokens import effective_sample_size, engine_gap
 from bapo_lightning.objectives.divergence import mismatch
 
 

@@ -24,10 +24,7 @@ _SHARDED_PREFIX = "state_dict."  # the training module's name in a sharded check
 
 def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
     """Loads the weights of a verified checkpoint folder into a policy that was built like the run's, with or
-    without the head for log Z, which training alone needs.
-
-    Raises:
-        CheckpointError: the checkpoint does not fit the policy.
+    without the head for log Z, which training alone needs. Raises CheckpointError if they do not fit.
     """
     state = policy_state(folder)
     wanted = [name for name in state if policy.log_z is not None or not name.startswith(LOG_Z)]
@@ -39,16 +36,14 @@ def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
 
 def policy_state(folder: Path) -> Mapping[str, Tensor]:
     """Returns the state dict of the policy in a checkpoint folder, on the CPU; tensors are read when used.
-
-    Raises:
-        CheckpointError: the folder holds no policy.
+    Raises CheckpointError if there is none.
     """
     file = folder / TRAINER_FILE
-    state: Mapping[str, Any] = (
-        _ShardedState(file)
-        if file.is_dir()
-        else torch.load(file, map_location="cpu", mmap=True, weights_only=True)["state_dict"]
-    )
+    state: Mapping[str, Any]
+    if file.is_dir():
+        state = _ShardedState(file)
+    else:
+        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)["state_dict"]
     own = [name for name in state if name.startswith(_PREFIX)]
     if not own:
         raise CheckpointError(f"{file} holds no policy: its names are {', '.join(list(state)[:3])}, ...")
@@ -56,7 +51,7 @@ def policy_state(folder: Path) -> Mapping[str, Tensor]:
 
 
 class _Part(Mapping[str, Tensor]):
-    """The policy's entries of a state, without the prefix of their names."""
+    """Entries of a state, without the policy's prefix."""
 
     def __init__(self, state: Mapping[str, Tensor], names: Sequence[str]) -> None:
         self._state = state
@@ -73,9 +68,7 @@ class _Part(Mapping[str, Tensor]):
 
 
 class _ShardedState(Mapping[str, Tensor]):
-    """Weights of a sharded checkpoint. Each is put together from the shards of all ranks when it is read; no
-    process group is needed.
-    """
+    """Weights of a sharded checkpoint, each put together when it is read, without a process group."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = FileSystemReader(folder)

@@ -40,14 +40,8 @@ SETTINGS = (
 def model_card(
     run: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row], update: int, dtype: str
 ) -> str:
-    """Returns the card of the policy after `update` updates.
-
-    Args:
-        run: resolved configuration of the run.
-        manifest: manifest of the run; {} if it has none.
-        rows: the run's metrics, one row per update.
-        update: number of updates that made the weights.
-        dtype: precision of the exported weights.
+    """Returns the card of the policy after `update` updates, with weights in `dtype`, from the run's resolved
+    configuration, its manifest ({} without one) and its metrics.
     """
     base, name = value_of(run, "model.path"), Path(value_of(run, "run_folder")).name
     front = {
@@ -82,7 +76,6 @@ def model_card(
 
 
 def _measured(rows: Sequence[Row], update: int) -> str:
-    """Returns a table of the newest value of every metric up to `update`."""
     newest: dict[str, tuple[int, float]] = {}
     for row in rows[:update]:
         step = int(row["step"]) + 1

@@ -27,9 +27,8 @@ KEPT = 0.99  # of an update; less is said to be lost
 
 
 def rounding_problem(update_kept: float | None, dtype: str) -> str | None:
-    """Warning if rounding merged weights to `dtype` loses the adapters' update; None if it does not.
-
-    `update_kept` is `Policy.update_kept` after the weights were read; None without adapters.
+    """Returns a warning if rounding merged weights to `dtype` loses the adapters' update, by
+    `Policy.update_kept` after the weights were read.
     """
     if update_kept is None or update_kept >= KEPT:
         return None
@@ -66,8 +65,7 @@ def write_model_folder(
 
     Args:
         target: folder to make.
-        model_path: the model that was trained; its configuration, generation configuration and tokenizer
-            are copied.
+        model_path: the model that was trained, whose configurations and tokenizer are copied.
         weights: the weights under their Hugging Face names, read until a file is full; each is counted in the
             present phase.
         card: text of README.md.
@@ -118,13 +116,9 @@ def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> Non
 def write_shards(
     folder: Path, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, max_bytes: int
 ) -> int:
-    """Writes `weights` in `dtype` to files of at most `max_bytes`; a larger weight gets a file of its own.
-
-    Files are named as transformers and vLLM expect: `model.safetensors`, or
+    """Writes `weights` in `dtype` to files of at most `max_bytes` (a larger weight has one alone) and returns
+    their number. Files are named as transformers and vLLM expect: `model.safetensors`, or
     `model-00001-of-00003.safetensors` and so on with an index.
-
-    Returns:
-        Number of weights.
     """
     names_by_file: list[list[str]] = []
     total_bytes = 0
@@ -147,7 +141,7 @@ def write_shards(
 def _shards(
     weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, max_bytes: int
 ) -> Iterator[dict[str, Tensor]]:
-    """Yields one dictionary repeatedly, refilled for each file, so that only one file's weights are alive."""
+    # One dictionary, refilled for each file, so that only one file's weights are alive.
     shard: dict[str, Tensor] = {}
     num_bytes = 0
     for name, weight in weights:

@@ -6,26 +6,31 @@ weights or meta device -> attention kernel -> Liger kernels -> LoRA -> compiling
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
+from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import FLASH_HUB, ModelOptions
-from bapo_lightning.modules.policy.packing import check_packable, packed_attention
+from bapo_lightning.modules.policy.packing import PACKED_SDPA, check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.modules.policy.score_check import check_scores
+from bapo_lightning.types import FinishReason, Rollout, Segment
 
 LOG_Z_SEED = 0  # of the first weights of the head
+# Of `check_scores`, nats per token. A multiplier of 0.5 in the head of a small random model is 0.44 off.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+PROMPT, RESPONSES = [1, 2, 3, 4], ([5, 6, 7], [6, 5])
 
 
 def build_policy(
@@ -40,7 +45,7 @@ def build_policy(
 
     Args:
         options: choices about the model.
-        temperature: temperature of the sampling distribution that log-probs refer to.
+        temperature: that of the sampling distribution that log-probs refer to.
         on_meta: build shapes without memory and read no weights, for measurements and for ranks that receive
             their weights.
         log_z: add a head for log Z.
@@ -49,7 +54,7 @@ def build_policy(
     Raises:
         ConfigError: the model cannot have these options.
     """
-    model = _on_meta(options) if on_meta else _loaded(options)
+    model = _model_of(options, on_meta)
     model.config.use_cache = False
     model.eval()
     packed = options.packing == "padding_free"
@@ -70,10 +75,62 @@ def build_policy(
     return Policy(model, temperature, packed, _log_z(model, on_meta) if log_z else None)
 
 
-def _log_z(model: PreTrainedModel, on_meta: bool) -> LogZ:
-    """Returns a head in the precision of the trained weights, which FSDP gathers together with it. It is the
-    same in every run, so that neither the number of ranks nor what was drawn before changes it.
+@torch.no_grad()
+def check_scores(model: PreTrainedModel) -> None:
+    """Scores a few tokens as a policy does, and by the model's own logits.
+
+    A policy multiplies the last hidden states by the head's weights. A head that does more, whatever its
+    option is called, gives other numbers; so does, in a row without padding, a model whose tokens meet
+    elsewhere than in attention. A kernel that needs a GPU is left out: the head is checked with torch's.
+
+    Args:
+        model: model with its weights, on a CPU.
+
+    Raises:
+        ConfigError: the numbers differ, or the model does not take the arguments of packing.
     """
+    kernel = model.config._attn_implementation
+    packed = kernel == PACKED_SDPA
+    rollouts = [_rollout(response, model.config.vocab_size) for response in RESPONSES]
+    try:
+        if kernel not in (PACKED_SDPA, "sdpa", "eager"):
+            model.set_attn_implementation("sdpa")
+        policy = Policy(model, 1.0, packed)
+        # One pass on this rank alone: where several train, the others have no weights yet.
+        scored, _ = policy(model_input(rollouts, torch.device("cpu"), policy.layout))
+        if packed:
+            model.set_attn_implementation("sdpa")
+        expected = [_logprobs(model, rollout) for rollout in rollouts]
+    except TypeError as error:
+        reason = f"{type(model).__name__} does not take its arguments ({error})"
+        raise ConfigError([f"model.packing=padding_free: {reason}; write model.packing=none"]) from None
+    finally:
+        if model.config._attn_implementation != kernel:
+            model.set_attn_implementation(kernel)
+    difference = float((scored.float() - torch.cat(expected)).abs().max())
+    if not difference <= TOLERANCE[model.dtype]:
+        cause = "with model.packing=padding_free its sequences mix, or its" if packed else "its"
+        scores = f"token scores of {type(model).__name__} would be {difference:.2g} nats off"
+        reason = f"{cause} head does more than a matrix product"
+        raise ConfigError([f"model.path: {scores}: {reason}; use another model"])
+
+
+def _rollout(response: list[int], vocab_size: int) -> Rollout:
+    prompt, response = ([token % vocab_size for token in tokens] for tokens in (PROMPT, response))
+    segment = Segment(array("i", response), array("f", [0.0] * len(response)), 0)
+    return Rollout(array("i", prompt), (segment,), FinishReason.STOP)
+
+
+def _logprobs(model: PreTrainedModel, rollout: Rollout) -> Tensor:
+    response = torch.tensor(rollout.response_ids)
+    tokens = torch.cat([torch.tensor(rollout.prompt_ids), response])
+    logits = model(tokens[None], use_cache=False).logits[0, len(rollout.prompt_ids) - 1 : -1]
+    return logits.float().log_softmax(-1).gather(-1, response[:, None])[:, 0]
+
+
+def _log_z(model: PreTrainedModel, on_meta: bool) -> LogZ:
+    # In the precision of the trained weights, which FSDP gathers together with it; the same in every run,
+    # whatever the number of ranks and what was drawn before.
     dtype = next(each.dtype for each in model.parameters() if each.requires_grad)
     with torch.random.fork_rng(devices=[]), torch.device("meta" if on_meta else "cpu"):
         torch.default_generator.manual_seed(LOG_Z_SEED)
@@ -81,18 +138,14 @@ def _log_z(model: PreTrainedModel, on_meta: bool) -> LogZ:
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Returns the model's decoder layers in order. Each is one unit of checkpointing and sharding.
-
-    Raises:
-        ConfigError: the model keeps them in another place than known models do.
+    """Returns the model's decoder layers in order, the units of checkpointing and sharding. Raises
+    ConfigError if the model keeps them in another place than known models do.
     """
     layers = getattr(model.base_model, "layers", None)
     if not isinstance(layers, nn.ModuleList):
+        name = type(model).__name__
         raise ConfigError(
-            [
-                f"{type(model).__name__} has no list of decoder layers; use a decoder-only model, e.g. Llama "
-                "or Qwen"
-            ]
+            [f"{name} has no list of decoder layers; use a decoder-only model, e.g. Llama or Qwen"]
         )
     return list(layers)
 
@@ -111,17 +164,17 @@ def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
     transformers' own checkpointing works in train mode only, and a policy is in eval mode; torch's wrapper
     changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
     """
-    _replace_forward(layers, _checkpointed)
 
+    def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def kept(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            compute = partial(forward, self)
+            if not torch.is_grad_enabled():
+                return compute(*args, **kwargs)
+            return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
-def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def kept(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        compute = partial(forward, self)
-        if not torch.is_grad_enabled():
-            return compute(*args, **kwargs)
-        return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+        return kept
 
-    return kept
+    _replace_forward(layers, checkpointed)
 
 
 def _replace_forward(
@@ -137,8 +190,8 @@ def _replace_forward(
 
 
 def _attention(options: ModelOptions) -> dict[str, str]:
-    """Returns the argument that names the kernel; none leaves the choice to the model. A kernel of the hub is
-    fetched here, so that what it lacks is not taken for a fault of the model.
+    """Argument that names the kernel; none leaves the choice to the model. A kernel of the hub is fetched
+    here, so that a failure is not taken for a fault of the model.
     """
     if options.attention == FLASH_HUB:
         stay_offline_without_hub()
@@ -154,24 +207,18 @@ def _attention(options: ModelOptions) -> dict[str, str]:
     return {} if options.attention is None else {"attn_implementation": options.attention}
 
 
-def _loaded(options: ModelOptions) -> PreTrainedModel:
-    attention = _attention(options)
+def _model_of(options: ModelOptions, on_meta: bool) -> PreTrainedModel:
+    choices = {"dtype": getattr(torch, options.dtype), **_attention(options)}
+    # Code that a model's folder brings is never run, nor is the user asked whether to.
+    if on_meta:
+        config = AutoConfig.from_pretrained(options.path, trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, **choices)
     try:
-        # Code that a model's folder brings is never run, nor is the user asked whether to.
-        return AutoModelForCausalLM.from_pretrained(
-            options.path, dtype=getattr(torch, options.dtype), trust_remote_code=False, **attention
-        )
+        return AutoModelForCausalLM.from_pretrained(options.path, trust_remote_code=False, **choices)
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError([f"model.path={options.path} could not be loaded ({reason})"]) from None
-
-
-def _on_meta(options: ModelOptions) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(options.path, trust_remote_code=False)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, options.dtype), **_attention(options)
-        )
 
 
 def _use_liger(model: PreTrainedModel) -> None:
@@ -186,10 +233,6 @@ def _use_liger(model: PreTrainedModel) -> None:
     )
 
     if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
-        raise ConfigError(
-            [
-                f"model.liger=true: Liger has no kernels for models of type {model.config.model_type}; write "
-                "model.liger=false"
-            ]
-        )
+        reason = f"Liger has no kernels for models of type {model.config.model_type}"
+        raise ConfigError([f"model.liger=true: {reason}; write model.liger=false"])
     _apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)

@@ -33,12 +33,8 @@ def is_hub_name(path: str) -> bool:
 
 
 def hub_problem(path: str, key: str = "model.path") -> str | None:
-    """Returns why a model can be had neither from the cache nor from the hub; None if it can, and for a
-    folder. Asks the hub only for what the cache lacks.
-
-    Args:
-        path: folder or hub name.
-        key: option that has it.
+    """Returns why a model, the value of the option `key`, can be had neither from the cache nor from the hub;
+    None if it can, and for a folder. The hub is asked only for what is not in the cache.
     """
     if Path(path).exists() or not is_hub_name(path) or _is_cached(path):
         return None
@@ -64,11 +60,8 @@ def _is_cached(path: str) -> bool:
 
 
 def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
-    """Yields what is wrong with a local model folder. A hub name is left to transformers.
-
-    Args:
-        path: `model.path`.
-        made_by: the command that makes the folder, where there is one.
+    """Yields what is wrong with a local model folder, which the command `made_by` may make. A hub name is
+    left to transformers.
     """
     folder = Path(model_path(path))
     if not folder.exists():
@@ -102,9 +95,7 @@ def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
 
 
 def safetensors_problem(file: Path) -> str | None:
-    """Compares a safetensors file's length with the one in its header, without reading the weights. Returns
-    None if they agree.
-    """
+    """Compares a safetensors file's length with the one in its header, without reading the weights."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         prefix = stream.read(8)

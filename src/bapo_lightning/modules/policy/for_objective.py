@@ -39,9 +39,7 @@ def replicated_policy(make_policy: MakePolicy) -> Policy:
 def sharded_policy(
     make_policy: MakePolicy, sharding: Sharding, mesh: DeviceMesh, is_mixed: bool = False
 ) -> Policy:
-    """Returns this rank's shard of the policy, which computes in bfloat16 if `is_mixed`. Every rank must call
-    it.
-    """
+    """Returns this rank's shard of the policy. Every rank must call it."""
     source = make_policy() if dist.get_rank() == 0 else None
     policy = make_policy(on_meta=True)
     sharding.shard(policy, decoder_layers(policy.model), mesh, is_mixed)
@@ -58,16 +56,16 @@ def _with_memory(policy: Policy, device: str) -> Policy:
 
 @torch.no_grad()
 def broadcast_state(policy: Policy, source: Policy | None) -> None:
-    """Copies parameters and buffers, by name, from rank 0's `source` to `policy` on every rank. Tensors are
-    sent one at a time: only the host of rank 0 ever holds the whole policy as well as its own part.
-
-    Args:
-        policy: the whole policy, or this rank's shard of it.
-        source: the whole policy on rank 0, which may be `policy` itself; None on other ranks.
+    """Copies parameters and buffers, by name, from rank 0's `source`, the whole policy, to `policy` on every
+    rank, all of it or a shard. Tensors are sent one at a time: only the host of rank 0 ever holds the whole
+    policy as well as its own part.
     """
     loaded: dict[str, Tensor] = dict(source.named_parameters()) if source is not None else {}
     for name, parameter in policy.named_parameters():
-        broadcast_parameter(parameter, loaded.get(name))
+        if isinstance(parameter, DTensor):
+            _distribute(parameter, loaded.get(name))
+        else:
+            dist.broadcast(parameter, src=0)
     buffers: dict[str, Any] = from_controller(
         {name: buffer.cpu() for name, buffer in source.named_buffers()} if source is not None else None
     )
@@ -75,18 +73,12 @@ def broadcast_state(policy: Policy, source: Policy | None) -> None:
         buffer.copy_(buffers[name])
 
 
-def broadcast_parameter(parameter: Tensor, loaded: Tensor | None) -> None:
-    """Copies rank 0's `loaded` to one tensor, or to this rank's part of it."""
-    if not isinstance(parameter, DTensor):
-        dist.broadcast(parameter, src=0)
-        return
+def _distribute(parameter: DTensor, loaded: Tensor | None) -> None:
     mesh = parameter.device_mesh
-    device = mesh.device_type
-    full = (
-        torch.empty(parameter.shape, dtype=parameter.dtype, device=device)  # there, or it would be uploaded
-        if loaded is None
-        else loaded.to(device)
-    )
+    if loaded is None:  # made on the device, or it would be uploaded
+        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=mesh.device_type)
+    else:
+        full = loaded.to(mesh.device_type)
     parameter.to_local().copy_(distribute_tensor(full, mesh, parameter.placements).to_local())
 
 
@@ -97,9 +89,8 @@ def policy_for(
     mesh: DeviceMesh | None,
     is_mixed: bool = False,
 ) -> Policy:
-    """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it.
-
-    It is loaded on the host, whatever the default device: a GPU may not hold the whole policy.
+    """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it. It is
+    loaded on the host, whatever the default device: a GPU may not hold the whole policy.
 
     Args:
         objective: objective of the run.

@@ -25,7 +25,7 @@ class LogZ(nn.Module):
     """
 
     def __init__(self, width: int) -> None:
-        """`width` of the hidden states, D."""
+        """`width`: that of the hidden states, D."""
         super().__init__()
         hidden = [
             layer
@@ -35,11 +35,8 @@ class LogZ(nn.Module):
         self.layers = nn.Sequential(*hidden, nn.Linear(width, 1))
 
     def forward(self, hidden: Tensor, prompts: PromptCells) -> Tensor:
-        """Returns log Z of the prompt of each response token, [N], at least float32.
-
-        Args:
-            hidden: states of all cells of a micro-batch, [cells, D].
-            prompts: cells of the prompts.
+        """Returns log Z of the prompt of each response token, [N], at least float32, from the states
+        `hidden` of all cells of a micro-batch, [cells, D].
         """
         device, lengths = hidden.device, prompts.prompt_lengths
         cells = on_device(prompts.cells(), device)

@@ -35,34 +35,22 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
-    targets = (
-        options.target_modules if isinstance(options.target_modules, str) else list(options.target_modules)
+    chosen = options.target_modules
+    targets = chosen if isinstance(chosen, str) else list(chosen)
+    config = LoraConfig(
+        r=options.rank, lora_alpha=options.alpha, target_modules=targets, lora_dropout=0.0, bias="none"
     )
+    key = f"model.lora.target_modules={targets}"
     try:
-        inject_adapter_in_model(
-            LoraConfig(
-                r=options.rank,
-                lora_alpha=options.alpha,
-                target_modules=targets,
-                lora_dropout=0.0,
-                bias="none",
-            ),
-            model,
-            ADAPTER,
-            low_cpu_mem_usage=on_meta,
-        )
+        inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=on_meta)
     except ValueError as error:
-        raise ConfigError(
-            [f"model.lora.target_modules={targets}: {str(error).splitlines()[0]} write all-linear"]
-        ) from None
-    for layer in (model.get_output_embeddings(), model.get_input_embeddings()):
-        if is_adapted(layer):
-            raise ConfigError(
-                [
-                    f"model.lora.target_modules={targets}: head and embeddings cannot be adapted, their "
-                    "weights are read directly; write all-linear, or names of layers inside the decoder"
-                ]
-            )
+        raise ConfigError([f"{key}: {str(error).splitlines()[0]} write all-linear"]) from None
+    if is_adapted(model.get_output_embeddings()) or is_adapted(model.get_input_embeddings()):
+        problem = (
+            f"{key}: head and embeddings cannot be adapted, their weights are read directly; write "
+            "all-linear, or names of layers inside the decoder"
+        )
+        raise ConfigError([problem])
     cast_adapter_dtype(model, ADAPTER)  # small updates would vanish in bfloat16
     model.eval()
 
@@ -81,20 +69,16 @@ def leave_casts_to_autocast(model: PreTrainedModel) -> None:
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Whether a model was made ready by `add_adapters`."""
+    """Whether any layer of a model has an adapter."""
     return any(map(is_adapted, model.modules()))
 
 
 @contextmanager
 def without_adapters(model: PreTrainedModel) -> Iterator[None]:
-    """Context in which a model with adapters computes as it did before it was trained.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if not has_adapters(model):
-        raise ValueError("the model has no adapters to leave out")
+    """Context in which a model computes as before training. Raises ValueError if it has no adapters."""
     layers: list[Any] = [layer for layer in model.modules() if is_adapted(layer)]
+    if not layers:
+        raise ValueError("the model has no adapters to leave out")
     scaling = [layer.scaling[ADAPTER] for layer in layers]
     try:
         for layer in layers:
@@ -106,12 +90,12 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 
 def base_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Returns the parameters that are no factors of adapters. A tied head is left out."""
+    """Parameters that are no factors of adapters. A tied head is left out."""
     return [found for found in model.named_parameters() if FACTOR_MARK not in found[0]]
 
 
 def factors_of(model: PreTrainedModel, layer_name: str) -> tuple[Tensor, Tensor]:
-    """Returns the factors of a layer's addition, up @ down, the first one scaled."""
+    """Factors of a layer's addition, up @ down, the first one scaled."""
     layer: Any = model.get_submodule(layer_name)
     # Gathered first: a shard cannot be detached in inference mode, in which vLLM loads.
     up, down = (full_tensor(factors[ADAPTER].weight).detach() for factors in (layer.lora_B, layer.lora_A))
@@ -124,7 +108,6 @@ class WeightPass:
     """
 
     def __init__(self, model: PreTrainedModel, wanted: Wanted) -> None:
-        """`wanted`: content and precision."""
         self._model, self._wanted = model, wanted
         self._kept: list[Tensor] = []  # of each layer, on its device: the host does not wait for each
         self._whole: list[Tensor] = []
@@ -180,11 +163,8 @@ class WeightPass:
 
 def leave_frozen_weights_out(module: nn.Module) -> None:
     """Limits the module's state dict to trained weights; frozen ones are in the model's own files."""
-    frozen = {
-        name
-        for name, parameter in module.named_parameters(remove_duplicate=False)
-        if not parameter.requires_grad
-    }
+    named = module.named_parameters(remove_duplicate=False)
+    frozen = tuple(name for name, parameter in named if not parameter.requires_grad)
     if not frozen:
         return
 
@@ -193,9 +173,8 @@ def leave_frozen_weights_out(module: nn.Module) -> None:
             state.pop(prefix + name, None)
 
     def expect(module: nn.Module, incompatible: Any) -> None:
-        incompatible.missing_keys[:] = [
-            key for key in incompatible.missing_keys if not key.endswith(tuple(frozen))
-        ]
+        missing = incompatible.missing_keys
+        missing[:] = [key for key in missing if not key.endswith(frozen)]
 
     module.register_state_dict_post_hook(drop)
     module.register_load_state_dict_post_hook(expect)

@@ -55,11 +55,8 @@ class ModelOptions:
 
     @classmethod
     def of(cls, section: Any, path: str) -> ModelOptions:
-        """Returns the options of a run's model.
-
-        Args:
-            section: the configuration's `model`, or the mapping that it was resolved to.
-            path: folder or hub name that the section's own path stands for.
+        """Returns the options of a run's model from the configuration's `model`, or the mapping that it was
+        resolved to, and the folder or hub name that its own path stands for.
         """
         values = dict(section)
         if values.get("lora") is not None:

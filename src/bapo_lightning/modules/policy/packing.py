@@ -42,48 +42,30 @@ def packed_attention(attention: str | None) -> str:
 def check_packable(model: PreTrainedModel) -> None:
     """Raises ConfigError unless tokens interact in attention only and positions come from position ids."""
     config = model.config
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if others or getattr(model, "_is_stateful", False):
         found = f"layers of type {', '.join(others)}" if others else "a recurrent state"
-        raise ConfigError(
-            [
-                f"model.packing=padding_free: the model has {found}, which would mix sequences; write "
-                "model.packing=none"
-            ]
-        )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if rope in LENGTH_DEPENDENT_ROPE:
-        raise ConfigError(
-            [
-                f"model.packing=padding_free: rotary embeddings of type {rope} change with the longest "
-                "sequence; write model.packing=none"
-            ]
-        )
-    if not model._supports_attention_backend:
-        raise ConfigError(
-            [
-                f"model.packing=padding_free: {type(model).__name__} brings its own attention; write "
-                "model.packing=none"
-            ]
-        )
+        problem = f"the model has {found}, which would mix sequences"
+    elif rope in LENGTH_DEPENDENT_ROPE:
+        problem = f"rotary embeddings of type {rope} change with the longest sequence"
+    elif not model._supports_attention_backend:
+        problem = f"{type(model).__name__} brings its own attention"
+    else:
+        return
+    raise ConfigError([f"model.packing=padding_free: {problem}; write model.packing=none"])
 
 
 def row_layout(attention: str) -> Layout:
-    """Returns the layout of micro-batches without padding. Only our own attention can share prompts.
-
-    Args:
-        attention: name from `packed_attention`.
+    """Returns the layout of micro-batches without padding, by the name from `packed_attention`: only our own
+    attention can share prompts.
     """
     return Layout.SHARED if attention == PACKED_SDPA else Layout.PACKED
 
 
 def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
-    """Returns arguments of the model's forward pass that describe the sequences in its one row; none for
-    padded rows.
-
-    Args:
-        inputs: micro-batch.
-        attention: name from `packed_attention`.
+    """Returns arguments of the model's forward pass that describe the sequences in its one row, for
+    `attention` from `packed_attention`; none for padded rows.
     """
     device = inputs.input_ids.device
     if inputs.shared is not None:
@@ -111,7 +93,7 @@ class AttentionCells:
 
 
 def attention_cells(row: SharedRow, device: torch.device) -> AttentionCells:
-    """Returns the cells of the samples in one row."""
+    """Returns the layout of one row for attention."""
     grids = row.grids()
     start = np.empty(len(row.first), np.int64)  # first cell of each sample
     cells = 0
@@ -120,8 +102,7 @@ def attention_cells(row: SharedRow, device: torch.device) -> AttentionCells:
         cells += indices.size
     sample, column = row.owned
     return AttentionCells(
-        tuple(on_device(indices, device) for _, indices in grids),
-        on_device(start[sample] + column, device),
+        tuple(on_device(indices, device) for _, indices in grids), on_device(start[sample] + column, device)
     )
 
 
@@ -165,15 +146,13 @@ def packed_sdpa(
 
 
 def _laid_out(states: Tensor, indices: Tensor) -> Tensor:
-    """Picks tokens: [1, H, T, d] -> [R, H, L, d]. The backward pass of an embedding adds up in a fixed order
-    and is faster than that of an index.
-    """
+    # [1, H, T, d] -> [R, H, L, d]. Backward, an embedding adds up in a fixed order, faster than an index.
     by_token = states[0].transpose(0, 1)
     return embedding(indices, by_token.flatten(1)).unflatten(2, by_token.shape[1:]).transpose(1, 2)
 
 
 def _window_mask(length: int, window: int, device: torch.device) -> Tensor:
-    """Returns [1, 1, length, length], true where a token sees another."""
+    # [1, 1, length, length], true where a token sees another
     return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)[None, None]
 
 

@@ -58,12 +58,9 @@ class Policy(nn.Module):
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
             if getattr(model.config, name, neutral) not in (neutral, None):
-                raise ConfigError(
-                    [
-                        f"the model transforms its logits ({name}={getattr(model.config, name)}), which "
-                        "token scoring does not support"
-                    ]
-                )
+                found = f"{name}={getattr(model.config, name)}"
+                problem = f"the model transforms its logits ({found}), which token scoring does not support"
+                raise ConfigError([problem])
         if getattr(model.get_output_embeddings(), "bias", None) is not None:
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
@@ -77,7 +74,7 @@ class Policy(nn.Module):
         leave_frozen_weights_out(self)
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """Returns the parameters that the optimizer changes."""
+        """Parameters that the optimizer changes."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def serve(self, needs: Collection[str]) -> None:
@@ -93,8 +90,8 @@ class Policy(nn.Module):
             reference.mix_precision()
 
     def keep_reference(self, policy: Policy) -> None:
-        """Takes another policy, with the weights that the run began with, as the one that
-        `reference_logprobs` asks. Adapters need none.
+        """Lets `reference_logprobs` ask another policy, with the weights that the run began with. Adapters
+        need none.
         """
         self._reference = (policy,)
 
@@ -108,23 +105,14 @@ class Policy(nn.Module):
         """
         arguments = row_arguments(inputs, self.model.config._attn_implementation)
         with blocks(self.is_mixed, inputs.input_ids.device):
-            hidden = self.model.base_model(
-                input_ids=inputs.input_ids, use_cache=False, **arguments
-            ).last_hidden_state
-        cells = hidden.flatten(0, 1)
+            output = self.model.base_model(input_ids=inputs.input_ids, use_cache=False, **arguments)
+        cells = output.last_hidden_state.flatten(0, 1)
         picked = cells.index_select(0, inputs.index)
         head, targets = self.model.get_output_embeddings().weight, inputs.targets
         logp, entropy = token_scores(
-            picked,
-            head,
-            targets,
-            self.temperature,
-            entropy_requires_grad=self.entropy_requires_grad,
-            half_factors=self.is_mixed,
+            picked, head, targets, self.temperature, None, self.entropy_requires_grad, self.is_mixed
         )
-        mean = None
-        if self.scores_mean_logp:
-            mean = mean_logp(picked, head, targets, logp, self.temperature)
+        mean = mean_logp(picked, head, targets, logp, self.temperature) if self.scores_mean_logp else None
         if self.log_z is not None:
             return logp, entropy, mean, self.log_z(cells, inputs.prompts)
         return (logp, entropy) if mean is None else (logp, entropy, mean)
@@ -148,7 +136,7 @@ class Policy(nn.Module):
         return len(base_weights(self.model))
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Returns the log-probs of `response_scores` alone."""
+        """Log-probs of `response_scores` alone."""
         return [logp for (logp,) in self.response_scores(rollouts, token_budget, ("logp",))]
 
     @torch.no_grad()
@@ -156,10 +144,10 @@ class Policy(nn.Module):
         self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
     ) -> list[tuple[array[float], ...]]:
         """Returns scores in nats of each rollout's response tokens, under the current weights and at the
-        policy's temperature.
+        policy's temperature. Every rank must call it, with any number of rollouts.
 
         Args:
-            rollouts: any number of rollouts, which may differ between ranks.
+            rollouts: what to score.
             token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
             names: names of `SCORES`, in the order of the result.
         """
@@ -184,10 +172,8 @@ class Policy(nn.Module):
         return [found[row] for row in range(len(rollouts))]
 
     def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Returns what `response_logprobs` returned before the first update of the run.
-
-        Raises:
-            ValueError: the policy has neither a reference nor adapters to leave out.
+        """Returns what `response_logprobs` returned before the first update of the run. Raises ValueError
+        without a reference or adapters to leave out.
         """
         if not self._reference:
             with without_adapters(self.model):

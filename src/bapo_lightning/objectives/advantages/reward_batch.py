@@ -33,21 +33,16 @@ class Remembers(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the memory, in primitives and tensors."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores it."""
-        ...
 
 
 def lone_advantages(
     advantages: Callable[[Tensor], Tensor], batch_advantages: BatchAdvantages | None = None
 ) -> Tensor:
-    """Returns the advantages [2, 1] of a right and of a wrong answer, each the only one to its problem.
-
-    Args:
-        advantages: rewards[P, G] -> advantages[P, G].
-        batch_advantages: advantages of a whole batch that take their place, if any.
+    """Returns the advantages [2, 1] of a right and of a wrong answer, each the only one to its problem, by
+    those of groups or, if there are any, of batches.
     """
     rewards = torch.tensor([[1.0], [0.0]])
     found = advantages(rewards)

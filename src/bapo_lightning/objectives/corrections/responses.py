@@ -1,12 +1,20 @@
-"""Weights of whole responses: all tokens of a response have the same factor."""
+"""Weights [N] of whole responses: all tokens of a response have the same factor. A response is whole in the
+table.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.corrections.gap import Level, engine_gap, response_gap
-from bapo_lightning.objectives.corrections.tokens import Cap, High, Low
+from bapo_lightning.objectives.corrections.tokens import (
+    Cap,
+    High,
+    Level,
+    Low,
+    engine_gap,
+    response_gap,
+)
 from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import NonNegative
@@ -17,10 +25,6 @@ def sequence_truncated_is(table: TokenTable, cap: Cap = 5.0) -> Tensor:
 
     Unlike that of tokens, the weight is unbiased but for the cap. verl's and SkyRL's `sequence` level; VCPO
     (arXiv 2602.17616) caps at 8.
-
-    Args:
-        table: [N] tokens; responses are whole.
-        cap: largest weight, positive.
     """
     return response_gap(table).clamp_max(cap)
 
@@ -35,7 +39,7 @@ def sequence_masked(
     inverse of the gap.
 
     Args:
-        table: [N] tokens; responses are whole.
+        table: [N] tokens.
         low: smallest gap kept, in [0, 1).
         high: largest gap kept, above 1.
         level: the gap of a response is the product over its tokens, or their geometric mean.
@@ -50,11 +54,6 @@ def outlier_mask(table: TokenTable, low: Low = 1e-4, high: High = 100.0) -> Tens
     """Returns 0 for responses in which the gap of any token is outside [low, high], else 1, [N].
 
     SkyRL's `outlier_token` mask, which despite its name drops whole responses.
-
-    Args:
-        table: [N] tokens; responses are whole.
-        low: smallest gap of a token, in [0, 1).
-        high: largest gap of a token, above 1.
     """
     gap = engine_gap(table)
     outside = ((gap < low) | (gap > high)).to(gap.dtype)
@@ -65,13 +64,9 @@ def opsm(table: TokenTable, threshold: NonNegative = 1e-4) -> Tensor:
     """Returns 0 for the tokens of responses with A < 0 that the policy has moved away from, else 1, [N]:
     off-policy sequence masking (DeepSeek-V3.2, arXiv 2512.02556, Eq. 9).
 
-    Moved away means that the mean of log pi_behaviour - log pi over the response exceeds the threshold; pi is
-    the policy of this update, so that staleness counts as well. TRL's example of a threshold is 0.5, slime's
-    1e-4.
-
-    Args:
-        table: [N] tokens; responses are whole.
-        threshold: largest mean difference, nats.
+    Moved away means that the mean of log pi_behaviour - log pi over the response exceeds the threshold, in
+    nats; pi is the policy of this update, so that staleness counts as well. TRL's example of a threshold is
+    0.5, slime's 1e-4.
     """
     drift = mean_over_sequence(table.behaviour_logp - table.logp.detach(), table)
     return ((table.advantage >= 0) | (drift <= threshold)).to(drift.dtype)

@@ -1,38 +1,57 @@
-"""Weights of single tokens."""
+"""How far the trainer's policy is from the one that the engine sampled from, and weights [N] of tokens by it,
+all without gradient.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from bapo_lightning.objectives.corrections.gap import engine_gap
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
+from bapo_lightning.objectives.surrogate import LOG_RATIO_LIMIT, importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import Advice, Positive
 
+Level = Literal["product", "geometric"]
 Cap = Annotated[float, Gt(0), Advice("must be positive (2.0 is usual): it is the largest weight of a token")]
 Low = Annotated[float, Ge(0), Lt(1), Advice("must be in [0, 1): below 1, the weight of exact agreement")]
 High = Annotated[float, Gt(1), Advice("must be above 1, the weight of exact agreement")]
 PROBABILITY_EPS = 1e-8
 
 
+def engine_gap(table: TokenTable) -> Tensor:
+    """Returns pi_proximal / pi_behaviour per token, [N], limited to +-20 nats, without gradient."""
+    return importance_ratio(table.proximal_logp.detach(), table.behaviour_logp)
+
+
+def response_gap(table: TokenTable, level: Level = "product") -> Tensor:
+    """Returns pi_proximal / pi_behaviour of each token's whole response, [N], limited to +-20 nats: the
+    product over its tokens, or their geometric mean.
+    """
+    log_gap = table.proximal_logp.detach() - table.behaviour_logp
+    over = (sequence_sum if level == "product" else mean_over_sequence)(log_gap, table)
+    return over.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def effective_sample_size(weight: Tensor) -> Tensor:
+    """Returns (mean w)^2 / mean w^2, 0-dim: the share of tokens that would give the same variance if all had
+    the same weight.
+
+    It is 1 if all weights are equal and NaN if all are 0. Source: Kish (1965); verl's
+    `rollout_is_eff_sample_size`.
+    """
+    return weight.mean().square() / weight.square().mean()
+
+
 def truncated_is(table: TokenTable, cap: Cap = 2.0) -> Tensor:
     """Returns min(gap, cap) per token: truncated importance sampling, biased only where the gap exceeds the
     cap.
 
-    The default cap is that of verl (`rollout_is_threshold`), SkyRL and slime.
-
-    Args:
-        table: [N] tokens.
-        cap: largest weight, positive.
-
-    Returns:
-        Weights in [0, cap], [N], without gradient.
-
-    Raises:
-        ValueError: `cap` is not positive.
+    The default cap is that of verl (`rollout_is_threshold`), SkyRL and slime. Raises ValueError if it is not
+    positive.
     """
     if not cap > 0:
         raise ValueError(
@@ -45,18 +64,7 @@ def masked_is(table: TokenTable, low: Low = 0.5, high: High = 5.0) -> Tensor:
     """Returns the gap where it is in [low, high], else 0, per token: IcePop (arXiv 2510.18855).
 
     A token on which engine and trainer differ too much is not used at all. The default thresholds are those
-    of OpenRLHF (`icepop`).
-
-    Args:
-        table: [N] tokens.
-        low: smallest weight kept, in [0, 1).
-        high: largest weight kept, above 1.
-
-    Returns:
-        Weights, 0 or in [low, high], [N], without gradient.
-
-    Raises:
-        ValueError: 0 <= low < 1 < high does not hold.
+    of OpenRLHF (`icepop`). Raises ValueError unless 0 <= low < 1 < high.
     """
     if not 0 <= low < 1 < high:
         raise ValueError(
@@ -71,13 +79,9 @@ def kpop(table: TokenTable, threshold: Positive = 2.0) -> Tensor:
     """Returns the gap where engine and trainer agree on whether it is this token, else 0: KPop.
 
     With p and q, its probabilities by both, the larger of the binary KL divergences KL(p || q) and
-    KL(q || p), p log(p / q) + (1 - p) log((1 - p) / (1 - q)), must not exceed the threshold. So in AReaL
-    (`binary_kl`), where p and q are limited to [1e-8, 1 - 1e-8], too; in float32 the latter is 1, hence
+    KL(q || p), p log(p / q) + (1 - p) log((1 - p) / (1 - q)), must not exceed the threshold, in nats. So in
+    AReaL (`binary_kl`), where p and q are limited to [1e-8, 1 - 1e-8], too; in float32 the latter is 1, hence
     float64 here.
-
-    Args:
-        table: [N] tokens.
-        threshold: largest divergence, nats.
     """
     p, q = (
         logp.detach().double().exp().clamp(PROBABILITY_EPS, 1 - PROBABILITY_EPS)
