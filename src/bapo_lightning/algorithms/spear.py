@@ -1,9 +1,4 @@
-"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601).
-
-SelfImitation   which successes are kept, and what they are worth
-SPEAR           PPO-clip on fresh and replayed tokens, some of high covariance left out: that of Clip-Cov
-(arXiv 2505.22617), with other limits for replayed tokens
-"""
+"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601)."""
 
 from __future__ import annotations
 
@@ -31,7 +26,8 @@ KEPT = "kept"
 
 @dataclass(frozen=True)
 class SPEAR:
-    """min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out of the update.
+    """min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out of the update:
+    Clip-Cov (arXiv 2505.22617), with other limits for replayed tokens.
 
     Of the fresh tokens, and of the replayed ones, a share (at least one) is left out. They are drawn from the
     unclipped ones whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are over
