@@ -31,17 +31,8 @@ class SPEAR:
 
     Of the fresh tokens, and of the replayed ones, a share (at least one) is left out. They are drawn from the
     unclipped ones whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are over
-    the tokens of their kind. The draw does not depend on the split into micro-batches.
-
-    Attributes:
-        fresh_share: share of the fresh tokens; this and its limits are Clip-Cov's.
-        fresh_low: smallest covariance of a fresh token that may be left out.
-        fresh_high: largest one.
-        replay_share: share of the replayed tokens; this and its limits are those of the authors' runs on
-            mathematics (2 and 60 on ALFWorld and WebShop).
-        replay_low: smallest covariance of a replayed token that may be left out.
-        replay_high: largest one.
-        dual_clip: see `clipped_surrogate`.
+    the tokens of their kind. The draw does not depend on the split into micro-batches. Share and limits of
+    the replayed ones are those of the authors' runs on mathematics (2 and 60 on ALFWorld and WebShop).
     """
 
     fresh_share: Share = 2e-4

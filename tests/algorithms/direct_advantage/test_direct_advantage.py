@@ -57,11 +57,4 @@ def test_the_weighting_makes_it_the_mean_over_steps():
 def test_a_step_is_worth_what_the_value_gains_and_the_last_one_ends_in_the_outcome():
     assert step_advantages([0.5, 0.75, 0.25], 1.0) == [0.25, -0.5, 0.75]
     assert step_advantages([0.5, 0.75, 0.25], 0.0) == [0.25, -0.5, -0.25]
-
-
-def test_a_lone_step_gets_the_outcome_less_the_value_of_the_prompt():
     assert step_advantages([0.25], 1.0) == [0.75]
-
-
-def test_they_add_up_to_the_outcome_less_the_value_of_the_prompt():
-    assert sum(step_advantages([0.3, 0.9, 0.1, 0.6], 1.0)) == pytest.approx(0.7)
