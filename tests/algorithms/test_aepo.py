@@ -117,7 +117,6 @@ def test_answers_that_are_not_trained_on_are_not_taken():
         (["regime=async"], "the engine is busy with later batches"),
         (["algorithm.stages.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
         (["algorithm.stages.second_sampling.low=1.3"], "low=1.3 must be below"),
-        (["algorithm.stages.second_sampling.most=0"], "most=0 must be a whole number"),
     ],
 )
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):

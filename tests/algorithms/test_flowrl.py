@@ -110,14 +110,11 @@ def scored(folder):
 
 
 @pytest.mark.slow
-def test_the_head_is_trained_and_resumed_and_the_exported_model_has_none(tmp_path):
-    whole, parted, out = tmp_path / "whole", tmp_path / "parted", tmp_path / "out"
+def test_the_head_is_trained_and_the_exported_model_has_none(tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
     train(whole, 2)
-    train(parted, 1)
-    assert "resumed" in train(parted, 2, f"resume={parted}")
     saved = state(whole, 16)
-    assert all(torch.equal(weight, saved[name]) for name, weight in state(parted, 16).items())
-    assert scored(parted) == scored(whole) == [0, 8], "once for each rollout batch"
+    assert scored(whole) == [0, 8], "once for each rollout batch"
     first = build_policy(ModelOptions(TINY), 1.0, log_z=True).log_z.state_dict()
     head = {name: saved.pop(f"policy.log_z.{name}") for name in first}
     assert not any(torch.equal(weight, first[name]) for name, weight in head.items())

@@ -63,17 +63,9 @@ def test_an_experts_answer_ends_like_the_policys_has_no_version_and_log_probs_of
         Rules({"experts": ExpertTraces("proof")}).check([problem], ord)
 
 
-@pytest.mark.parametrize(
-    ("option", "complaint"),
-    [
-        ("rules.experts.count=8", "write algorithm.rules.experts.count=1"),
-        ("rules.experts.count=0", "count=0 must be a whole number"),
-        ("objective.gamma=0", "gamma=0 must be a positive"),
-    ],
-)
-def test_one_mistake_gives_one_complaint_that_names_it(option, complaint):
-    (text,) = found("algorithm=luffy", f"algorithm.{option}")
-    assert complaint in text
+def test_experts_leave_room_for_the_policy():
+    (text,) = found("algorithm=luffy", "algorithm.rules.experts.count=8")
+    assert "write algorithm.rules.experts.count=1" in text
 
 
 @pytest.mark.slow
