@@ -28,10 +28,12 @@ NEW = ("grpo", "grpo_wide", "power_mean")
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone with the files of the page, and a `.venv` of this interpreter that finds the clone first."""
+def tree(tmp_path_factory):
+    """A clone with the files of the page, and a `.venv` of this interpreter that finds the clone first and is
+    newer than all that it depends on.
+    """
     tree = tmp_path_factory.mktemp("clone")
-    for name in ("src", "conf"):
+    for name in ("src", "conf", "scripts"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, tree)
@@ -52,13 +54,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shown(tree: Path) -> dict[str, str]:
+def shown(tree):
     """Output of each command of the page, run one after the other in the copy."""
-    (tree / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts" / "make_venv.py", tree / "scripts")
-    for mark in (".ready", ".ready-dev"):
-        os.utime(tree / ".venv" / mark)  # newer than all that it depends on
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS")}
+    environment["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "1"  # for one test; each takes seconds to start
     printed = {}
     for command in COMMANDS:
         done = subprocess.run(
@@ -69,7 +68,7 @@ def shown(tree: Path) -> dict[str, str]:
     return printed
 
 
-def runs(tree: Path) -> dict[str, Path]:
+def runs(tree):
     """Run folders by algorithm."""
     return {
         yaml.safe_load(path.read_text())["algorithm"]["name"]: path.parent
@@ -77,11 +76,11 @@ def runs(tree: Path) -> dict[str, Path]:
     }
 
 
-def rows(run: Path) -> list[dict[str, float]]:
+def rows(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_page_has_the_files_that_a_baseline_takes() -> None:
+def test_the_page_has_the_files_that_a_baseline_takes():
     assert [name for name, _ in FILES] == [
         "conf/algorithm/grpo_wide.yaml",
         "src/bapo_lightning/algorithms/power_mean.py",
@@ -95,7 +94,7 @@ def test_the_page_has_the_files_that_a_baseline_takes() -> None:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> None:
+def test_every_command_of_the_page_works(shown, tree):
     composed, tested, _, swept, compared, own = shown.values()
     assert yaml.safe_load(composed)["weighting"]["_target_"].endswith("sequence_mean")
     assert re.search(r"^\.\s", tested, re.MULTILINE), "one test, and it passes"
@@ -109,9 +108,7 @@ def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_rule_with_a_state_and_a_stage_take_less_than_60_lines_and_are_resumed(
-    shown: dict[str, str], tree: Path
-) -> None:
+def test_a_rule_with_a_state_and_a_stage_take_less_than_60_lines_and_are_resumed(shown, tree):
     own = [text for name, text in FILES if name.endswith(("my_method.py", "brief_hard.yaml"))]
     assert len(own) == 2 and sum(text.count("\n") for text in own) < 60
     run = runs(tree)["brief_hard"]
@@ -122,7 +119,7 @@ def test_a_rule_with_a_state_and_a_stage_take_less_than_60_lines_and_are_resumed
 
 
 @pytest.mark.slow
-def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) -> None:
+def test_table_and_page_show_the_new_names(shown, tree):
     (numbers,) = tree.glob("outputs/sweep-*/compare.csv")
     assert {row["algorithm"] for row in csv.DictReader(numbers.open())} == set(NEW)
     (page,) = tree.glob("outputs/sweep-*/compare.html")
@@ -130,16 +127,14 @@ def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) ->
 
 
 @pytest.mark.slow
-def test_a_function_outside_the_clone_is_found_by_its_name(
-    shown: dict[str, str], tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_outside_the_clone_is_found_by_its_name(shown, tree, monkeypatch):
     monkeypatch.syspath_prepend(tree / "my_lab")
     objective = Target(yaml.safe_load(list(shown.values())[-1])["objective"]).make()
     assert torch.equal(objective(table([-1.0, 2.0], [0.5, 8.0])), torch.tensor([-0.5, 16.0]))
 
 
 @pytest.mark.slow
-def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
+def test_the_runs_trained_with_the_new_formulas(shown, tree):
     """Losses and gradients of the first update and of a late one differ where they must.
 
     In the first update every ratio is 1: the mean of a response's is 1 as well, and loss and gradient are

@@ -1,5 +1,5 @@
-"""A leaf is a folder that can be deleted, with its tests, its files of conf/ and its command: a copy of the
-tree without it imports, composes the default run, and has no name of it left.
+"""What can be deleted, with its tests, its files of conf/ and its command: a leaf, which is a folder, and a
+rival, which is a file of algorithms/. A copy of the tree without it imports, composes, and has no name of it.
 """
 
 import ast
@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import combinations, count
+from math import comb
 from pathlib import Path
 
 import pytest
-from tests.test_layers import LEAVES, PACKAGE, imported_modules, room
+import yaml
+from tests.test_layers import FILES, LEAVES, PACKAGE, STUDIES, dotted_name, imported_modules, imports_of, room
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,56 +43,106 @@ OWN = {
     "simulation": Leaf(conf=("simulate/*.yaml",), command="simulate"),
 }
 
-# Imports what is left of a copy of the tree while the files of one leaf are put aside, each time in a fork of
-# this process, which has the heavy libraries. What needs an optional library may miss it.
-IMPORTS = """
+ROOM = "algorithms"
+SHARED = ("grpo", "dapo", "bapo")  # algorithms that are no rivals
+# Names of rivals that are words of the package for something else, too: a metric, and real numbers.
+HOMONYMS = {"pass_at_k", "real"}
+RIVALS = sorted(
+    path.stem
+    for path in (ROOT / "src" / PACKAGE / ROOM).iterdir()
+    if path.stem not in ("__init__", "__pycache__")
+)
+YAML = {path.stem: path.read_text() for path in sorted((ROOT / "conf/algorithm").glob("*.yaml"))}
+PARENTS = {
+    name: {each for each in yaml.safe_load(text)["defaults"] if isinstance(each, str)}
+    for name, text in YAML.items()
+    if name != "base"
+}
+
+# Imports what is left of a copy of the tree and composes runs while some files are put aside, each time in a
+# fork of this process, which has all libraries that the package imports. A fork may miss an optional one.
+LEFT = """
 import json, os, sys, traceback
 from importlib import import_module
 from pathlib import Path
-import lightning, matplotlib.pyplot, peft, pydantic, rich, scipy.stats, sympy, torch, transformers, wandb
-import hydra, torchmetrics.text, transformers.models.llama.modeling_llama
 
-root, leaves = Path(sys.argv[1]), json.loads(sys.argv[2])
+root, folder, deletions = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 source = root / "src"
 sys.path.insert(0, str(source))
 
-def check():
-    for file in sorted(source.rglob("*.py")):
+def import_all():
+    for file in sorted((source / folder).rglob("*.py")):
         name = ".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
         try:
             assert import_module(name).__file__ == str(file), name
         except ModuleNotFoundError as error:
             if error.name.startswith("bapo_lightning"):
                 raise
-    from bapo_lightning.configuration.compose import resolve
-    from bapo_lightning.configuration.conf_dir import conf_dir
-    from bapo_lightning.configuration.validate import validate
-    with hydra.initialize_config_dir(conf_dir(), version_base="1.3"):
-        validate(resolve(hydra.compose("train")))
 
-for leaf, paths in leaves.items():
+def check(algorithms):
+    import_all()
+    from bapo_lightning.configuration.compose import compose_run
+    from bapo_lightning.configuration.validate import validate
+    for name in algorithms:
+        validate(compose_run([f"algorithm={name}", "run_folder=unused"]))
+
+import_all()
+for name in list(sys.modules):
+    if name.partition(".")[0] in ("bapo_lightning", "hydra_plugins"):
+        del sys.modules[name]
+for name, (paths, algorithms) in deletions.items():
     for number, path in enumerate(paths):
-        Path(path).rename(root / str(number))
+        (root / path).rename(root / str(number))
     if os.fork() == 0:
         try:
-            check()
+            check(algorithms)
         except BaseException:
-            print(f"without {leaf}:")
+            print(f"without {name}:")
             traceback.print_exc(file=sys.stdout)
         sys.stdout.flush()
         os._exit(0)
     os.wait()
     for number, path in enumerate(paths):
-        (root / str(number)).rename(path)
+        (root / str(number)).rename(root / path)
 """
 
 
-def folder_of(leaf: str) -> Path:
+def folder_of(leaf):
     return Path(*leaf.split("."))
 
 
+def paths_of_leaf(leaf):
+    """Its folder and its files of conf/, from the root."""
+    files = (file for pattern in OWN[leaf].conf for file in ROOT.glob(f"conf/{pattern}"))
+    return [f"src/{PACKAGE}/{folder_of(leaf)}", *(str(file.relative_to(ROOT)) for file in files)]
+
+
+def algorithms_of(rival):
+    """Files of conf/algorithm that go with it: those that name its module, and those built on them."""
+    own = {name for name, text in YAML.items() if f".{ROOM}.{rival}." in text}
+    while more := {name for name, parents in PARENTS.items() if name not in own and own & parents}:
+        own |= more
+    return own
+
+
+def paths_of_rivals(rivals):
+    found = set()
+    for rival in rivals:
+        module = f"src/{PACKAGE}/{ROOM}/{rival}"
+        found.add(module if (ROOT / module).is_dir() else f"{module}.py")
+        found |= {f"conf/algorithm/{name}.yaml" for name in algorithms_of(rival)}
+    return sorted(found)
+
+
+def parting(names):
+    """Halves of the names, such that of every two names some half has the first and not the second."""
+    width = next(size for size in count(2) if comb(size, size // 2) >= len(names))
+    codes = list(zip(names, combinations(range(width), width // 2), strict=False))
+    return [[name for name, code in codes if number in code] for number in range(width)]
+
+
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy(tmp_path_factory):
     """A copy of the package and its configuration."""
     place = tmp_path_factory.mktemp("copy")
     for name in ("src", "conf"):
@@ -98,13 +151,16 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def paths_of(leaf: str, copy: Path) -> list[Path]:
-    """The folder of a leaf and its files of conf/."""
-    files = [file for pattern in OWN[leaf].conf for file in copy.glob(f"conf/{pattern}")]
-    return [copy / "src" / PACKAGE / folder_of(leaf), *files]
+def complaints(copy, folder, deletions):
+    """What is printed of the modules in a folder of a copy, and of runs of some algorithms, without the paths
+    of each deletion.
+    """
+    command = [sys.executable, "-I", "-c", LEFT, str(copy), folder, json.dumps(deletions)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=copy)
+    return done.stdout + (done.stderr if done.returncode else "")
 
 
-def test_every_leaf_is_listed() -> None:
+def test_every_leaf_is_listed():
     assert set(OWN) == set(LEAVES)
     for leaf, own in OWN.items():
         assert list((ROOT / "tests" / folder_of(leaf)).glob("test_*.py"))
@@ -112,8 +168,8 @@ def test_every_leaf_is_listed() -> None:
 
 
 @pytest.mark.parametrize("leaf", OWN)
-def test_only_a_leaf_and_what_goes_with_it_name_it(leaf: str) -> None:
-    name, own = re.compile(rf"{PACKAGE}\.{re.escape(leaf)}\b"), set(paths_of(leaf, ROOT))
+def test_only_a_leaf_and_what_goes_with_it_name_it(leaf):
+    name, own = re.compile(rf"{PACKAGE}\.{re.escape(leaf)}\b"), {ROOT / path for path in paths_of_leaf(leaf)}
     command, commands = OWN[leaf].command, (ROOT / "Makefile", ROOT / "pyproject.toml")
     texts = [*ROOT.glob("src/**/*.py"), *ROOT.glob("conf/**/*.yaml"), *commands]
     naming = [
@@ -126,7 +182,7 @@ def test_only_a_leaf_and_what_goes_with_it_name_it(leaf: str) -> None:
     assert naming == []
 
 
-def test_tests_of_the_rest_import_no_leaf() -> None:
+def test_tests_of_the_rest_import_no_leaf():
     """Those of a leaf may use another one: `reward=math_ray` is made of two."""
     tests = ROOT / "tests"
     own = {tests / place for leaf, each in OWN.items() for place in (folder_of(leaf), *each.tests)}
@@ -139,17 +195,72 @@ def test_tests_of_the_rest_import_no_leaf() -> None:
     assert importing == []
 
 
-@pytest.mark.slow
-def test_without_a_leaf_the_rest_is_imported_and_the_default_run_composed(copy: Path) -> None:
-    paths = {leaf: [str(path) for path in paths_of(leaf, copy)] for leaf in OWN}
-    command = [sys.executable, "-I", "-c", IMPORTS, str(copy), json.dumps(paths)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=copy)
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+def test_every_rival_has_a_configuration_and_a_test_of_its_own():
+    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / ROOM).iterdir()}
+    assert [rival for rival in RIVALS if not algorithms_of(rival) or rival not in tests] == []
+    assert not any({"base", *SHARED} & algorithms_of(rival) for rival in RIVALS)
+
+
+def test_nothing_imports_a_rival_but_itself_and_its_tests():
+    others = (path for name in ("tests", "bench", "examples") for path in (ROOT / name).rglob("*.py"))
+    found = []
+    for file in (*FILES, *STUDIES, *others):
+        here = file.relative_to(ROOT).as_posix()
+        for line, module in imports_of(file):
+            if module[:2] == (PACKAGE, ROOM) and len(module) > 2:
+                own = rf"(src/{PACKAGE}/{ROOM}/{module[2]}\b|tests/{ROOM}/(test_)?{module[2]}\b)"
+                if not re.match(own, here):
+                    found.append(f"{here}:{line} imports {'.'.join(module)}")
+    assert found == []
+
+
+def test_the_package_names_no_rival():
+    names = {name for rival in RIVALS for name in (rival, *algorithms_of(rival))} - HOMONYMS
+    words = re.compile(rf"\b({'|'.join(sorted(names))})\b", re.IGNORECASE)
+    assert [
+        f"{file.relative_to(ROOT)}:{number} {line.strip()}"
+        for file in FILES
+        if dotted_name(file)[1:2] != (ROOM,)
+        for number, line in enumerate(file.read_text().replace("-", "_").splitlines(), 1)
+        if words.search(line)
+    ] == []
+
+
+def test_no_shared_configuration_names_a_rival():
+    kept = [path for path in sorted((ROOT / "conf").rglob("*.yaml")) if path.parent.name != "algorithm"]
+    assert [path for path in kept if f".{ROOM}." in path.read_text()] == []
 
 
 @pytest.mark.slow
-def test_types_are_right_without_any_leaf(copy: Path) -> None:
+def test_without_a_leaf_or_any_rival_the_rest_is_imported_and_runs_composed(copy):
+    deletions = {leaf: (paths_of_leaf(leaf), ["grpo"]) for leaf in OWN}
+    deletions["any rival"] = (paths_of_rivals(RIVALS), SHARED)
+    assert complaints(copy, ".", deletions) == ""
+
+
+@pytest.mark.slow
+def test_without_one_rival_the_others_are_imported(copy):
+    """Without half of them in turn, so that every one is missed by every other."""
+    halves = parting(RIVALS)
+    assert all(
+        one == other or any(one in half and other not in half for half in halves)
+        for one in RIVALS
+        for other in RIVALS
+    )
+    deletions = {", ".join(half): (paths_of_rivals(half), []) for half in halves}
+    assert complaints(copy, f"{PACKAGE}/{ROOM}", deletions) == ""
+
+
+@pytest.mark.slow
+def test_types_are_right_without_leaves_and_rivals(copy):
+    """Nothing imports either, see above, so that to delete one shows nothing that to delete all does not."""
     for leaf in OWN:
-        shutil.rmtree(paths_of(leaf, copy)[0])
+        shutil.rmtree(copy / paths_of_leaf(leaf)[0])
+    for path in paths_of_rivals(RIVALS):
+        own = copy / path
+        shutil.rmtree(own) if own.is_dir() else own.unlink()
+    cache = ROOT / ".mypy_cache"  # what it knows of libraries and of files that are the same
+    if cache.exists():
+        shutil.copytree(cache, copy / cache.name)
     done = subprocess.run([sys.executable, "-m", "mypy", "src"], capture_output=True, text=True, cwd=copy)
     assert done.returncode == 0, done.stdout

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import torch
 from tests.builders import group, rollout
-from tests.configuration.compositions import found, names, problems_of, unresolved
+from tests.configuration.compositions import found
 
-from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.objectives.objective import Objective, Prepares, slopes
 from bapo_lightning.objectives.token_table import TokenTable
@@ -32,27 +31,6 @@ def refusal(algorithm: str, option: str) -> str:
     (problem,) = found(f"algorithm={algorithm}", f"algorithm.objective.{option}")
     assert problem.startswith("algorithm.objective.")
     return problem.removeprefix("algorithm.objective.")
-
-
-def regimes_of(*overrides: str) -> set[str]:
-    """Names of the regimes in which an algorithm is allowed; in the others one sentence names one that is."""
-    config, allowed = unresolved(*overrides), set()
-    for name in names("regime"):
-        config.regime = unresolved(f"regime={name}").regime  # neither group's files reach into the other
-        problems = problems_of(resolve(config))
-        if problems:
-            (problem,) = problems
-            assert problem.startswith("algorithm.") and "; write regime=" in problem
-        else:
-            allowed.add(name)
-    return allowed
-
-
-def takes_one_answer(algorithm: str) -> bool:
-    """Whether one answer to each problem is enough; if not, the refusal says so."""
-    problems = found(f"algorithm={algorithm}", "scale.group_size=1")
-    assert all(problem.startswith("scale.group_size=1 is refused by the adv") for problem in problems)
-    return not problems
 
 
 def past_group(name: str, rewards: list[float], advantages: tuple[float, ...] | list[float] = ()) -> Group:

@@ -1,14 +1,10 @@
-"""AEPO: the objective, and a second sampling at another temperature, by hand."""
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from tests.algorithms.by_hand import regimes_of
 from tests.algorithms.resuming import check_resumed_run
 from tests.builders import group, rollout
-from tests.configuration.compositions import found, names
+from tests.configuration.compositions import found
 from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.origins import check_layouts
 from tests.token_tables import table
@@ -21,7 +17,7 @@ from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.types import Origin, Score, ScoreStatus
 
 
-def test_tokens_of_another_temperature_have_no_ratio_and_all_others_are_ppos() -> None:
+def test_tokens_of_another_temperature_have_no_ratio_and_all_others_are_ppos():
     tokens = table(
         [1.0, 1.0, 1.0, -2.0], torch.tensor([3.0, 3.0, 1.1, 0.7]), low=0.8, high=1.2,
         origin=torch.tensor([int(Origin.TEMPERED), 0, 0, 0]),
@@ -31,7 +27,7 @@ def test_tokens_of_another_temperature_have_no_ratio_and_all_others_are_ppos() -
     assert by_log_ratio.tolist() == pytest.approx([1.0, 0.0, 1.1, 0.0])
 
 
-def test_the_gradient_depends_on_neither_split_nor_layout() -> None:
+def test_the_gradient_depends_on_neither_split_nor_layout():
     check_layouts(aepo, (Origin.TEMPERED, Origin.POLICY, Origin.POLICY))
 
 
@@ -115,18 +111,12 @@ def test_answers_that_are_not_trained_on_are_not_taken():
     assert metrics["rollout/second_right"] == 0 and groups == batch(8)
 
 
-@pytest.mark.slow
-def test_the_engine_must_be_free_for_it():
-    assert regimes_of("algorithm=aepo") == {*names("regime")} - {"async", "windowed_fifo"}
-
-
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
         (["regime=async"], "the engine is busy with later batches"),
         (["algorithm.stages.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
         (["algorithm.stages.second_sampling.low=1.3"], "low=1.3 must be below"),
-        (["algorithm.stages.second_sampling.most=0"], "most=0 must be a whole number"),
     ],
 )
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
@@ -135,5 +125,5 @@ def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
     check_resumed_run(tmp_path, '"origin": "tempered"', "algorithm=aepo", "regime=replay", "regime.epochs=1")

@@ -1,5 +1,3 @@
-"""ASPO by hand."""
-
 import pytest
 import torch
 from tests.algorithms.by_hand import exact, pulls, refusal

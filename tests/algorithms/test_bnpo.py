@@ -1,5 +1,3 @@
-"""BNPO's advantages by hand and by loops."""
-
 from math import gamma
 
 import numpy as np

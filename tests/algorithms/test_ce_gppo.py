@@ -1,5 +1,3 @@
-"""CE-GPPO by hand."""
-
 import pytest
 import torch
 from tests.algorithms.by_hand import exact, pulls, refusal

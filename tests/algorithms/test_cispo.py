@@ -1,5 +1,3 @@
-"""CISPO by hand."""
-
 import pytest
 from tests.algorithms.by_hand import exact, pulls
 from tests.token_tables import table

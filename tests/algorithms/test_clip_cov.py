@@ -1,5 +1,3 @@
-"""Clip-Cov by hand."""
-
 import pytest
 from tests.algorithms.by_hand import exact, prepared
 from tests.token_tables import table

@@ -1,5 +1,3 @@
-"""DCPO by hand: bounds by the token's probability, and advantages of all visits of a problem."""
-
 from math import sqrt
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""DPPO by hand."""
-
 import pytest
 import torch
 from tests.algorithms.by_hand import exact, pulls, refusal

@@ -1,8 +1,6 @@
-"""DRO and Kimi by hand."""
-
 import pytest
 import torch
-from tests.algorithms.by_hand import exact, pulls, refusal
+from tests.algorithms.by_hand import exact, pulls
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.dro import dro
@@ -19,7 +17,3 @@ def test_kimi_takes_the_ratio_of_the_response():
     made = table(exact(1, 1, -1), exact(2, 3, -1).exp(), sequence=torch.tensor([0, 0, 1]))
     found = pulls(lambda tokens: dro(tokens, 0.1, "sequence"), made)
     assert found == pytest.approx([1 - 0.5, 1 - 0.5, -1 + 0.1])
-
-
-def test_a_beta_of_zero_is_refused():
-    assert refusal("dro", "beta=0").startswith("beta=0 must be a positive number")

@@ -1,5 +1,3 @@
-"""FIPO by hand."""
-
 from math import exp
 
 import pytest

@@ -1,5 +1,3 @@
-"""GHPO's hints, by hand."""
-
 from array import array
 from dataclasses import replace
 

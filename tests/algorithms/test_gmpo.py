@@ -1,5 +1,3 @@
-"""GMPO by hand."""
-
 from math import exp
 
 import pytest

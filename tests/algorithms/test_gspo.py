@@ -1,5 +1,3 @@
-"""GSPO by hand, and LUSPO, which weighs its responses by their length."""
-
 from math import exp
 
 import pytest

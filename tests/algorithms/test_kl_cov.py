@@ -1,5 +1,3 @@
-"""KL-Cov by hand."""
-
 from math import exp
 
 import pytest

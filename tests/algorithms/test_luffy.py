@@ -1,5 +1,4 @@
 from array import array
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,7 @@ EXPERT = int(Origin.EXPERT)
 TOKENIZER = SimpleNamespace(encode=lambda text, add_special_tokens: [*map(ord, text)], eos_token_id=9)
 
 
-def test_tokens_of_an_expert_count_p_over_p_plus_gamma_and_others_their_ratio_without_bounds() -> None:
+def test_tokens_of_an_expert_count_p_over_p_plus_gamma_and_others_their_ratio_without_bounds():
     tokens = table(
         [2.0, 2.0, -1.0, 3.0],
         torch.tensor([0.1, 0.9, 7.0, 0.1]),
@@ -30,7 +29,7 @@ def test_tokens_of_an_expert_count_p_over_p_plus_gamma_and_others_their_ratio_wi
     assert luffy(tokens).tolist() == pytest.approx([1.0, 1.8, -7.0, 0.3])
 
 
-def test_an_experts_token_counts_most_where_the_policy_gives_it_gamma() -> None:
+def test_an_experts_token_counts_most_where_the_policy_gives_it_gamma():
     probabilities = torch.tensor([0.001, 0.05, 0.1, 0.2, 0.99], dtype=torch.float64)
     tokens = table(
         torch.ones(5, dtype=torch.float64), probabilities, behaviour_logp=0.0, origin=torch.tensor(EXPERT)
@@ -42,12 +41,12 @@ def test_an_experts_token_counts_most_where_the_policy_gives_it_gamma() -> None:
     assert by_log_ratio.argmax() == 2
 
 
-def test_without_an_expert_it_is_the_policy_gradient_with_the_ratio() -> None:
+def test_without_an_expert_it_is_the_policy_gradient_with_the_ratio():
     tokens = table([1.0, -2.0, 0.0], torch.tensor([0.5, 30.0, 2.0]))
     assert slopes(luffy, tokens).tolist() == [1.0, -2.0, 0.0]
 
 
-def test_the_gradient_depends_on_neither_split_nor_layout() -> None:
+def test_the_gradient_depends_on_neither_split_nor_layout():
     check_layouts(luffy, (Origin.EXPERT, Origin.POLICY))
 
 
@@ -64,21 +63,13 @@ def test_an_experts_answer_ends_like_the_policys_has_no_version_and_log_probs_of
         Rules({"experts": ExpertTraces("proof")}).check([problem], ord)
 
 
-@pytest.mark.parametrize(
-    ("option", "complaint"),
-    [
-        ("rules.experts.count=8", "write algorithm.rules.experts.count=1"),
-        ("rules.experts.count=0", "count=0 must be a whole number"),
-        ("objective.gamma=0", "gamma=0 must be a positive"),
-    ],
-)
-def test_one_mistake_gives_one_complaint_that_names_it(option, complaint):
-    (text,) = found("algorithm=luffy", f"algorithm.{option}")
-    assert complaint in text
+def test_experts_leave_room_for_the_policy():
+    (text,) = found("algorithm=luffy", "algorithm.rules.experts.count=8")
+    assert "write algorithm.rules.experts.count=1" in text
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
     check_resumed_run(
         tmp_path, '"origin": "expert"', "algorithm=luffy", "regime=partial", "scale.partial_tokens=4"
     )

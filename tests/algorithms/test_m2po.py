@@ -1,5 +1,3 @@
-"""M2PO by hand: where its limit lies, and what becomes of the tokens beyond it."""
-
 from math import exp, inf, sqrt
 
 import pytest

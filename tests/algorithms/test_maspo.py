@@ -1,9 +1,7 @@
-"""MASPO by hand."""
-
 from math import exp
 
 import pytest
-from tests.algorithms.by_hand import exact, pulls, refusal
+from tests.algorithms.by_hand import exact, pulls
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.maspo import maspo
@@ -15,7 +13,3 @@ def test_it_fades_where_the_token_moves_with_its_advantage():
     wide = 1.03 * 0.001**-0.3
     expected = [2 * exp(-0.5 / 1.03**2), 0.5, 2 * exp(-0.5 / wide**2)]
     assert found == pytest.approx([*expected, -0.5 * exp(-0.125 * 1.03**2)])
-
-
-def test_a_negative_width_is_refused():
-    assert refusal("maspo", "width=-1").startswith("width=-1 must be a positive number")

@@ -1,5 +1,3 @@
-"""P3O by hand."""
-
 import pytest
 import torch
 from tests.algorithms.by_hand import exact, prepared, pulls

@@ -1,5 +1,3 @@
-"""Advantages of the best of k, by hand and by loops."""
-
 import numpy as np
 import pytest
 import torch

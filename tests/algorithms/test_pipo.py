@@ -1,7 +1,5 @@
-"""PIPO: what the batch before is worth, by hand."""
-
 import pytest
-from tests.algorithms.by_hand import check_rule_memory, past_group, regimes_of
+from tests.algorithms.by_hand import check_rule_memory, past_group
 from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
 
@@ -37,17 +35,9 @@ def test_the_rule_goes_on_from_its_state():
     check_rule_memory(lambda: ProgressReplay(window=3))
 
 
-def test_one_mistake_gives_one_complaint_that_names_it():
-    (damping,) = found("algorithm=pipo", "regime=pipo", "algorithm.stages.replay.damping=-1")
-    assert "damping=-1 must be" in damping
-    (regime,) = found("algorithm=pipo", "regime=async")
-    assert "regime=async keeps none; write regime=reuse" in regime
-    assert found("algorithm=pipo", "regime=pipo") == []
-
-
-@pytest.mark.slow
 def test_past_groups_must_be_kept():
-    assert regimes_of("algorithm=pipo") == {"reuse", "spear", "pipo"}
+    (text,) = found("algorithm=pipo", "regime=async")
+    assert "regime=async keeps none; write regime=reuse" in text
 
 
 @pytest.mark.slow

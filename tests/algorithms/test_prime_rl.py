@@ -1,5 +1,3 @@
-"""prime-rl's default by hand."""
-
 from math import log
 
 import pytest

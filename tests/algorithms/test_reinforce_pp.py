@@ -1,5 +1,3 @@
-"""REINFORCE++'s advantages by hand and by loops."""
-
 from math import sqrt
 
 import numpy as np

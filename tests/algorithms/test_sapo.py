@@ -1,5 +1,3 @@
-"""SAPO by hand."""
-
 from math import exp
 
 import pytest

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.algorithms.by_hand import check_rule_memory, past_group, regimes_of
+from tests.algorithms.by_hand import check_rule_memory, past_group
 from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
-from tests.data.rollouts.turns import ANSWER, CALL, FAILED, IN_TURNS, VOID, sample, talk
+from tests.data.rollouts.turns import ANSWER, CALL, FAILED, VOID, sample, talk
 from tests.origins import check_layouts
 from tests.token_tables import table
 
@@ -138,12 +138,6 @@ def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
     assert all(earlier >= later for earlier, later in pairwise(over_time))
 
 
-@pytest.mark.slow
-def test_past_groups_must_be_kept():
-    kept = {"reuse", "spear", "pipo"}
-    assert regimes_of("algorithm=spear") == regimes_of("algorithm=spear_turns", *IN_TURNS) == kept
-
-
 def test_all_that_needs_turns_is_named_where_there_are_none():
     shaping, replay = sorted(found(*SPEAR_TURNS))
     ending = " without an environment: a response is one turn"
@@ -151,33 +145,13 @@ def test_all_that_needs_turns_is_named_where_there_are_none():
     assert replay.startswith(f"algorithm.stages.replay.needs_call{ending}")
 
 
-def test_with_what_it_needs_it_is_allowed():
-    assert found("algorithm=spear", "regime=spear") == found(*IN_TURNS, *SPEAR_TURNS) == []
-
-
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["algorithm=spear"], "regime=replay keeps none; write regime=reuse"),
-        (["algorithm=spear", "regime=spear", "algorithm.stages.replay.ramp=0"], "ramp=0 must be a whole"),
-        (
-            [*IN_TURNS, *SPEAR_TURNS, "algorithm.rules.turn_shaping.decay_updates=0"],
-            "decay_updates=0 must be",
-        ),
-    ],
-)
-def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
-    (text,) = found(*overrides)
-    assert complaint in text
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
-    check_resumed_run(tmp_path, '"origin": "replayed"', "algorithm=spear", "regime=spear")
+def test_past_groups_must_be_kept():
+    (text,) = found("algorithm=spear")
+    assert "regime=replay keeps none; write regime=reuse" in text
 
 
 @pytest.mark.slow
 def test_a_run_with_tools_goes_on_as_if_it_had_never_stopped(tmp_path):
     repeats = [f"algorithm.rules.sample_filter.{option}=2" for option in ("repeats", "ngram")]
-    sign = '"rollout/filtered_samples": [1-9]'
+    sign = r'(?s)"origin": "replayed".*"rollout/filtered_samples": [1-9]'
     check_resumed_run(tmp_path, sign, *SPEAR_TURNS, *repeats, experiment="sums", batches=6)

@@ -1,5 +1,3 @@
-"""SPO's advantages by hand and by loops over the past."""
-
 import numpy as np
 import pytest
 import torch

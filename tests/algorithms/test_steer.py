@@ -1,5 +1,3 @@
-"""STEER by hand."""
-
 from math import log
 
 import pytest

@@ -1,5 +1,3 @@
-"""Truncated importance weights by hand."""
-
 import pytest
 from tests.algorithms.by_hand import exact, pulls, refusal
 from tests.token_tables import table

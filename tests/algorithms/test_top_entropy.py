@@ -1,5 +1,3 @@
-"""80/20 by hand."""
-
 import pytest
 import torch
 from tests.algorithms.by_hand import exact, prepared

@@ -1,5 +1,3 @@
-"""TOPR by hand."""
-
 from math import exp, log
 
 import pytest

@@ -1,5 +1,3 @@
-"""VESPO by hand."""
-
 from math import exp
 
 import pytest

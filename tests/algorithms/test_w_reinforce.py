@@ -1,5 +1,3 @@
-"""PSR, NSR and W-REINFORCE by hand."""
-
 import pytest
 import torch
 

@@ -27,34 +27,41 @@ class Case:
 MEAN = "weighting._target_=bapo_lightning.objectives.weighting."
 PER_RESPONSE = (f"{MEAN}sequence_mean",)
 
+
+def _factor(name: str, ours: str, overrides: tuple[str, ...] = (), **options: Any) -> Case:
+    return Case(name, ours, options, "factor", overrides)
+
+
+def _advantage(name: str, ours: str, overrides: tuple[str, ...] = (), **options: Any) -> Case:
+    return Case(name, ours, options, "advantage", overrides)
+
+
+def _vllm(mode: str, ours: str, **clip: float) -> Case:
+    bounds = {f"vllm_importance_sampling_clip_{end}": value for end, value in clip.items()}
+    return Case(mode, ours, {"vllm_importance_sampling_mode": mode, **bounds}, "factor")
+
+
+def _of_sequences(loss_type: str, epsilon: float, epsilon_high: float) -> dict[str, Any]:
+    level = {"loss_type": loss_type, "importance_sampling_level": "sequence"}
+    return {**level, "epsilon": epsilon, "epsilon_high": epsilon_high}
+
+
+HIGHER = {"loss_type": "dapo", "epsilon_high": 0.28}
 TRL = (
     Case("grpo", "grpo", {"loss_type": "grpo"}, overrides=PER_RESPONSE),
-    Case("dapo", "dapo", {"loss_type": "dapo", "epsilon_high": 0.28}),
+    Case("dapo", "dapo", HIGHER),
     Case("bnpo", "grpo", {"loss_type": "bnpo"}, split="its token mean"),
     Case("dr_grpo", "dr_grpo", {"loss_type": "dr_grpo", "max_completion_length": LONGEST_RESPONSE}),
     Case("delta", "grpo", {"loss_type": "dapo", "delta": 3.0}, overrides=("objective.dual_clip=3",)),
     Case("cispo", "cispo", {"loss_type": "cispo", "epsilon_high": 5.0}),
-    Case(
-        "gspo",
-        "gspo",
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
-    ),
-    Case(
-        "luspo",
-        "luspo",
-        {
-            "loss_type": "luspo",
-            "importance_sampling_level": "sequence",
-            "epsilon": 2e-3,
-            "epsilon_high": 2.5e-3,
-        },
-    ),
+    Case("gspo", "gspo", _of_sequences("grpo", 3e-4, 4e-4)),
+    Case("luspo", "luspo", _of_sequences("luspo", 2e-3, 2.5e-3)),
     Case("sapo", "sapo", {"loss_type": "sapo"}),
     Case("vespo", "vespo", {"loss_type": "vespo"}),
     Case(
         "top_entropy_quantile",
         "top_entropy",
-        {"loss_type": "dapo", "epsilon_high": 0.28, "top_entropy_quantile": 0.2},
+        HIGHER | {"top_entropy_quantile": 0.2},
         split="the quantile of its entropies",
     ),
     Case(
@@ -71,40 +78,12 @@ TRL = (
         {"loss_type": "dapo", "off_policy_mask_threshold": 0.02},
         correction=("opsm", "weights.threshold=0.02"),
     ),
-    Case(
-        "token_truncate",
-        "truncated_is",
-        {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0},
-        kind="factor",
-    ),
-    Case(
-        "token_mask",
-        "masked_is",
-        {
-            "vllm_importance_sampling_mode": "token_mask",
-            "vllm_importance_sampling_clip_min": 0.5,
-            "vllm_importance_sampling_clip_max": 5.0,
-        },
-        kind="factor",
-    ),
-    Case(
-        "sequence_truncate",
-        "sequence_truncated_is",
-        {"vllm_importance_sampling_mode": "sequence_truncate", "vllm_importance_sampling_clip_max": 5.0},
-        kind="factor",
-    ),
-    Case(
-        "sequence_mask",
-        "sequence_masked_is",
-        {
-            "vllm_importance_sampling_mode": "sequence_mask",
-            "vllm_importance_sampling_clip_min": 0.5,
-            "vllm_importance_sampling_clip_max": 2.0,
-        },
-        kind="factor",
-    ),
-    Case("scale_rewards=group", "grpo", {}, kind="advantage", overrides=("+advantages.eps=1e-4",)),
-    Case("scale_rewards=none", "dr_grpo", {"scale_rewards": "none"}, kind="advantage"),
+    _vllm("token_truncate", "truncated_is", max=2.0),
+    _vllm("token_mask", "masked_is", min=0.5, max=5.0),
+    _vllm("sequence_truncate", "sequence_truncated_is", max=5.0),
+    _vllm("sequence_mask", "sequence_masked_is", min=0.5, max=2.0),
+    _advantage("scale_rewards=group", "grpo", ("+advantages.eps=1e-4",)),
+    _advantage("scale_rewards=none", "dr_grpo", scale_rewards="none"),
 )
 
 
@@ -175,48 +154,38 @@ VERL = (
         reading="weights are divided by their mean",
         split="the mean of its weights",
     ),
-    Case("rollout_is=token", "truncated_is", {"rollout_is": "token"}, kind="factor"),
-    Case(
-        "rollout_is=token, icepop",
-        "masked_is",
-        {"rollout_is": "token", "rollout_is_threshold": "0.5_5.0"},
-        kind="factor",
-    ),
-    Case(
-        "rollout_is=sequence",
-        "sequence_truncated_is",
-        {"rollout_is": "sequence", "rollout_is_threshold": 5.0},
-        kind="factor",
-    ),
-    Case(
+    _factor("rollout_is=token", "truncated_is", rollout_is="token"),
+    _factor("rollout_is=token, icepop", "masked_is", rollout_is="token", rollout_is_threshold="0.5_5.0"),
+    _factor("rollout_is=sequence", "sequence_truncated_is", rollout_is="sequence", rollout_is_threshold=5.0),
+    _factor(
         "rollout_rs=seq_mean_k1",
         "geometric_mask_verl",
-        {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999_1.001"},
-        kind="factor",
+        rollout_rs="seq_mean_k1",
+        rollout_rs_threshold="0.999_1.001",
     ),
-    Case(
+    _factor(
         "rollout_rs=seq_sum_k1",
         "sequence_masked_is",
-        {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"},
-        kind="factor",
-        overrides=("weights.weigh=false",),
+        ("weights.weigh=false",),
+        rollout_rs="seq_sum_k1",
+        rollout_rs_threshold="0.5_2.0",
     ),
-    Case("grpo", "grpo", {"name": "grpo"}, kind="advantage"),
+    *(
+        Case(name, ours, {"name": name}, "advantage")
+        for name, ours in (
+            ("grpo", "grpo"),
+            ("rloo", "rloo"),
+            ("opo", "opo"),
+            ("reinforce_plus_plus", "reinforce_pp"),
+            ("reinforce_plus_plus_baseline", "reinforce_pp_baseline"),
+            ("grpo_passk", "pass_at_k"),
+        )
+    ),
     Case(
         "grpo, without deviation",
         "dr_grpo",
         {"name": "grpo", "norm_adv_by_std_in_grpo": False},
         kind="advantage",
     ),
-    Case("rloo", "rloo", {"name": "rloo"}, kind="advantage"),
-    Case("opo", "opo", {"name": "opo"}, kind="advantage"),
-    Case("reinforce_plus_plus", "reinforce_pp", {"name": "reinforce_plus_plus"}, kind="advantage"),
-    Case(
-        "reinforce_plus_plus_baseline",
-        "reinforce_pp_baseline",
-        {"name": "reinforce_plus_plus_baseline"},
-        kind="advantage",
-    ),
-    Case("grpo_passk", "pass_at_k", {"name": "grpo_passk"}, kind="advantage"),
 )
 CASES = {"trl": TRL, "verl": VERL}

@@ -10,6 +10,8 @@ Shapes: N tokens; B responses of up to T tokens; P groups of G responses.
 from __future__ import annotations
 
 import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.table import Table
 from tests.zoo import algorithms, updates
-from tests.zoo.peer_cases import Case
+from tests.zoo.peer_cases import CASES, Case
 from tests.zoo.reference import Columns, random_columns, table_from
 from torch import Tensor
 
@@ -34,7 +38,6 @@ SAME, TOO_FAR, OUTDATED = "same", "too far", "not so any more"
 
 
 def python(peer: str) -> Path:
-    """Returns the interpreter of a peer's environment, which need not be there."""
     return ROOT / f".venv-{peer}" / "bin" / "python"
 
 
@@ -48,17 +51,14 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """What it comes to: the same, too far, or the reading by which the peer's code is known to differ."""
         return _verdict(self.difference, self.case.reading)
 
     @property
     def split_verdict(self) -> str:
-        """The same of the split; empty where nothing is split."""
         return _verdict(max(self.splits.values()), self.case.split) if self.splits else ""
 
     @property
     def fails(self) -> bool:
-        """Whether a difference is not what it is known to be."""
         return bool({TOO_FAR, OUTDATED} & {self.verdict, self.split_verdict})
 
 
@@ -109,15 +109,8 @@ def sample(seed: int) -> Sample:
 
 
 def compare(peer: str, cases: Sequence[Case], folder: Path) -> tuple[str, list[Row]]:
-    """Returns the version of the peer, and a row for each case.
-
-    Args:
-        peer: trl or verl.
-        cases: of it.
-        folder: for the files that both sides exchange.
-
-    Raises:
-        RuntimeError: the peer's script failed.
+    """Returns the version of the peer, and a row for each case; both sides exchange files in a folder. Raises
+    RuntimeError if the peer's script failed.
     """
     samples = [sample(seed) for seed in SEEDS]
     asked = [{"name": case.name, "kind": case.kind, "options": case.options} for case in cases]
@@ -134,7 +127,6 @@ def compare(peer: str, cases: Sequence[Case], folder: Path) -> tuple[str, list[R
 
 
 def row(case: Case, answers: Sequence[Any], samples: Sequence[Sample]) -> Row:
-    """Returns the row of a case, given the peer's answer to it on each sample."""
     differences = []
     splits = dict.fromkeys(PARTS[1:], 0.0) if case.kind in ("loss", "entropy") else {}
     for found, given in zip(answers, samples, strict=True):
@@ -167,7 +159,6 @@ def our_gradient(case: Case, given: Sample) -> Tensor:
 
 
 def our_factor(case: Case, given: Sample) -> Tensor:
-    """Returns the weights of a correction, [N]."""
     return correction(case.ours, *case.overrides)(table_from(given.columns, algorithms.method("grpo")))
 
 
@@ -177,8 +168,42 @@ def correction(name: str, *overrides: str) -> Any:
 
 
 def our_advantages(case: Case, given: Sample) -> Tensor:
-    """Returns the advantages of an algorithm, [P, G]."""
     parts = algorithms.composed("algorithm", case.ours, case.overrides)
     if stage := algorithms.made(parts["stages"].get("batch_advantages")):
         return stage.advantages(given.rewards)
     return algorithms.made(parts["advantages"])(given.rewards.rewards)
+
+
+def show(names: Sequence[str], only: Sequence[str] | None = None) -> list[str]:
+    """Compares our algorithms and corrections, or `only` some, with peers of these names, and prints a table
+    for each; returns what failed.
+    """
+    failed = []
+    for name in names:
+        cases = [case for case in CASES[name] if only is None or case.ours in only]
+        if not python(name).exists():
+            print(f"{name}: not compared; first: make setup-{name}")
+        elif cases:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    version, rows = compare(name, cases, Path(folder))
+                except RuntimeError as error:
+                    print(error)
+                    failed.append(name)
+                    continue
+            Console(width=None if sys.stdout.isatty() else 160).print(_table(f"{name} {version}", rows))
+            failed += [f"{name}'s {row.case.name}" for row in rows if row.fails]
+    if failed:
+        print(f"not as it is known to be: {', '.join(failed)}")
+    return failed
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(
+        title, "ours", "difference", "", *(f"in {parts}" for parts in PARTS[1:]), "of each micro-batch"
+    )
+    for row in rows:
+        splits = [f"{value:.0e}" for value in row.splits.values()] or [""] * (len(PARTS) - 1)
+        kept = row.split_verdict if row.splits else ""
+        table.add_row(row.case.name, row.case.ours, f"{row.difference:.0e}", row.verdict, *splits, kept)
+    return table

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -48,15 +51,23 @@ class Reference:
     rows: str = ""
 
 
+@cache
+def references() -> dict[str, Reference]:
+    """The reference of each algorithm, by the name of its file in conf/algorithm."""
+    found: dict[str, Reference] = {}
+    for path in sorted(Path(__file__).parent.glob("references_*.py")):
+        own = import_module(f"tests.zoo.{path.stem}").REFERENCES
+        assert not found.keys() & own.keys(), f"{path.name} has references that another file has"
+        found |= own
+    return found
+
+
 def random_columns(seed: int, at_one: bool = False) -> Columns:
     """Returns the columns of 5 groups of 4 responses of 1 to 14 tokens, which do not come in order.
 
     Ratios of some responses lie within all bounds, those of others far outside. One group has no advantages.
-    Responses are of the same lengths for every seed, so that tables can be stacked.
-
-    Args:
-        seed: of all other numbers.
-        at_one: all ratios are 1, and the policy has not changed since it sampled.
+    Responses are of the same lengths for every seed, so that tables can be stacked. With `at_one` all ratios
+    are 1, and the policy has not changed since it sampled.
     """
     structure, generator = np.random.default_rng(0), np.random.default_rng(seed)
     order, lengths = structure.permutation(20), structure.integers(1, 15, 20)
@@ -139,7 +150,6 @@ def gap(found: Array, expected: Array, columns: Columns) -> float:
 
 
 def against_reference(method: Algorithm, reference: Reference, seed: int) -> float:
-    """Returns how far the gradient is from the reference's."""
     columns = random_columns(seed)
     found = gradient(table_from(columns, method), method).numpy()
     return gap(found, reference.gradient(columns_with_bounds(columns, method)), columns)
@@ -183,7 +193,6 @@ def against_differences(method: Algorithm, seed: int) -> float:
 
 @contextmanager
 def _detach(kept: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Passes what `Tensor.detach` returns through a function."""
     real = torch.Tensor.detach
     with mock.patch.object(torch.Tensor, "detach", lambda tensor: kept(real(tensor))):
         yield

@@ -139,9 +139,8 @@ def dro(columns: Columns, log_ratio: Callable[[Columns], Array]) -> Array:
 
 
 def p3o(columns: Columns) -> Array:
-    """P3O (FeynRL, `compute_policy_loss`): w (min(r, E) A - (1 - E) (1 - 1 / r)), where E is
-    (sum r)^2 / (n sum r^2), and 1 / r
-    vanishes from r = exp(-10) down.
+    """P3O (FeynRL, `compute_policy_loss`): w (min(r, E) A - (1 - E) (1 - 1 / r)), where E is (sum r)^2 / (n
+    sum r^2), and 1 / r vanishes from r = exp(-10) down.
     """
     ratio = columns["ratio"]
     size = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
@@ -150,7 +149,14 @@ def p3o(columns: Columns) -> Array:
 
 
 CLIP = Reference(clip)
+# Algorithms whose advantages are their own, which are in `tests.zoo.rewards`.
+CLIPPED = (
+    "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "bnpo", "dcpo_sas", "psr", "nsr",
+    "w_reinforce", "maxrl", "spo", "pass_at_k",
+)  # fmt: skip
 REFERENCES = {
+    **dict.fromkeys(CLIPPED, CLIP),
+    "asymre": Reference(reinforce),  # arXiv 2506.20520: the gradient of w A log pi, whatever the ratios
     "grpo": CLIP,
     "dapo": CLIP,
     "bapo": CLIP,

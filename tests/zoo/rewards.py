@@ -23,16 +23,6 @@ def rloo(rewards: Array) -> Array:
     return np.array([[row[i] - np.delete(row, i).mean() for i in range(len(row))] for row in rewards])
 
 
-def maxrl(rewards: Array) -> Array:
-    """arXiv 2602.02710: (R - mean) / mean, 0 in a group of equal rewards."""
-    return np.array(
-        [
-            [(reward - row.mean()) / (row.mean() + 1e-6) if np.ptp(row) else 0.0 for reward in row]
-            for row in rewards
-        ]
-    )
-
-
 def pass_at_k(rewards: Array) -> Array:
     """arXiv 2503.19595 as in verl: best - second best to the best one, over the group's deviation."""
     found = np.zeros_like(rewards)
@@ -40,18 +30,6 @@ def pass_at_k(rewards: Array) -> Array:
         second, best = np.sort(values)[-2:]
         row[values.argmax()] = (best - second) / (values.std(ddof=1) + 1e-6)
     return found
-
-
-def asymre(rewards: Array, shift: float) -> Array:
-    """arXiv 2506.20520: R - V, V = mean + shift."""
-    return np.array([[reward - (row.mean() + shift) for reward in row] for row in rewards])
-
-
-def opo(rewards: Array, lengths: Array) -> Array:
-    """arXiv 2505.23585: R minus the mean over the tokens of the group."""
-    return np.array(
-        [row - np.repeat(row, length).mean() for row, length in zip(rewards, lengths, strict=True)]
-    )
 
 
 def reinforce_pp(rewards: Array, lengths: Array, baseline: bool) -> Array:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.zoo import check_peers, peers
+from tests.zoo import peers
 from tests.zoo.peer_cases import CASES, Case
 from tests.zoo.peer_jobs import answers
 from tests.zoo.peers import OUTDATED, SAME, TOO_FAR, Row
@@ -98,7 +98,7 @@ def test_a_script_answers_each_case_over_each_number_of_micro_batches(monkeypatc
 
 def test_a_peer_that_is_not_there_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(peers, "python", lambda peer: tmp_path / peer)
-    assert check_peers.show(["trl", "verl"]) == []
+    assert peers.show(["trl", "verl"]) == []
     assert capsys.readouterr().out.splitlines() == [
         "trl: not compared; first: make setup-trl",
         "verl: not compared; first: make setup-verl",
@@ -110,7 +110,7 @@ def test_a_script_that_fails_is_told_with_its_last_words(monkeypatch, tmp_path, 
     broken.write_text("#!/bin/sh\necho 'ImportError: no trl' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(peers, "python", lambda peer: broken)
-    assert check_peers.show(["trl"]) == ["trl"]
+    assert peers.show(["trl"]) == ["trl"]
     assert "trl_answers.py failed: ImportError: no trl" in capsys.readouterr().out
 
 
@@ -118,7 +118,7 @@ def test_the_table_names_what_is_not_as_it_is_known_to_be(monkeypatch, tmp_path,
     rows = [Row(GRPO, 1e-3, {2: 0.0, 5: 0.0})]
     monkeypatch.setattr(peers, "python", lambda peer: tmp_path)
     monkeypatch.setattr(peers, "compare", lambda *_: ("9.9", rows))
-    assert check_peers.show(["trl"], only=["grpo"]) == ["trl's ppo"]
+    assert peers.show(["trl"], only=["grpo"]) == ["trl's ppo"]
     shown = capsys.readouterr().out
     assert "trl 9.9" in shown and TOO_FAR in shown and "not as it is known to be: trl's ppo" in shown
-    assert check_peers.show(["trl"], only=["gapo"]) == [], "none of its cases is ours"
+    assert peers.show(["trl"], only=["gapo"]) == [], "none of its cases is ours"

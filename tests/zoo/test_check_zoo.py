@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tests.zoo import algorithms, reference, updates
 from tests.zoo.check_zoo import LIMITS, too_far
-from tests.zoo.reference import Reference
-from tests.zoo.registry import references
+from tests.zoo.reference import Reference, references
 
 
 @pytest.fixture

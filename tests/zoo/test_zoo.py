@@ -5,7 +5,7 @@ the numbers.
 import pytest
 from tests.zoo import algorithms, updates
 from tests.zoo.check_zoo import checks, too_far
-from tests.zoo.registry import references
+from tests.zoo.reference import references
 
 NAMES = sorted(references())
 

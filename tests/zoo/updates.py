@@ -72,14 +72,7 @@ def minibatch() -> TrainBatch:
 
 
 def whole(method: Algorithm, batch: TrainBatch, budget: int = 100_000, packed: bool = False) -> Tensor:
-    """Returns the gradient of the weights in one update, flat.
-
-    Args:
-        method: what is trained with.
-        batch: the minibatch, or a rank's share of it.
-        budget: tokens of a micro-batch.
-        packed: whether micro-batches are rows without padding.
-    """
+    """Returns the gradient of the weights in one update, flat."""
     _, gradient = step(
         policy(packed, "log_z" in needs_of(method.objective)),
         method.bounds,

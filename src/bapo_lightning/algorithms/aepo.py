@@ -30,10 +30,6 @@ def aepo(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     So the gradient is that of GRPO plus E[R grad log pi] over answers of pi^T: a ratio to pi^T would take the
     temperature back out. log r stands for log pi, they differ by a constant. The authors' code has PPO's clip
     there, too, with the ratio to the policy of temperature 1 before the batch.
-
-    Args:
-        table: [N] tokens, with bounds.
-        dual_clip: see `clipped_surrogate`.
     """
     clipped = clip(table, dual_clip)
     return (table.advantage * table.log_ratio).where(table.origin == Origin.TEMPERED, clipped)
@@ -88,13 +84,8 @@ class SecondSampling(BatchStage):
     def sampled(
         self, sampler: RolloutSampler, groups: Sequence[Group], entropy: float, version: int
     ) -> tuple[list[Group], dict[str, float]]:
-        """Returns the groups with the answers of the second sampling, and metrics of it.
-
-        Args:
-            sampler: sampler whose engine has the current weights.
-            groups: fresh groups of a batch.
-            entropy: the policy's entropy in the last update, nats.
-            version: policy version.
+        """Returns the fresh groups with the answers of the second sampling, and metrics of it. The sampler's
+        engine has the current weights; `entropy` is the policy's in the last update, in nats.
         """
         start = time.perf_counter()
         cold = entropy > self.target_entropy
@@ -126,7 +117,6 @@ class SecondSampling(BatchStage):
 
 
 def _with_first_replaced(group: Group, samples: Sequence[Sample]) -> Group:
-    """Returns the group with other samples, of advantage 1, in the place of its first ones."""
     count = len(samples)
     return replace(
         group,
@@ -138,7 +128,6 @@ def _with_first_replaced(group: Group, samples: Sequence[Sample]) -> Group:
 def _sampled_at(
     temperature: float, sampler: RolloutSampler, groups: Sequence[Group], version: int
 ) -> list[Group]:
-    """Returns scored groups of as many new answers to the same prompts, at another temperature."""
     prompts = [group.samples[0].rollout.prompt_ids for group in groups]
     requests = [
         GenerationRequest(

@@ -33,17 +33,11 @@ def aspo(
     log r stands for log pi: they differ by a constant. Both caps keep the gradient ("soft dual clip"), unlike
     PPO's dual clip.
 
-    With a `widening` the tokens of a response with the highest entropies have bounds that are as many times
-    as far from 1: the authors' 0.2 and 0.4. Their code finds them in each response under the current policy.
-    It passes tokens of LOW entropy as `high_entropy_mask` and gives that mask the narrow bounds, so that
-    names are exchanged twice and the bounds are right. Their KL term (coefficient 0.001) is left out; it is 0
-    in their scripts.
-
-    Args:
-        table: [N] tokens, with bounds.
-        cap: largest weight of a token, above 1.
-        widening: factor of both bounds' distance from 1.
-        low_entropy_share: share of a response's tokens whose bounds are not widened.
+    With a `widening` the tokens of a response with the highest entropies, all but `low_entropy_share`, have
+    bounds that are as many times as far from 1: the authors' 0.2 and 0.4. Their code finds them in each
+    response under the current policy. It passes tokens of LOW entropy as `high_entropy_mask` and gives that
+    mask the narrow bounds, so that names are exchanged twice and the bounds are right. Their KL term
+    (coefficient 0.001) is left out; it is 0 in their scripts.
     """
     ratio = table.ratio.detach()
     rank = rank_in_sequence(table.entropy.detach(), table)

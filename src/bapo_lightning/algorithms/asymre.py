@@ -8,15 +8,12 @@ from bapo_lightning.objectives.advantages.group import check_group
 
 
 def shifted_mean(rewards: Tensor, shift: float = -0.1) -> Tensor:
-    """Returns A = R - V within each group, where V = mean + shift.
+    """Returns A = R - V within each group, [P, G], where V = mean + shift, slightly below the mean in the
+    paper.
 
     Below the mean reward of the behaviour policy, V lets right answers count more than wrong ones, and every
     update of a tabular policy improves it; at the mean and above, such a policy collapses. A group of equal
     rewards has the advantage -shift: under a negative shift its answers are reinforced, wrong ones too.
-
-    Args:
-        rewards: [P, G], one row per problem.
-        shift: shift of the baseline, in units of reward; slightly negative in the paper.
 
     Raises:
         ValueError: G is 1.

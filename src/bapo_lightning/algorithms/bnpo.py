@@ -22,15 +22,7 @@ def beta_normalised(
     With m and v, the mean and unbiased variance of p over the batch, and n = m (1 - m) / v - 1:
     alpha = max(1, 1 + n m / 3), beta = max(1, 1 + n (1 - m) / 3). So in the authors' code. There
     and here f is uniform for a batch of one group; where all p are equal, it is uniform here and NaN there.
-
-    Args:
-        batch: P groups of at least 2.
-        lowest: reward that counts as 0.
-        highest: reward that counts as 1.
-        most: largest factor.
-
-    Returns:
-        Advantages, exactly zero for a group of equal rewards.
+    Rewards count as 0 at `lowest` and as 1 at `highest`. Exactly zero for a group of equal rewards.
 
     Raises:
         ValueError: G is 1, or `highest` is not above `lowest`.

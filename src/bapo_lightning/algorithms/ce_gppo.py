@@ -21,13 +21,9 @@ def ce_gppo(
         A < 0, r < low:   low_share low (r / sg(r)) A
         A > 0, r > high:  high_share high (r / sg(r)) A
 
-    so that the gradient is that of a token on its bound, times a share. Shares of 0 give PPO's gradient.
-
-    Args:
-        table: [N] tokens, with bounds.
-        low_share: beta_1, 0.5 at 1.5B and 0.75 at 7B in the paper; 0.25 is the default of its code.
-        high_share: beta_2.
-        dual_clip: see `clipped_surrogate`; 10 in the paper.
+    so that the gradient is that of a token on its bound, times a share. Shares of 0 give PPO's gradient. They
+    are beta_1, 0.5 at 1.5B and 0.75 at 7B in the paper and 0.25 by default in its code, and beta_2. The dual
+    clip is 10 in the paper.
     """
     one = table.ratio / table.ratio.detach()
     low = (table.advantage < 0) & (table.ratio < table.low)

@@ -13,9 +13,6 @@ def cispo(table: TokenTable) -> Tensor:
     log r stands for log pi: they differ by a constant. Published codes disagree about the bounds: the paper
     leaves the lower one out and tunes the upper one, ScaleRL (arXiv 2510.13786) takes 5, verl [0.8, 1.2],
     NeMo-RL [0, 6].
-
-    Args:
-        table: of [N] tokens, within bounds.
     """
     weight = table.ratio.detach().clamp(table.low, table.high)
     return weight * table.advantage * table.log_ratio

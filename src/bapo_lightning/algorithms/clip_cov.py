@@ -21,11 +21,6 @@ class ClipCov:
     `share` of all tokens of the update, at least one, are picked at random among the unclipped ones whose
     covariance is between `low` and `high`. verl picks them, and takes the means of the covariance, in each
     micro-batch.
-
-    Attributes:
-        share: share of the tokens to pick.
-        low: covariance above which a token may be picked.
-        high: covariance below which it may.
     """
 
     share: Share = 2e-4

@@ -20,12 +20,8 @@ def dcpo_clip(table: TokenTable, most: DualClip = 10.0, dual_clip: DualClip | No
         lo = (1 + sqrt(max(0, 1 - 4 eps_low / q))) / 2        eps_low = 1 - low
         hi = (1 + sqrt(1 + 4 eps_high / q)) / 2               eps_high = high - 1,  hi <= most
 
-    which keeps |p - q| r within eps. A token of q <= 4 eps_low may fall to half its probability.
-
-    Args:
-        table: [N] tokens, with bounds.
-        most: largest upper bound; the authors' code has the dual clip's number, but 10 at least.
-        dual_clip: see `clipped_surrogate`.
+    which keeps |p - q| r within eps. A token of q <= 4 eps_low may fall to half its probability. For
+    `most` the authors' code has the dual clip's number, but 10 at least.
     """
     probability = table.proximal_logp.detach().exp()
     low = (1 + (1 - 4 * (1 - table.low) / probability).clamp_min(0.0).sqrt()) / 2

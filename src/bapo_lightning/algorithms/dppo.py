@@ -20,8 +20,8 @@ def dppo(
     high: Positive = 0.15,
     cap: Cap | None = 20.0,
 ) -> Tensor:
-    """Returns sg(min(r, cap)) A log pi per token, [N], but 0 where A > 0 and the probability p has risen, or
-    A < 0 and it has fallen, by more than a divergence.
+    """Returns sg(min(r, cap)) A log pi per token, [N], but 0 where A > 0 and the probability p has risen
+    by a divergence of more than `high`, or A < 0 and it has fallen by one of more than `low`.
 
     log r stands for log pi: they differ by a constant. q is the probability under the policy that the ratio
     is taken to, and the divergence that of two outcomes, this token and any other (Eq. 13, 14):
@@ -33,13 +33,6 @@ def dppo(
     reads the cap from its dual clip, which is 3 unless set, and sets 10000; SkyRL has r A, whose gradient is
     that of `cap: null`. The authors' code takes q of the engine (`dppo_binary_tv`) or of the trainer's own
     log-probs (`..._recompute`), which here is the choice of `correction`.
-
-    Args:
-        table: [N] tokens.
-        divergence: total variation or KL.
-        low: largest divergence of a token with A < 0.
-        high: largest divergence of a token with A > 0.
-        cap: largest weight of a token; None for any.
     """
     kept = within_divergence(table, low, high, divergence)
     weight = table.ratio.detach().clamp_max(torch.inf if cap is None else cap)

@@ -14,16 +14,11 @@ from bapo_lightning.values import Positive
 def dro(table: TokenTable, beta: Positive, level: Literal["token", "sequence"] = "token") -> Tensor:
     """Returns A log pi - beta / 2 (log r)^2 per token, [N], which is largest where log r = A / beta.
 
-    log r stands for log pi: they differ by a constant. Two readings of the square:
+    log r stands for log pi: they differ by a constant. Kimi calls beta tau. Two readings of the square:
 
     token     of each token's own ratio: verl (`dro`), ROLL's Kimi k1.5 and Kimi K2
     sequence  of the response's product of ratios, shared out over its tokens: DRO (arXiv 2405.19107) and Kimi
               k1.5 (arXiv 2501.12599, Eq. 3) as printed
-
-    Args:
-        table: [N] tokens.
-        beta: beta of DRO, tau of Kimi.
-        level: level of the squared log ratio.
     """
     if level == "token":
         square = table.log_ratio.square()

@@ -40,15 +40,8 @@ class EntropyBonus(nn.Module):
         most: Positive = 5e-3,
         dual_clip: DualClip | None = None,
     ) -> None:
-        """The defaults are those of the authors' scripts; TRL has a step of 0.005 up to 1.
-
-        Args:
-            target: entropy in nats that the policy is held at.
-            step: how far an update moves the coefficient.
-            start: coefficient of the first update.
-            least: smallest coefficient.
-            most: largest coefficient.
-            dual_clip: see `clipped_surrogate`.
+        """The target is in nats; an update moves the coefficient by a step, from `start` within `least` and
+        `most`. The defaults are those of the authors' scripts; TRL has a step of 0.005 up to 1.
         """
         super().__init__()
         self.target, self.size, self.least, self.most = target, step, least, most

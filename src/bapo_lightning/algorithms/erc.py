@@ -22,11 +22,6 @@ def erc(table: TokenTable, delta: Share = 0.05, dual_clip: DualClip | None = 10.
     so is what becomes of their tokens. An expert's tokens are treated like all others.
 
     The authors run it on DAPO and on CE-GPPO (`grpo_erc` and `gppo_erc` in their code); this is the first.
-
-    Args:
-        table: [N] tokens, with bounds.
-        delta: how far the entropy may move, as a share of what it was; 0.05 in the authors' runs.
-        dual_clip: see `clipped_surrogate`.
     """
     change = (table.entropy.detach() + SMALLEST) / (table["entry_entropy"] + SMALLEST)
     objective = clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

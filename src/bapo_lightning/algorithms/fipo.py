@@ -26,15 +26,8 @@ def fipo(
     log r_k), least, most).
 
     Tokens with r above `dual_clip` do not count in the sum. Where A < 0 and r > `safe_ratio`, f is limited to
-    [0.8, 1], so that no such token counts more.
-
-    Args:
-        table: [N] tokens, with bounds.
-        half_life: tokens after which log r counts half.
-        least: smallest f; 0.8 is the paper's two-sided variant.
-        most: largest f.
-        dual_clip: see `clipped_surrogate`; None counts all tokens.
-        safe_ratio: 4, as in ms-swift.
+    [0.8, 1], so that no such token counts more; 4 is ms-swift's. With `least` 0.8 it is the paper's two-sided
+    variant.
     """
     change, ratio = table.log_ratio.detach(), table.ratio.detach()
     if dual_clip is not None:

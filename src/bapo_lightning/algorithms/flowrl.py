@@ -22,21 +22,14 @@ class FlowRL:
     gradient even where A is 0. Gradients flow through log pi and log Z.
 
     The paper clips w; the authors' code computes the clipped product and weighs by the other one, which is to
-    leave the bounds out.
-
-    Attributes:
-        beta: factor of the reward; 15 in the paper.
+    leave the bounds out. beta is 15 in the paper.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp", "log_z"})
     beta: Positive = 15.0
 
     def __call__(self, table: TokenTable) -> Tensor:
-        """Returns the objective of each token, [N].
-
-        Args:
-            table: [N] tokens, with bounds.
-        """
+        """Returns the objective of each token, [N]."""
         logp = table.log_ratio + table.proximal_logp
         gap = table["log_z"] + mean_over_sequence(
             logp - self.beta * table.advantage - table["reference_logp"], table

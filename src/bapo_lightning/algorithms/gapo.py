@@ -20,9 +20,6 @@ def share_of_others_wrong(table: TokenTable) -> Tensor:
 
     Right are responses with A > 0, which are the right ones where rewards are 0 or 1 and the baseline is the
     group's mean. Responses without a token to train on do not count.
-
-    Args:
-        table: whole update, [N].
     """
     size = group_sum(per_sequence(torch.ones_like(table.advantage), table), table)
     right = group_sum(per_sequence((table.advantage > 0).to(size.dtype), table), table)
@@ -33,10 +30,8 @@ def share_of_others_wrong(table: TokenTable) -> Tensor:
 class GAPO:
     """PPO-clip per token, [N], with an upper bound of its own for each group.
 
-    The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right).
-
-    Attributes:
-        level: ratio to clip: that of the response, as in GSPO, or of the token.
+    The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right). The
+    ratio to clip is that of the response, as in GSPO, or of the token.
     """
 
     level: Literal["sequence", "token"] = "sequence"

@@ -16,9 +16,6 @@ def gmpo(table: TokenTable) -> Tensor:
     A < 0. A clipped token has no gradient, and the others of its response keep theirs. The paper's bounds are
     exp(-0.4) and exp(0.4). verl (`geo_mean`) reads its `clip_ratio` as distances of log r from 0, and its
     default is 0.2.
-
-    Args:
-        table: [N] tokens, with bounds.
     """
     log_ratio, low, high = table.log_ratio, table.low.log(), table.high.log()
     clipped = torch.where(table.advantage > 0, log_ratio.minimum(high), log_ratio.maximum(low))

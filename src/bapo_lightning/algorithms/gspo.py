@@ -15,9 +15,6 @@ def gspo(table: TokenTable) -> Tensor:
     It is the same for all tokens of a response, so that a mean over its tokens is the objective of the
     response. GSPO-token (Eq. 13), with s sg(.) and a ratio of each token's own, has the same gradient where
     all tokens of a response have the same advantage, as here.
-
-    Args:
-        table: [N] tokens, with bounds.
     """
     ratio = mean_over_sequence(table.log_ratio, table).exp()
     return clipped_surrogate(ratio, table.advantage, table.low, table.high)

@@ -19,11 +19,8 @@ class KLCov:
 
     Picked are the tokens of the highest covariance in the update; verl picks them in each micro-batch.
     |log r| has a kink at a ratio of one: for a picked fresh token rounding decides the sign of its gradient,
-    so that runs on other numbers of ranks differ.
-
-    Attributes:
-        coefficient: beta; 1 in the paper, 0.1 in verl's `ppo_kl_coef`.
-        share: share of the tokens to pick, at least one.
+    so that runs on other numbers of ranks differ. The coefficient is beta: 1 in the paper, 0.1 in verl's
+    `ppo_kl_coef`.
     """
 
     coefficient: NonNegative = 1.0

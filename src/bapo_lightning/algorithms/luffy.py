@@ -26,10 +26,6 @@ def luffy(table: TokenTable, gamma: Positive = 0.1) -> Tensor:
     finds unlikely. Nothing is clipped, as in the authors' runs (`loss_remove_clip`); a policy that is several
     updates off-policy may need bounds, which this objective does not have. Their entropy bonus of 0.001 is
     left out.
-
-    Args:
-        table: [N] tokens.
-        gamma: probability of an expert's token at which it counts most; 0.1 in the paper.
     """
     ratio = table.ratio
     return (ratio / (ratio + gamma)).where(table.origin == Origin.EXPERT, ratio) * table.advantage

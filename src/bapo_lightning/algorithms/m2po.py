@@ -17,7 +17,8 @@ LIMIT = "limit"
 
 
 def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Reading = "clamp") -> Tensor:
-    """Returns the |log r| at which tokens of the update are cut, 0-dim; infinite where the budget suffices.
+    """Returns the |log r| at which tokens of the update are cut, 0-dim; infinite where the budget, M
+    in the paper, suffices.
 
     Only tokens that move away count: r > 1 with A > 0, and r < 1 with A < 0. The limit is exact, by sorting.
 
@@ -28,11 +29,6 @@ def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Readi
 
     AReaL masks too, but searches each micro-batch on its own, so that the result depends on the split, and
     over (log pi_proximal - log pi_behaviour)^2 of all tokens instead of those that move away.
-
-    Args:
-        table: of the whole update, [N].
-        budget: largest mean of (log r)^2, M in the paper.
-        reading: what is done to tokens beyond the limit, as in `M2PO`.
     """
     square, order = table.log_ratio.double().square().sort()
     weight = (table.count * (table.log_ratio * table.advantage > 0)).double().gather(0, order)
@@ -57,10 +53,6 @@ class M2PO:
         the table, which are [0.7, 1.5] there.
     mask (Algorithm 1 of the final paper; ms-swift and Trinity-RFT): r A, without the tokens that move away
         and are beyond the limit. The mean still counts all tokens, and there are no bounds.
-
-    Attributes:
-        budget: see `largest_log_ratio`.
-        reading: one of the two.
     """
 
     budget: Positive = 0.04

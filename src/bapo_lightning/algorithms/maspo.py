@@ -25,14 +25,8 @@ def maspo(
         A > 0: factor = 1 + slant A        A < 0: factor = 1 / (1 - slant A), both in [0.1, 10]
 
     q is the token's probability under the policy that the ratio is taken to. There is no other clipping.
-    Source: the code of FlyTune/MASPO-RL; its exponent is 0.3, and 0.5 for its model of 1.5B.
-
-    Args:
-        table: [N] tokens.
-        width: sigma_base, of a certain token.
-        most: largest width before the factor.
-        exponent: alpha.
-        slant: beta.
+    Source: the code of FlyTune/MASPO-RL; its exponent, alpha, is 0.3, and 0.5 for its model of 1.5B. The
+    width is sigma_base and the slant beta there.
     """
     ratio, advantage = table.ratio.detach(), table.advantage
     spread = width * (-exponent * table.proximal_logp.detach()).exp()

@@ -10,17 +10,11 @@ from bapo_lightning.values import Positive
 
 
 def maxrl(rewards: Tensor, eps: Positive = 1e-6) -> Tensor:
-    """Returns A = (R - mean) / (mean + eps) within each group, as SkyRL's `maxrl` does.
+    """Returns A = (R - mean) / (mean + eps) within each group, [P, G], as SkyRL's `maxrl` does.
 
     With rewards of 0 and 1 a right answer counts the more, the rarer it is in its group, as it does in the
-    gradient of the log-likelihood of being right.
-
-    Args:
-        rewards: [P, G], one row per problem, not negative.
-        eps: added to the mean.
-
-    Returns:
-        Advantages [P, G]; exactly zero for a group of equal rewards.
+    gradient of the log-likelihood of being right. Rewards are not negative. Exactly zero for a group of equal
+    rewards.
 
     Raises:
         ValueError: G is 1.

@@ -13,12 +13,7 @@ def length_weighted(batch: RewardBatch) -> Tensor:
     """Returns A_i = R_i - sum_j L_j R_j / sum_j L_j within each group, [P, G], where L are lengths.
 
     The paper trains exactly on-policy (`regime=on_policy`), without KL and entropy terms. As in verl's `opo`.
-
-    Args:
-        batch: P groups of at least 2.
-
-    Returns:
-        Advantages, exactly zero for a group of equal rewards.
+    Exactly zero for a group of equal rewards.
 
     Raises:
         ValueError: G is 1.

@@ -14,18 +14,12 @@ from bapo_lightning.values import NonNegative
 def best_minus_second(
     rewards: Tensor, scale: Literal["std", "none"] = "std", eps: NonNegative = 1e-6
 ) -> Tensor:
-    """Returns A = best - second best for the best answer of each group, and 0 for the others; k is G.
+    """Returns A = best - second best for the best answer of each group, and 0 for the others, [P, G]; k is G.
 
     The gradient is that of the expected best reward of G answers. With rewards of 0 and 1 only groups with
-    exactly one right answer have an advantage. This is verl's `grpo_passk`.
-
-    Args:
-        rewards: [P, G], one row per problem.
-        scale: "std" divides by the group's unbiased standard deviation, as in verl; "none" does not.
-        eps: added to the standard deviation.
-
-    Returns:
-        Advantages [P, G], not negative; exactly zero for a group of equal rewards.
+    exactly one right answer have an advantage. This is verl's `grpo_passk`. The scale "std" divides by the
+    group's unbiased standard deviation + eps, as in verl; "none" does not. Exactly zero for a group of equal
+    rewards.
 
     Raises:
         ValueError: the scale is unknown, or G is 1.

@@ -52,7 +52,6 @@ class ProgressReplay(ReplayRule):
         return [replace(group, advantages=self._scaled(group.advantages, factor)) for group in replayed]
 
     def _factor(self, mean: float) -> float:
-        """Returns phi(xi)."""
         progress = (mean - fmean(self._means)) / (pstdev(self._means) or 1.0)
         return progress if progress >= 0 else self.damping * progress
 

@@ -14,13 +14,9 @@ def prime_rl(
     table: TokenTable, low: Positive = 0.2, high: Positive = 0.2, pull: NonNegative = 1e-3
 ) -> Tensor:
     """Returns keep r A - pull (log r)^2 per token, [N], where `keep` is DPPO's mask (arXiv 2602.04879) in
-    total variation, and the second term, of all tokens, is that of Kimi K2.5 (arXiv 2602.02276).
-
-    Args:
-        table: [N] tokens.
-        low: largest fall of a token's probability with A < 0 (`dppo_mask_low`).
-        high: largest rise with A > 0 (`dppo_mask_high`).
-        pull: `kl_tau`; the square has no factor of 1/2.
+    total variation, and the second term, of all tokens, is that of Kimi K2.5 (arXiv 2602.02276). The options
+    are `dppo_mask_low`, the largest fall of a token's probability with A < 0, `dppo_mask_high`, the largest
+    rise with A > 0, and `kl_tau` there; the square has no factor of 1/2.
     """
     kept = within_divergence(table, low, high, "tv")
     return torch.where(kept, table.ratio, 0.0) * table.advantage - pull * table.log_ratio.square()

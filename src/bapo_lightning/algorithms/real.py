@@ -17,10 +17,6 @@ CLASS_SUM = "log_class_sum"
 def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     """Returns log(1 + sum of exp(-+ s / temperature) over the responses of the token's class) - log(G) of
     its group of G responses, [N]; infinite where all responses of a group are right, or all wrong.
-
-    Args:
-        table: whole update, [N]; groups may be split over micro-batches.
-        temperature: see `REAL`.
     """
     right = table.advantage > 0
     ones = torch.ones_like(table.advantage, dtype=torch.float64)
@@ -47,9 +43,6 @@ class REAL:
     temperature) / (1 + sum over its class) / temperature, is a constant, times s. Groups without both classes
     have no gradient, as in the authors' code and ms-swift, which need each group within a micro-batch. Right
     are answers with A > 0, as in ms-swift; the authors' code takes those of reward 1.
-
-    Attributes:
-        temperature: tau; smaller ones make the decision sharper.
     """
 
     temperature: Positive = 0.5

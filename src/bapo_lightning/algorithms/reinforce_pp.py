@@ -16,17 +16,10 @@ def whitened(batch: RewardBatch, baseline: Literal["mean", "none"] = "none", eps
     """Returns A = (X - mean X) / sqrt(var X + eps), [P, G], with the mean and unbiased variance over the
     tokens of the batch, each of which has the X of its response.
 
-    X is the reward (REINFORCE++, with discount 1 and without its KL penalty), or the reward minus its group's
-    mean (REINFORCE++-baseline). Tokens count, so that in either case groups of equal rewards have advantages.
-    As in verl's `reinforce_plus_plus` and `reinforce_plus_plus_baseline`.
-
-    Args:
-        batch: P groups.
-        baseline: what is subtracted first: the group's "mean", or "none".
-        eps: added to the variance.
-
-    Returns:
-        Advantages, exactly zero in a batch of equal rewards.
+    X is the reward (baseline "none": REINFORCE++, with discount 1 and without its KL penalty), or the reward
+    minus its group's mean ("mean": REINFORCE++-baseline). Tokens count, so that in either case groups of
+    equal rewards have advantages. As in verl's `reinforce_plus_plus` and `reinforce_plus_plus_baseline`.
+    Exactly zero in a batch of equal rewards.
 
     Raises:
         ValueError: the baseline is unknown, or "mean" where G is 1.

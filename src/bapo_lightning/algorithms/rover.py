@@ -20,12 +20,8 @@ def rover(table: TokenTable, rho: Positive = 1.0, beta: NonNegative = 1.0) -> Te
 
     The advantage stands for R - R_mean, on every token. The authors' code for the countdown game does the
     same; its script for mathematics also divides by the group's deviation. An expert's log-prob is 0 by
-    definition, so that Q is rho log pi at its tokens, which are made more likely.
-
-    Args:
-        table: [N] tokens.
-        rho: scale of Q, `rover_t` in the authors' code.
-        beta: weight of the next token, `next_q_scale_factor` there.
+    definition, so that Q is rho log pi at its tokens, which are made more likely. rho and beta are `rover_t`
+    and `next_q_scale_factor` there.
     """
     following = at_next(table["mean_logp"] - table["entry_mean_logp"], table)
     target = table.advantage + beta * rho * following

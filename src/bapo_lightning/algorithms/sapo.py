@@ -10,14 +10,10 @@ from bapo_lightning.values import Positive
 
 
 def sapo(table: TokenTable, positive: Positive = 1.0, negative: Positive = 1.05) -> Tensor:
-    """Returns (4 / tau) sigmoid(tau (r - 1)) A per token, [N], whose slope at r = 1 is A.
+    """Returns (4 / tau) sigmoid(tau (r - 1)) A per token, [N], whose slope at r = 1 is A; tau is `positive`
+    where A > 0, else `negative`, and a larger one fades sooner.
 
     ms-swift's documentation leaves 4 / tau out; verl, TRL, AReaL and SkyRL have it.
-
-    Args:
-        table: [N] tokens.
-        positive: tau of tokens with a positive advantage; a larger one fades sooner.
-        negative: tau of the others.
     """
     tau = torch.full_like(table.advantage, negative).masked_fill(table.advantage > 0, positive)
     return 4 / tau * torch.sigmoid(tau * (table.ratio - 1)) * table.advantage

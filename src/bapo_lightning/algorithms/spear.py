@@ -1,9 +1,4 @@
-"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601).
-
-SelfImitation   which successes are kept, and what they are worth
-SPEAR           PPO-clip on fresh and replayed tokens, some of high covariance left out: that of Clip-Cov
-(arXiv 2505.22617), with other limits for replayed tokens
-"""
+"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601)."""
 
 from __future__ import annotations
 
@@ -31,21 +26,13 @@ KEPT = "kept"
 
 @dataclass(frozen=True)
 class SPEAR:
-    """min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out of the update.
+    """min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out of the update:
+    Clip-Cov (arXiv 2505.22617), with other limits for replayed tokens.
 
     Of the fresh tokens, and of the replayed ones, a share (at least one) is left out. They are drawn from the
     unclipped ones whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are over
-    the tokens of their kind. The draw does not depend on the split into micro-batches.
-
-    Attributes:
-        fresh_share: share of the fresh tokens; this and its limits are Clip-Cov's.
-        fresh_low: smallest covariance of a fresh token that may be left out.
-        fresh_high: largest one.
-        replay_share: share of the replayed tokens; this and its limits are those of the authors' runs on
-            mathematics (2 and 60 on ALFWorld and WebShop).
-        replay_low: smallest covariance of a replayed token that may be left out.
-        replay_high: largest one.
-        dual_clip: see `clipped_surrogate`.
+    the tokens of their kind. The draw does not depend on the split into micro-batches. Share and limits of
+    the replayed ones are those of the authors' runs on mathematics (2 and 60 on ALFWorld and WebShop).
     """
 
     fresh_share: Share = 2e-4

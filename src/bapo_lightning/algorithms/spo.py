@@ -33,12 +33,7 @@ class SingleStream:
     """
 
     def __init__(self, keep: Forgetting = 0.875, prior: Positive = 0.5, eps: Positive = 1e-8) -> None:
-        """
-        Args:
-            keep: rho, the share of the past that is kept with each answer.
-            prior: a and b before the first answer; 0.5 is Jeffreys' and the authors' without offline answers.
-            eps: added to the deviation.
-        """
+        """`keep` is rho; a `prior` of 0.5 is Jeffreys' and the authors' without offline answers."""
         self._keep, self._prior, self._eps = keep, prior, eps
         self._tracked: dict[str, tuple[float, float]] = {}
 

@@ -31,12 +31,6 @@ def weight_by_entropy_change(
         authors' `run_linear.sh`.
 
     The authors' code takes the largest omega of each micro-batch; here it is that of the whole update.
-
-    Args:
-        table: whole update, [N].
-        least: smallest weight.
-        most: largest weight.
-        shape: shape of the weight, as above.
     """
     prob = table.logp.exp()
     change = (table.advantage * table.ratio * (1 - prob) * (table.logp + table.entropy)).abs()
@@ -51,14 +45,7 @@ def weight_by_entropy_change(
 
 @dataclass(frozen=True)
 class STEER:
-    """PPO-clip per token times its weight, [N].
-
-    Attributes:
-        least: see `weight_by_entropy_change`, as for the next two.
-        most: largest weight.
-        shape: shape of the weight.
-        dual_clip: see `clipped_surrogate`.
-    """
+    """PPO-clip per token times its `weight_by_entropy_change`, [N]."""
 
     least: Annotated[float, Gt(0), Le(1)] = 0.8
     most: Annotated[float, Gt(0)] = 1.0

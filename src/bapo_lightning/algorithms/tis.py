@@ -15,9 +15,5 @@ def tis(table: TokenTable, cap: Cap = 1.0) -> Tensor:
     log r stands for log pi: they differ by a constant. A cap of 1 is that of ROLL (`tis_upper_bound`);
     V-trace (arXiv 1802.01561) has the same weight. `correction=truncated_is` truncates another ratio, that of
     trainer and engine, and leaves the objective as it is.
-
-    Args:
-        table: [N] tokens.
-        cap: largest weight of a token, positive.
     """
     return table.ratio.detach().clamp_max(cap) * table.advantage * table.log_ratio

@@ -13,8 +13,6 @@ from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Share
 
 ROUNDING = 1e-9  # 0.2 * 35 is above 7
-
-
 AMONG_HIGHEST = "among_highest"
 
 
@@ -23,10 +21,6 @@ def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
 
     The number is rounded up, and tokens as uncertain as the last one belong to them. TRL
     (`top_entropy_quantile`) takes the threshold of each micro-batch over all ranks.
-
-    Args:
-        table: whole update, [N].
-        share: share of the tokens that keep their gradient.
     """
     entropy, order = table.entropy.sort(descending=True)
     count = table.count.double().gather(0, order)
@@ -37,12 +31,7 @@ def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
 
 @dataclass(frozen=True)
 class TopEntropy:
-    """PPO-clip for the tokens of high entropy and 0 for all others, [N]. The mean still counts all.
-
-    Attributes:
-        share: see `among_highest`.
-        dual_clip: see `clipped_surrogate`.
-    """
+    """PPO-clip for the tokens of high entropy and 0 for all others, [N]. The mean still counts all."""
 
     share: Share = 0.2
     dual_clip: DualClip | None = None

@@ -24,10 +24,6 @@ def topr(table: TokenTable, level: Level = "sequence") -> Tensor:
     geometric  the product's L-th root for a response of L tokens: verl's pull request 6986
 
     The paper has rewards of 1 and -1 and no baseline, as `plus_or_minus_one` gives them.
-
-    Args:
-        table: [N] tokens.
-        level: level of the ratio.
     """
     log_ratio = table.log_ratio.detach()
     if level == "sequence":
@@ -39,9 +35,5 @@ def topr(table: TokenTable, level: Level = "sequence") -> Tensor:
 
 
 def plus_or_minus_one(rewards: Tensor) -> Tensor:
-    """Returns 1 for a positive reward and -1 for any other, without a baseline, [P, G].
-
-    Args:
-        rewards: [P, G], one row per problem.
-    """
+    """Returns 1 for a positive reward and -1 for any other, without a baseline, [P, G]."""
     return torch.where(rewards > 0, 1.0, -1.0).to(rewards.dtype)

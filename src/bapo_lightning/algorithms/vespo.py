@@ -18,17 +18,10 @@ def vespo(
     decay_negative: Positive = 2.0,
 ) -> Tensor:
     """Returns sg(W^k exp(lambda (1 - W))) A log pi per token, [N], where W is the product of r over the
-    response; there are no bounds.
+    response; there are no bounds. k is a power and lambda a decay, the positive ones where A >= 0.
 
     The weight is 1 where W is 1, largest at W = k / lambda, and 0 far out. Neither the authors' limits of
     log W, [-18.4, 20], nor TRL's change it where it is above 1e-15.
-
-    Args:
-        table: [N] tokens.
-        power_positive: k of responses with A >= 0.
-        decay_positive: lambda of theirs.
-        power_negative: k of responses with A < 0.
-        decay_negative: lambda of theirs.
     """
     log_product = sequence_sum(table.log_ratio.detach(), table)
     power = torch.where(table.advantage >= 0, power_positive, power_negative)

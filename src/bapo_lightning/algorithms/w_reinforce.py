@@ -8,15 +8,13 @@ from bapo_lightning.values import NonNegative
 
 
 def psr_nsr(rewards: Tensor, right: NonNegative = 0.1, wrong: NonNegative = 1.0) -> Tensor:
-    """Returns A = right R - wrong (1 - R), without a baseline, so that groups of equal rewards have one, too.
+    """Returns A = right R - wrong (1 - R), [P, G], without a baseline, so that groups of equal rewards have
+    one, too.
 
     PSR reinforces right answers only (right 1, wrong 0), NSR pushes wrong ones away only (0, 1), W-REINFORCE
     does both with little weight on the right (0.1, 1). For PSR and NSR the authors' code removes the other
     samples, and averages over those left; here they stay in the average with advantages of zero.
-
-    Args:
-        rewards: [P, G], 1 for a right answer and 0 for a wrong one; the formula is linear in between.
-        right: advantage of a right answer, the paper's lambda.
-        wrong: advantage of a wrong answer, with its sign changed.
+    Rewards are 1 for a right answer and 0 for a wrong one; the formula is linear in between. `right` is the
+    paper's lambda.
     """
     return right * rewards - wrong * (1 - rewards)

@@ -3,14 +3,15 @@
 import io
 import json
 import re
-import shutil
 from contextlib import redirect_stdout
 
 import pytest
 import torch
 from tests.algorithms.direct_advantage.critics import ADDITIONS, written_description
+from tests.algorithms.resuming import SETTINGS, check_resumed_run, rows, weights
 from tests.commands import run_command
 from tests.configuration.compositions import composed, found
+from tests.runs.test_fake_gpu import done, keeps_to_its_device
 
 from bapo_lightning.algorithms.direct_advantage.make import (
     CriticOptions,
@@ -23,18 +24,7 @@ from bapo_lightning.types import Problem
 
 COMMAND, TRAIN = "bapo_lightning.algorithms.direct_advantage.command", "bapo_lightning.cli.train"
 OWN = {"num_problems": 40, "samples": 4, "split": 1}
-SETTINGS = (
-    "experiment=quickstart", "debug=fast", "algorithm=direct_advantage", "scale.num_rollout_batches=3",
-    "algorithm.objective.beta=0.1", "callbacks.validation.every=0", "callbacks.checkpoint.every=5",
-    "callbacks.checkpoint.keep=9", "regime.minibatches=4",
-)  # fmt: skip
-
-
-def train(critic, folder, *overrides):
-    own = f"algorithm.stages.step_advantages.critic={critic}", f"run_folder={folder}"
-    done = run_command(TRAIN, *SETTINGS, *own, *overrides, forks=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+CRITIC = "algorithm.stages.step_advantages.critic"
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +35,6 @@ def made(tmp_path_factory):
     with redirect_stdout(output), torch.random.fork_rng():
         make_critic(plain)
     return folder, output.getvalue()
-
-
-def rows(folder):
-    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {
-            key: value
-            for key, value in row.items()
-            if not key.startswith(("time/", "sync/")) and "second" not in key
-        }
-        for row in parsed
-    ]
-
-
-def weights(folder, update):
-    file = folder / f"checkpoints/update{update:06d}/trainer.ckpt"
-    return torch.load(file, weights_only=True)["state_dict"]
 
 
 def test_it_says_how_good_the_critic_is_and_leaves_its_folder_alone(made):
@@ -77,15 +50,15 @@ def test_it_says_how_good_the_critic_is_and_leaves_its_folder_alone(made):
 def test_the_command_makes_the_same_and_says_what_to_do_next(made, tmp_path):
     folder, output = made
     keys = [f"critic.{name}={value}" for name, value in OWN.items()]
-    done = run_command(
+    finished = run_command(
         COMMAND, "experiment=quickstart", "debug=fast", *keys, f"critic.to={tmp_path / 'critic'}"
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(output)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith(output)
     next_command = f"algorithm=direct_advantage algorithm.stages.step_advantages.critic={tmp_path / 'critic'}"
-    assert f'make train EXP=quickstart ARGS="{next_command}"' in done.stdout
-    weights = [(each / "model.safetensors").read_bytes() for each in (folder, tmp_path / "critic")]
-    assert weights[0] == weights[1]
+    assert f'make train EXP=quickstart ARGS="{next_command}"' in finished.stdout
+    written = [(each / "model.safetensors").read_bytes() for each in (folder, tmp_path / "critic")]
+    assert written[0] == written[1]
 
 
 @pytest.mark.parametrize(
@@ -140,39 +113,36 @@ def test_a_folder_that_is_there_is_replaced_only_if_that_is_allowed(tmp_path):
 
 @pytest.mark.slow
 def test_training_gives_steps_their_advantages_and_goes_on_as_if_it_had_never_stopped(made, tmp_path):
-    critic, _ = made
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    output = train(critic, whole)
-    assert re.search(r"direct_advantage, replay, staleness \d+, seed 0: finished", output)
-    measured = rows(whole)
-    assert sum(0 <= row["critic/brier"] <= 1 for row in measured if "critic/brier" in row) == 3
-    shutil.copytree(whole, resumed)
-    last = len(measured)
-    for checkpoint in (resumed / "checkpoints").iterdir():
-        if checkpoint.name > "update000005":  # within the second rollout batch
-            shutil.rmtree(checkpoint)
-    manifest = json.loads((resumed / "manifest.json").read_text())
-    (resumed / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
-    assert "at update 5" in train(critic, resumed, f"resume={resumed}")
-    one, other = weights(whole, last), weights(resumed, last)
-    assert all(torch.equal(one[key], other[key]) for key in one) and rows(resumed) == measured
+    own = f"{CRITIC}={made[0]}", "algorithm.objective.beta=0.1", "regime.minibatches=4"
+    check_resumed_run(tmp_path, '"critic/brier"', "algorithm=direct_advantage", *own, batches=3)
+    measured = [row["critic/brier"] for row in rows(tmp_path / "whole") if "critic/brier" in row]
+    assert len(measured) == 3 and all(0 <= brier <= 1 for brier in measured)
 
 
 @pytest.mark.slow
 def test_two_ranks_train_as_one_process_does(made, tmp_path):
     """On one rollout batch: later ones may differ in a token, where a draw is close."""
-    critic, _ = made
-    one, two = tmp_path / "one", tmp_path / "two"
-    common = "scale.num_rollout_batches=1", "trainer.accelerator=cpu"
-    train(critic, one, *common)
-    train(critic, two, *common, "trainer.devices=2", "strategy=ddp")
-    last = len(rows(one))
-    for key, expected in weights(one, last).items():
-        torch.testing.assert_close(weights(two, last)[key], expected, rtol=1e-4, atol=1e-5)
-    assert rows(one)[0]["critic/brier"] == rows(two)[0]["critic/brier"]
+    own = "algorithm=direct_advantage", f"{CRITIC}={made[0]}", "regime.minibatches=4"
+    runs = {"one": (), "two": ("trainer.devices=2", "strategy=ddp")}
+    for name, ranks in runs.items():
+        settings = "experiment=quickstart", *SETTINGS, *own, "scale.num_rollout_batches=1"
+        finished = run_command(
+            TRAIN, *settings, "trainer.accelerator=cpu", *ranks, f"run_folder={tmp_path / name}", forks=True
+        )
+        assert finished.returncode == 0, finished.stderr
+    one, two = (weights(tmp_path / name) for name in runs)
+    for key, expected in one.items():
+        torch.testing.assert_close(two[key], expected, rtol=1e-4, atol=1e-5)
+    first, second = (rows(tmp_path / name)[0]["critic/brier"] for name in runs)
+    assert first == second
 
 
-CRITIC = "algorithm.stages.step_advantages.critic"
+@pytest.mark.slow
+def test_a_run_with_a_critic_keeps_to_its_device(tmp_path):
+    own = "tests.algorithms.direct_advantage.on_fake_gpu"
+    (run,) = done(tmp_path, ["with_critic algorithm=direct_advantage"], own)
+    file = "algorithms/direct_advantage/critic.py"
+    keeps_to_its_device(run, {f"{file}:state_logits", f"{file}:values"})
 
 
 def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):

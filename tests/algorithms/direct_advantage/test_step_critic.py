@@ -12,11 +12,11 @@ from tests.builders import random_model, rollout
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 from transformers import AutoTokenizer
 
-from bapo_lightning.algorithms.direct_advantage.completions import beginning
 from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY, StepCritic, build_critic
 from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter
 from bapo_lightning.algorithms.direct_advantage.training import (
     Example,
+    beginning,
     examples_of,
     fit_critic,
     with_completions,

@@ -38,13 +38,7 @@ def gradient(loss: Loss, table: Table, case: dict[str, Any], parts: int) -> Tens
 
 
 def answer(version: str, loss: Loss, others: dict[str, Callable[[Table, dict[str, Any]], Tensor]]) -> None:
-    """Answers the job of the first argument in the file of the second.
-
-    Args:
-        version: of the peer.
-        loss: its loss.
-        others: (columns, options) -> answer, by kind.
-    """
+    """Answers the job of the first argument in the file of the second."""
     torch.set_num_threads(1)
     job = torch.load(sys.argv[1])
 

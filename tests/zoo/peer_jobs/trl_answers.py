@@ -56,14 +56,7 @@ def trainer(options: dict[str, Any], parts: int) -> Any:
 
 
 def loss(part: Table, options: dict[str, Any], parts: int, whole: Table) -> Tensor:
-    """Returns the loss of a micro-batch.
-
-    Args:
-        part: columns of the micro-batch.
-        options: of GRPOConfig.
-        parts: number of micro-batches.
-        whole: columns of the minibatch.
-    """
+    """Returns the loss of a micro-batch."""
     made, ids = trainer(options, parts), part["mask"].long()
     made._get_per_token_logps_and_entropies = lambda *_, **__: (part["logp"], part["entropy"], None)
     inputs = {

@@ -25,14 +25,7 @@ from verl.workers.config.actor import PolicyLossConfig
 
 
 def loss(part: Table, options: dict[str, Any], parts: int, whole: Table) -> Tensor:
-    """Returns the registered loss `loss_mode` of a micro-batch.
-
-    Args:
-        part: columns of the micro-batch.
-        options: of the actor; those of its `policy_loss` in a dict of that name.
-        parts: number of micro-batches.
-        whole: columns of the minibatch.
-    """
+    """Returns the registered loss `loss_mode` of a micro-batch."""
     options = dict(options)
     policy_loss = dict(options.pop("policy_loss"))
     if "rollout_correction" in policy_loss:

@@ -1,6 +1,4 @@
-"""critic: train a critic of steps.
-
-It gives each step of a response its advantage.
+"""critic: train a critic of steps, which gives each step of a response its advantage.
 
     python -m bapo_lightning.algorithms.direct_advantage.command experiment=quickstart critic.to=models/critic
 

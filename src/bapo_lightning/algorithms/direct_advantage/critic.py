@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from inspect import isclass
-from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +31,7 @@ from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.phases import phase
-from bapo_lightning.types import Group, Rollout, Sample, Steps
+from bapo_lightning.types import Group, Rollout, Steps
 
 CRITIC_KEY = "step_critic"  # of config.json, in the folder of a critic
 
@@ -45,7 +44,6 @@ class StepCritic(BatchStage):
     gives_advantages = "to all"
 
     def __init__(self, critic: str | None = None) -> None:
-        """`critic`: folder that `make critic` made; a run without one is refused at its start."""
         self._folder = model_path(str(critic))
 
     @staticmethod
@@ -112,13 +110,8 @@ class StepCritic(BatchStage):
         token_budget: int,
         device: torch.device,
     ) -> list[list[float]]:
-        """Returns the expected outcome at each of the states of each rollout.
-
-        Args:
-            rollouts: any number of rollouts.
-            states: positions, per rollout, of the last tokens of its prefixes, in prompt and response.
-            token_budget: padded tokens that pass through the model at once.
-            device: device of the model.
+        """Returns the expected outcome at each state of each rollout; a state is the position, in prompt and
+        response, of a prefix's last token. `token_budget` padded tokens pass through the model at once.
         """
         model = self._model.to(device)  # type: ignore[arg-type]
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
@@ -141,19 +134,11 @@ def with_step_advantages(
     token_budget: int,
     device: torch.device,
 ) -> tuple[list[Group], dict[str, float]]:
-    """Gives each step of the samples its advantage, and each sample the sum of them.
+    """Gives each step of the samples its advantage, and each sample the sum of them. Groups that are not
+    trained on, which fill up a batch, stay as they are.
 
-    Args:
-        critic: predicts the verifier's scores.
-        groups: groups of a rollout batch that enter training for the first time.
-        tokenizer: tokenizer of the responses.
-        admits: whether a group is trained on. Others fill up a batch, and stay as they are.
-        token_budget: padded tokens that pass through the critic at once.
-        device: device of the critic.
-
-    Returns:
-        The groups, and the metrics `critic/value`, `critic/brier` (both absent where no group is trained on)
-        and `time/critic_seconds`.
+    Returns the groups, and the metrics `critic/value`, `critic/brier` (both absent where no group is trained
+    on) and `time/critic_seconds`.
     """
     start, splitter = time.perf_counter(), StepSplitter(tokenizer, critic.split)
     samples = [sample for group in groups if admits(group) for sample in group.samples]
@@ -161,8 +146,8 @@ def with_step_advantages(
     rollouts = [sample.rollout for sample in samples]
     states = [states_of(*pair) for pair in zip(rollouts, numbers, strict=True)]
     values = critic.values(rollouts, states, token_budget, device)
-    pairs = iter(map(_with_steps, samples, numbers, values))
-    found = [_valued(group, pairs) if admits(group) else group for group in groups]
+    steps = zip(numbers, values, strict=True)
+    found = [_valued(group, steps) if admits(group) else group for group in groups]
     measured = {"time/critic_seconds": time.perf_counter() - start}
     if samples:
         errors = [
@@ -174,28 +159,22 @@ def with_step_advantages(
     return found, measured
 
 
-def _with_steps(sample: Sample, numbers: array[int], values: Sequence[float]) -> tuple[Sample, float]:
-    """Returns the sample with its steps, and the sum of their advantages."""
-    advantages = step_advantages(values, sample.score.value)
-    each = array("f", [advantages[number] for number in numbers])
-    return replace(sample, steps=Steps(numbers, each)), sum(advantages)
-
-
-def _valued(group: Group, pairs: Iterator[tuple[Sample, float]]) -> Group:
-    """Returns the group with the next samples and advantages of `pairs`."""
-    samples, advantages = zip(*islice(pairs, len(group.samples)), strict=True)
-    return replace(group, samples=samples, advantages=advantages)
+def _valued(group: Group, steps: Iterator[tuple[array[int], Sequence[float]]]) -> Group:
+    """`steps`: step numbers and values of this group's samples, and of those after it."""
+    samples, sums = [], []
+    for sample in group.samples:
+        numbers, values = next(steps)
+        advantages = step_advantages(values, sample.score.value)
+        each = array("f", [advantages[number] for number in numbers])
+        samples.append(replace(sample, steps=Steps(numbers, each)))
+        sums.append(sum(advantages))
+    return replace(group, samples=tuple(samples), advantages=tuple(sums))
 
 
 def state_inputs(
     rollouts: Sequence[Rollout], states: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns token ids [B, T], padded on the right, and row and column of each of S states, [S] each.
-
-    Args:
-        rollouts: B rollouts.
-        states: columns of each rollout's states.
-    """
+    """Returns token ids [B, T], padded on the right, and row and column of each of S states, [S] each."""
     rows = [row for row, own in enumerate(states) for _ in own]
     columns = [column for own in states for column in own]
     return torch.from_numpy(padded_ids(rollouts)), torch.tensor(rows), torch.tensor(columns)
@@ -210,12 +189,8 @@ def state_logits(model: PreTrainedModel, input_ids: Tensor, rows: Tensor, column
 
 
 def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedModel:
-    """Returns a critic with the weights of a causal language model and a new head, without dropout.
-
-    Args:
-        path: folder or hub name of the model.
-        dtype: dtype of its weights.
-        record: written into its configuration; `split` says where steps end.
+    """Returns a critic with the weights of a causal language model and a new head, without dropout. The
+    `record` is written into its configuration; its `split` says where steps end.
 
     Raises:
         ConfigError: the model's family has no such head in transformers.

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import lightning as L
 import torch
 from annotated_types import Ge, Gt, Lt, MinLen
-from transformers import PreTrainedModel
 
 from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY, build_critic
 from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter
@@ -81,8 +80,7 @@ class CriticCommand(Section):
 def make_critic(plain: dict[str, Any]) -> Path:
     """Samples responses, trains a critic on them, and writes its folder, which is returned.
 
-    Args:
-        plain: resolved configuration of a run, with the node `critic`.
+    `plain` is the resolved configuration of a run, with the node `critic`.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -104,10 +102,22 @@ def make_critic(plain: dict[str, Any]) -> Path:
     rate = options.learning_rate or config.optimizer.optimizer.options["lr"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        numbers = rate, options.epochs, options.batch_size
-        quality = fit_critic(model, train, held_out, *numbers, config.accelerator, Path(scratch, "best"))
+        quality = fit_critic(
+            model,
+            train,
+            held_out,
+            rate,
+            options.epochs,
+            options.batch_size,
+            config.accelerator,
+            Path(scratch, "best"),
+        )
         setattr(model.config, CRITIC_KEY, record | quality)
-        write_critic(model, inputs.tokenizer, Path(scratch, "model"), folder)
+        whole = Path(scratch, "model")  # so that the folder appears whole or not at all
+        model.save_pretrained(whole)
+        inputs.tokenizer.save_pretrained(whole)
+        shutil.rmtree(folder, ignore_errors=True)
+        whole.rename(folder)
     print(
         "{prefixes} held-out prefixes: Brier score {brier:.4f} ({brier_of_mean:.4f} for the mean score), "
         "calibration error {calibration_error:.4f}".format(**quality)
@@ -136,11 +146,7 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
 def split_problems(
     problems: Sequence[Problem], options: CriticOptions, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """Returns problems to learn from, and problems to be judged by.
-
-    Raises:
-        DataError: there is only one.
-    """
+    """Returns problems to learn from, and problems to be judged by; raises DataError if there is only one."""
     chosen = random.Random(seed).sample(
         list(problems), min(options.num_problems or len(problems), len(problems))
     )
@@ -155,11 +161,7 @@ def split_problems(
 def sampled_examples(
     config: RunConfig, inputs: Inputs, options: CriticOptions
 ) -> tuple[list[Example], list[Example]]:
-    """Returns what is learnt and what is held out, from responses of the model that the run starts from.
-
-    Raises:
-        DataError: they cannot be learnt from.
-    """
+    """Returns what is learnt and what is held out, from responses of the model that the run starts from."""
     parts = split_problems(inputs.problems.train, options, config.seed)
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
@@ -197,18 +199,3 @@ def policy_sampler(config: RunConfig, inputs: Inputs) -> RolloutSampler:
     options = ModelOptions.of(config.model, model_path(config.model.path))
     engine.load_weights(build_policy(options, rollout.temperature), 0)
     return sampler
-
-
-def write_critic(model: PreTrainedModel, tokenizer: Any, scratch: Path, folder: Path) -> None:
-    """Writes a critic to `folder`, which appears whole or not at all.
-
-    Args:
-        model: to write.
-        tokenizer: of its model.
-        scratch: in the same file system.
-        folder: replaced if it exists.
-    """
-    model.save_pretrained(scratch)
-    tokenizer.save_pretrained(scratch)
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)

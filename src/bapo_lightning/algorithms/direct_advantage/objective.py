@@ -12,7 +12,8 @@ from bapo_lightning.values import Positive
 @reads("step")
 def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
     """Returns -1/2 (A / beta - log r)^2 of each token's step, shared out over its tokens, [N] (arXiv
-    2412.18279, Eq. 12), where log r sums those of the step's tokens.
+    2412.18279, Eq. 12), where log r sums those of the step's tokens. beta, the weight of the KL penalty, is
+    in units of the reward; paper: 0.01 or 0.02.
 
     The weighting `step_mean` makes it the mean over the steps of the update.
 
@@ -21,10 +22,6 @@ def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
     reading: the reference policy, which the paper keeps for an iteration, is here the one that sampled the
     step, so that a rollout batch is an iteration. Of a step that is in part too old to be trained on, the
     rest counts alone.
-
-    Args:
-        table: [N] tokens, advantages equal within a step.
-        beta: weight of the KL penalty, in units of the reward; paper: 0.01 or 0.02.
     """
     missing = table.advantage / beta - step_sum(table.log_ratio, table)
     return -per_step(missing.square() / 2, table)

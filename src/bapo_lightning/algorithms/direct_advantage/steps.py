@@ -54,10 +54,7 @@ class StepSplitter:
 
 def states_of(rollout: Rollout, numbers: Sequence[int]) -> list[int]:
     """Returns where prompt and response stand before each step: the positions of the last tokens before it.
-
-    Args:
-        rollout: finished rollout.
-        numbers: number of each token's step.
+    `numbers` has the number of each token's step.
     """
     start = len(rollout.prompt_ids)
     begins = [place for place, (before, own) in enumerate(pairwise(numbers), start) if own != before]
@@ -70,9 +67,6 @@ def step_advantages(values: Sequence[float], outcome: float) -> list[float]:
 
     This is Eq. 6 of arXiv 2412.18279 at beta = 0. The paper samples several next steps from each state and
     takes the mean of their values for V(s_k) (Eq. 13); a response has one, so that the critic's own is taken.
-
-    Args:
-        values: V(s_0), ..., V(s_K-1) of the prompt and of each prefix that ends a step.
-        outcome: outcome of the whole response.
+    The `values` are V(s_0), ..., V(s_K-1) of the prompt and of each prefix that ends a step.
     """
     return [after - before for before, after in zip(values, [*values[1:], outcome], strict=True)]

@@ -23,15 +23,18 @@ from torchmetrics import MeanSquaredError
 from torchmetrics.classification import BinaryCalibrationError
 from transformers import PreTrainedModel
 
-from bapo_lightning.algorithms.direct_advantage.completions import completed_scores
 from bapo_lightning.algorithms.direct_advantage.critic import state_inputs, state_logits
 from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter, states_of
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.errors import DataError
 from bapo_lightning.phases import advance, phase
-from bapo_lightning.types import Problem, Rollout, Sample
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.types import Problem, Rollout, Sample, Segment, WorkItem
 from bapo_lightning.values import Count, Positive
 
+AT_ONCE = 64  # responses whose beginnings are completed in one call of the engine
 # (input_ids [B, T], row [S], column [S]) of S prefixes, and their targets [S]
 Batch = tuple[tuple[Tensor, Tensor, Tensor], Tensor]
 
@@ -47,11 +50,7 @@ class Example:
 
 
 def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Example]:
-    """Returns what is learnt from scored responses.
-
-    Raises:
-        DataError: a score is no probability.
-    """
+    """Returns what is learnt from scored responses; raises DataError if a score is no probability."""
     found = []
     for sample in samples:
         if not 0 <= sample.score.value <= 1:
@@ -69,14 +68,8 @@ def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Examp
 def with_completions(
     examples: Sequence[Example], problems: Sequence[Problem], sampler: RolloutSampler, count: int
 ) -> list[Example]:
-    """Returns the examples with targets that are means over all completions of a prefix: `count` new ones and
-    its own response.
-
-    Args:
-        examples: one for each problem.
-        problems: problems of the examples.
-        sampler: sampler whose engine has the policy's weights.
-        count: completions of each prefix.
+    """Returns the examples, one for each problem, with targets that are means over all completions of a
+    prefix: `count` new ones and its own response.
     """
     rollouts, states = [example.rollout for example in examples], [example.states for example in examples]
     found = completed_scores(sampler, problems, rollouts, states, count)
@@ -84,6 +77,56 @@ def with_completions(
         replace(example, targets=[(example.outcome + sum(scores)) / (1 + count) for scores in own])
         for example, own in zip(examples, found, strict=True)
     ]
+
+
+def completed_scores(
+    sampler: RolloutSampler,
+    problems: Sequence[Problem],
+    rollouts: Sequence[Rollout],
+    states: Sequence[Sequence[int]],
+    count: int,
+) -> list[list[list[float]]]:
+    """Returns the scores of `count` completions of each state of each rollout, which answers the problem in
+    its place, by the weights that sampled it.
+    """
+    found: list[list[list[float]]] = []
+    with phase("sampling completions", len(rollouts)):
+        for first in range(0, len(rollouts), AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, len(rollouts)))
+            begun = [
+                (number, beginning(rollouts[number], state))
+                for number in numbers
+                for state in states[number]
+                for _ in range(count)
+            ]
+            requests = [
+                GenerationRequest(
+                    prefix.token_ids,
+                    sampler.max_new_tokens - prefix.length,
+                    request_seed(sampler.seed, 0, problems[number].id, place, variant=f"completion {first}"),
+                    place,
+                )
+                for place, (number, prefix) in enumerate(begun)
+            ]
+            groups = [RunningGroup(WorkItem(problems[number], 0), [prefix]) for number, prefix in begun]
+            finished = list(sampler.continued(requests, groups).values())
+            samples = iter(sampler.judge([problems[number] for number, _ in begun], finished))
+            found += [
+                [[next(samples).score.value for _ in range(count)] for _ in states[number]]
+                for number in numbers
+            ]
+            advance(len(numbers))
+    return found
+
+
+def beginning(rollout: Rollout, state: int) -> Rollout:
+    """Returns a response up to a position in prompt and response, as one that still runs."""
+    length = state + 1 - len(rollout.prompt_ids)
+    if not length:
+        return Rollout(rollout.prompt_ids)
+    version = rollout.segments[0].version
+    segment = Segment(rollout.response_ids[:length], rollout.logprobs[:length], version)
+    return Rollout(rollout.prompt_ids, (segment,))
 
 
 def collated(examples: Sequence[Example]) -> Batch:
@@ -97,7 +140,6 @@ class CriticModule(L.LightningModule):
     """The critic with its optimizer and its errors."""
 
     def __init__(self, model: PreTrainedModel, learning_rate: float) -> None:
-        """`model`: from `build_critic`."""
         super().__init__()
         self.model, self.learning_rate = model, learning_rate
         self.brier, self.calibration = MeanSquaredError(), BinaryCalibrationError()
@@ -138,17 +180,8 @@ def fit_critic(
     accelerator: str,
     scratch: Path,
 ) -> dict[str, float]:
-    """Trains a critic; it ends with the weights of the epoch whose Brier score was best.
-
-    Args:
-        model: critic from `build_critic`.
-        train: training examples.
-        held_out: held-out examples, for the Brier score.
-        learning_rate: constant learning rate of AdamW.
-        epochs: passes over `train`.
-        batch_size: responses of an update.
-        accelerator: Lightning's name of the device.
-        scratch: empty folder for the weights of the best epoch so far.
+    """Trains a critic by AdamW, `batch_size` responses an update; it ends with the weights of the epoch whose
+    Brier score was best, which `scratch`, an empty folder, keeps meanwhile.
 
     Returns:
         `brier`, the mean of (value - outcome)^2 over the held-out prefixes; `brier_of_mean`, that of the
