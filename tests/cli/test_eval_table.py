@@ -35,15 +35,9 @@ def test_what_cannot_be_compared_is_said(whole, tmp_path, capsys):
     assert "no evaluation is finished" in capsys.readouterr().err
     assert eval_table([str(whole), str(unfinished), "--output", str(tmp_path)]) == 0
     assert "left out" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
-        "evaluations.csv",
-        "evaluations.md",
-    }
-    again = [
-        str(tmp_path / "*"),
-        *map(str, tmp_path.iterdir()),
-        str(whole),
-    ]  # globs, and as a shell expands it
+    files = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert files == {"evaluations.csv", "evaluations.md"}
+    again = [str(tmp_path / "*"), *map(str, tmp_path.iterdir()), str(whole)]  # as a shell expands it, too
     assert eval_table([*again, "--output", str(tmp_path)]) == 0
     assert eval_table([str(tmp_path / "evaluations.csv")]) == 2
     assert "evaluations.csv'; make one" in capsys.readouterr().err

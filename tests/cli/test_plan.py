@@ -1,7 +1,6 @@
 """`make plan` from the outside, and the run that refuses a plan."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from tests.commands import run_command
 from tests.configuration.compositions import composed, found
 
 from bapo_lightning.configuration.plan import architecture, plan_of
-from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import DataError
 from bapo_lightning.plan.console import plan_text
@@ -17,15 +15,15 @@ from bapo_lightning.plan.console import plan_text
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def typed(*overrides: str) -> RunConfig:
+def typed(*overrides):
     return validate(composed(*overrides), "run")
 
 
-def command(*overrides: str) -> subprocess.CompletedProcess[str]:
+def command(*overrides):
     return run_command("bapo_lightning.cli.plan", *overrides, cwd=ROOT)
 
 
-def test_the_plan_of_the_quickstart_adds_up() -> None:
+def test_the_plan_of_the_quickstart_adds_up():
     done = command()
     assert done.returncode == 0, done.stderr
     assert "quickstart: llama, 109,504 parameters, 1 x h100_80gb, strategy single" in done.stdout
@@ -35,25 +33,17 @@ def test_the_plan_of_the_quickstart_adds_up() -> None:
     assert done.stdout.splitlines()[-1].startswith("It fits: the fullest moment takes 2.")
 
 
-def test_what_does_not_fit_ends_with_a_code_of_its_own() -> None:
+def test_what_does_not_fit_ends_with_a_code_of_its_own():
     done = command("plan.overhead_gigabytes=79")
     assert done.returncode == 3
-    assert (
-        "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79."
-        in done.stdout
-    )
-
-
-def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
-    done = command("plan.gpu=h900")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "plan.gpu=h900 is not known; write one of a100_40gb, a100_80gb," in done.stderr
+    refusal = "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79."
+    assert refusal in done.stdout
 
 
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
-        ("plan.gpu=h900", "plan.gpu=h900 is not known"),
+        ("plan.gpu=h900", "plan.gpu=h900 is not known; write one of a100_40gb, a100_80gb,"),
         ("plan.gpus=0", "plan.gpus=0 must be a whole number of at least 1, or null"),
         ("plan.update_share=1.5", "plan.update_share=1.5 must be a number in (0, 1]"),
         (
@@ -63,30 +53,28 @@ def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
         ("plan.ignore=maybe", "plan.ignore=maybe must be true or false"),
     ],
 )
-def test_a_run_refuses_a_bad_key_of_the_plan(override: str, complaint: str) -> None:
+def test_a_run_refuses_a_bad_key_of_the_plan(override, complaint):
     assert [text for text in found(override) if complaint in text]
 
 
-def test_sizes_that_the_configuration_gives_need_no_model() -> None:
+def test_sizes_that_the_configuration_gives_need_no_model():
     config = typed("model.path=nobody/nothing", "+model.architecture.model_type=llama")
     assert architecture(config.model) == {"model_type": "llama"}
 
 
-def test_a_model_that_is_nowhere_is_named() -> None:
+def test_a_model_that_is_nowhere_is_named():
     with pytest.raises(DataError, match=r"model\.path=nobody/nothing: its config.json could not be loaded"):
         plan_of(typed("model.path=nobody/nothing"))
 
 
-def test_the_text_tells_what_is_assumed() -> None:
+def test_the_text_tells_what_is_assumed():
     text = plan_text(plan_of(typed()), "quickstart")
-    assert (
-        "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring; their memory at 0.6 of 3.35 TB/s in "
-        "decoding; all assumed" in text
-    )
+    assert "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring;" in text
+    assert "their memory at 0.6 of 3.35 TB/s in decoding; all assumed" in text
 
 
 @pytest.mark.slow
-def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth() -> None:
+def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth():
     done = run_command(ROOT / "bench" / "plan.py", "--models", "llama, 3M, tied", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^llama, 3M, tied +\S+ +(?:no|yes) ", done.stdout, re.MULTILINE)) == 4

@@ -68,7 +68,6 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
     ("arguments", "complaint"),
     [
         (["sweep=nowhere"], "sweep=nowhere is no choice; it takes additions, bapo_target"),
-        (["sweep=smoke", "a=[1"], "a=[1 cannot be read"),
         ([], "nothing is varied; write sweep=NAME"),
     ],
 )
@@ -89,13 +88,11 @@ def test_a_run_saves_and_ends_when_its_sweep_is_killed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_launchers_of_hydra_run_the_jobs_with_files_of_ones_own(tmp_path, launcher):
+def test_a_launcher_of_hydra_runs_the_jobs_with_files_of_ones_own(tmp_path):
     (tmp_path / "conf" / "sweep").mkdir(parents=True)
     text = "# @package hydra.sweeper\ncases: [{seed: 1}, {seed: 2, algorithm.positive_share_target: 0.4}]\n"
     (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(text)
-    options = [f"--config-dir={tmp_path / 'conf'}", "sweep=mine", *SMALL, f"launcher={launcher}"]
-    # A real process: loky, which starts the jobs, ends its workers by what `multiprocessing` runs at exit.
+    options = [f"--config-dir={tmp_path / 'conf'}", "sweep=mine", *SMALL, "launcher=submitit_local"]
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *options, f"output_root={tmp_path}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

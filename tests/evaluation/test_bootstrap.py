@@ -25,18 +25,15 @@ def test_the_same_values_give_the_same_interval():
 
 
 def test_problems_that_all_came_out_alike_leave_room_for_those_that_were_not_drawn():
+    def ends(value, *limits):
+        found = estimate(np.full(30, value), *limits)
+        return pytest.approx((found.low, found.high), abs=1e-4)
+
     # Clopper and Pearson for 0 of 30: 11.57 %.
-    zeros, ones = np.zeros(30), np.ones(30)
-    assert (estimate(zeros, 0.0, 1.0).low, estimate(zeros, 0.0, 1.0).high) == pytest.approx(
-        (0.0, 0.1157), abs=1e-4
-    )
-    assert (estimate(ones, 0.0, 1.0).low, estimate(ones, 0.0, 1.0).high) == pytest.approx(
-        (0.8843, 1.0), abs=1e-4
-    )
-    assert (estimate(zeros, -1.0, 1.0).low, estimate(zeros, -1.0, 1.0).high) == pytest.approx(
-        (-0.1157, 0.1157), abs=1e-4
-    )
-    assert (estimate(32 * ones).low, estimate(32 * ones).high) == (32.0, 32.0)
+    assert ends(0.0, 0.0, 1.0) == (0.0, 0.1157)
+    assert ends(1.0, 0.0, 1.0) == (0.8843, 1.0)
+    assert ends(0.0, -1.0, 1.0) == (-0.1157, 0.1157)
+    assert ends(32.0) == (32.0, 32.0)
 
 
 @pytest.mark.slow

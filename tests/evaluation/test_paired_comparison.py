@@ -11,10 +11,8 @@ from bapo_lightning.types import ScoreStatus
 
 def problems(*correct):
     """One problem for each number of correct samples out of four."""
-    right, wrong = (
-        SampleOutcome(ScoreStatus.CORRECT, "7", 5, False),
-        SampleOutcome(ScoreStatus.WRONG, "8", 9, False),
-    )
+    right = SampleOutcome(ScoreStatus.CORRECT, "7", 5, False)
+    wrong = SampleOutcome(ScoreStatus.WRONG, "8", 9, False)
     return {f"p{index}": [right] * count + [wrong] * (4 - count) for index, count in enumerate(correct)}
 
 
@@ -34,19 +32,13 @@ def test_a_difference_is_that_of_the_problems_and_its_interval_too():
 
 
 @pytest.mark.parametrize(
-    ("other", "reason"),
-    [
-        (
-            evaluated("after", 1, 1, 1, 1, digest="other"),
-            "after, sums: no difference, its problems are others",
-        ),
-        (evaluated("after", 1, 1, 1, 1, k=8), "after, sums: no difference, it has k=8, the reference k=4"),
-    ],
+    ("change", "reason"),
+    [({"digest": "other"}, "its problems are others"), ({"k": 8}, "it has k=8, the reference k=4")],
 )
-def test_what_is_not_alike_is_not_paired_and_that_is_said(other, reason):
-    reference = evaluated("before", 0, 1, 2, 4)
-    assert not compare_evaluations([reference, other], "before")[1].differences
-    assert comparison_notes([reference, other], "before") == [reason]
+def test_what_is_not_alike_is_not_paired_and_that_is_said(change, reason):
+    both = evaluated("before", 0, 1, 2, 4), evaluated("after", 1, 1, 1, 1, **change)
+    assert not compare_evaluations(both, "before")[1].differences
+    assert comparison_notes(both, "before") == [f"after, sums: no difference, {reason}"]
 
 
 def test_settings_that_differ_are_named_beside_the_difference():
@@ -56,8 +48,7 @@ def test_settings_that_differ_are_named_beside_the_difference():
 
 def test_without_answers_that_vote_there_is_no_majority_to_compare():
     silent = {"p0": [SampleOutcome(ScoreStatus.CORRECT, "", 5, False)] * 4}
-    rows = compare_evaluations(
-        [evaluated("a", 2), Evaluated("b", 4, {"sums": silent}, {"sums": "same"})], "a"
-    )
-    assert "maj@4" in rows[0].values and "maj@4" not in rows[1].values and "maj@4" not in rows[1].differences
+    voiceless = Evaluated("b", 4, {"sums": silent}, {"sums": "same"})
+    rows = compare_evaluations([evaluated("a", 2), voiceless], "a")
+    assert "maj@4" in rows[0].values and not {"maj@4"} & {*rows[1].values, *rows[1].differences}
     assert rows[1].differences["avg@4"].value == 0.5
