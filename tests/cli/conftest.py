@@ -7,7 +7,7 @@ from tests.commands import train_to_end
 def trained(tmp_path_factory):
     """A finished run with two checkpoints, validated on four problems; its output lies beside it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    printed = train_to_end(folder, 2, "callbacks.checkpoint.every=8", pictures=True)
+    printed = train_to_end(folder, 2, "callbacks.checkpoint.every=8")
     folder.with_name("printed.txt").write_text(printed)
     return folder
 

@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from tests.commands import start_ranks
 
-from bapo_lightning.evaluation import avg_at_k, maj_at_k, pass_at_k
 from bapo_lightning.evaluation.metrics import ProblemMean, evaluation_metrics
 from bapo_lightning.evaluation.outcome import (
     SampleOutcome,
     average,
+    maj_at_k,
     majority,
+    pass_at_k,
     pass_sizes,
     passed,
     problem_values,
@@ -155,12 +156,6 @@ def test_ranks_with_uneven_shares_agree_with_one_process(tmp_path):
         assert found["values"] == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(("samples", "correct", "k"), [(4, 1, 2), (8, 3, 4), (5, 0, 3), (5, 5, 1), (6, 2, 6)])
-def test_pass_at_k_is_the_share_of_k_subsets_with_a_correct_sample(samples, correct, k):
-    subsets = list(combinations([True] * correct + [False] * (samples - correct), k))
-    assert pass_at_k(samples, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
-
-
 def test_the_majority_answer_counts_and_ties_share():
     assert maj_at_k(["7", "7", "8"], [True, True, False]) == 1.0
     assert maj_at_k(["7", "8"], [True, False]) == 0.5
@@ -178,5 +173,3 @@ def test_impossible_arguments_are_refused():
         pass_at_k(4, 2, 5)
     with pytest.raises(ValueError, match="one verdict per answer"):
         maj_at_k(["7"], [])
-    with pytest.raises(ValueError, match="at least one sample"):
-        avg_at_k([])

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bapo_lightning.evaluation.bootstrap import estimate
 from bapo_lightning.evaluation.comparison import Evaluated, compare_evaluations, comparison_notes
 from bapo_lightning.evaluation.outcome import SampleOutcome
+from bapo_lightning.evaluation.results import estimate
 from bapo_lightning.types import ScoreStatus
 
 

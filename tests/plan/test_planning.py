@@ -6,13 +6,12 @@ import pytest
 
 from bapo_lightning.modules import token_scores
 from bapo_lightning.plan import memory
-from bapo_lightning.plan.generation import cache_tokens, engine_memory, generation
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import block_bytes, gathered, gradients, moments, state, summed
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions, make_plan
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, RunShape
-from bapo_lightning.plan.work import forward_flops, work_of_update
+from bapo_lightning.plan.work import cache_tokens, engine_memory, forward_flops, generation, work_of_update
 
 MODEL = ModelShape(
     "llama", num_layers=2, hidden_size=8, ffn_size=16, num_heads=2, num_kv_heads=1, head_size=4,

@@ -99,7 +99,7 @@ def test_ages_in_turns_are_those_of_the_real_collector_to_the_token(partial_toke
     assert max(max(update.ages) for update in run.updates) > 5 or partial_tokens is None
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_random_regimes_end_with_whole_batches_and_ages_within_the_bound(seed):
     rng = random.Random(seed)
     regime = random_regime(rng)

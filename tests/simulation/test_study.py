@@ -13,7 +13,15 @@ from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.simulation.configured import read_simulate, world_of
 from bapo_lightning.simulation.page import answer, console_table, write_page
-from bapo_lightning.simulation.study import Cell, CellResult, Study, VirtualOutcome, World, make_study
+from bapo_lightning.simulation.study import (
+    Cell,
+    CellResult,
+    MeasuredWorld,
+    Study,
+    VirtualOutcome,
+    World,
+    make_study,
+)
 
 ENGINE = replace(RUN.engine, tensor_parallel=2)
 
@@ -21,7 +29,8 @@ ENGINE = replace(RUN.engine, tensor_parallel=2)
 def world(**options):
     run = replace(RUN, engine=ENGINE, response_tokens=LONGEST, minibatches=4, epochs=1)
     base = {"fleet_memory_share": 0.9, "link_bytes": 1e12, "sync_seconds": 1e-9, "num_skipped": 2}
-    return World(make_plan(run, GPU, ASSUMED), setting(is_endless=True), **{"gpus": 8, **base, **options})
+    kind = MeasuredWorld if "measured" in options else World
+    return kind(make_plan(run, GPU, ASSUMED), setting(is_endless=True), **{"gpus": 8, **base, **options})
 
 
 def result(trainer, age, speed, in_turns=False, stale=0.0):

@@ -3,18 +3,18 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from tests.plan.test_planning import ASSUMED, GPU, RUN
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.plan.generation import generation
 from bapo_lightning.plan.planning import make_plan
-from bapo_lightning.plan.work import forward_flops
+from bapo_lightning.plan.work import forward_flops, generation
 from bapo_lightning.run_folder.record import RunRecord
 from bapo_lightning.simulation.fleet import Failures, VirtualFleet
-from bapo_lightning.simulation.lengths import KINDS, length_table, table_of
+from bapo_lightning.simulation.lengths import LengthKind, length_table, table_of
 from bapo_lightning.simulation.times import PlannedTrainer, measured_times, planned_times
 
 LINK = 1e12
@@ -87,7 +87,7 @@ def test_a_run_that_measured_nothing_is_refused():
         measured_times(run_record(True, [row(1, 7), {"time/step_seconds": 2.0}]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", get_args(LengthKind))
 def test_every_kind_has_the_mean_that_is_asked_for_within_the_limit(kind):
     table = length_table(kind, 400.0, 1000, spread=0.8)
     assert table.mean() == pytest.approx(400, rel=0.01)

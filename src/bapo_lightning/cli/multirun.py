@@ -56,13 +56,8 @@ def sweep(
     context: HydraContext, task_function: TaskFunction, config: DictConfig, arguments: Sequence[str]
 ) -> NoReturn:
     """Runs what has not finished, compares all, and ends the process, with 1 when a run failed and 2 when
-    nothing could be started.
-
-    Args:
-        context: Hydra's, which launchers need.
-        task_function: main function, which its own launchers call for each job.
-        config: composed configuration of all jobs, with Hydra's own.
-        arguments: overrides of the command line, without Hydra's own.
+    nothing could be started. The first three arguments are Hydra's; `arguments` are the overrides of the
+    command line without those of Hydra itself.
     """
 
     @command(2)

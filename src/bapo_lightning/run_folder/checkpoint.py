@@ -113,10 +113,8 @@ def commit(
 
 
 def verify(folder: Path) -> Checkpoint:
-    """Reads a checkpoint folder and checks every byte of it.
-
-    Raises:
-        CheckpointError: names the file that is missing or differs.
+    """Reads a checkpoint folder and checks every byte. Raises CheckpointError, which names the file that is
+    missing or differs.
     """
     try:
         sealed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

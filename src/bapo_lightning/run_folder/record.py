@@ -61,10 +61,8 @@ def finite(value: object) -> float | None:
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Reads one run folder. Without `metrics.jsonl` no update was finished.
-
-    Raises:
-        DataError: the folder does not exist, has no manifest.json or config.yaml, or one of these is corrupt.
+    """Reads one run folder; without `metrics.jsonl` no update was finished. Raises DataError where
+    manifest.json or config.yaml is missing or corrupt.
     """
     folder = Path(path)
     if folder.is_file():
@@ -74,17 +72,15 @@ def read_run(path: str | Path) -> RunRecord:
     missing = [name for name in ("manifest.json", "config.yaml") if not (folder / name).is_file()]
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
-    rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
+    rows, unreadable, rolled_back = _rows(_text(folder / "metrics.jsonl"))
     config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
     ledger = _complete_lines(folder / "ledger.jsonl")
     return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, ledger)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads `manifest.json`; empty when the run was killed before it wrote one, or the file is empty.
-
-    Raises:
-        DataError: it is corrupt.
+    """Reads `manifest.json`; empty when the run was killed before it wrote it. Raises DataError when it is
+    corrupt.
     """
     path = folder / "manifest.json"
     return _read_manifest(path) if path.exists() and path.stat().st_size else {}
@@ -100,7 +96,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_rows(folder: Path) -> list[Row]:
     """Reads the rows of `metrics.jsonl`, one per update; none where there is no such file."""
-    return _read_rows(folder / "metrics.jsonl")[0]
+    return _rows(_text(folder / "metrics.jsonl"))[0]
 
 
 def newest_rows(folder: Path, num_bytes: int = 1 << 16) -> list[Row]:
@@ -123,10 +119,8 @@ def read_rollouts(folder: Path) -> list[Row]:
 
 def read_tokens(folder: str | Path) -> Columns:
     """Reads all tokens that a run recorded (`callbacks.token_writer.every`), update after update: a list of
-    equal length for each column, and the `step` of each token.
-
-    Raises:
-        DataError: the run recorded none, or a line cannot be read.
+    equal length for each column, and the `step` of each token. Raises DataError without such tokens, or for
+    a line that cannot be read.
     """
     path = Path(folder, TOKEN_FILE)
     if not path.is_file():
@@ -167,10 +161,6 @@ def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, rem
     return content
 
 
-def _read_rows(path: Path) -> tuple[list[Row], int, int]:
-    return _rows(_text(path))
-
-
 def _rows(text: str) -> tuple[list[Row], int, int]:
     rows: list[Row] = []
     unreadable = rolled_back = 0
@@ -188,7 +178,7 @@ def _rows(text: str) -> tuple[list[Row], int, int]:
 
 
 def _complete_lines(path: Path) -> list[Row]:
-    """Leaves out the line that a kill tore, which a resume cuts off."""
+    # A resume cuts off the line that a kill tore.
     return [row for row in _json_lines(_text(path)) if row is not None]
 
 

@@ -5,7 +5,6 @@ of training; only tokens, weights and the clock are not real.
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -110,22 +109,20 @@ class VirtualUpdate:
     ages: Counter[int]  # response tokens by age in updates
 
 
-class Unwritten(array[Any]):
-    """An array of tokens, or log-probs, of which only the number is kept."""
-
-    size: int
-
-    def __new__(cls, size: int) -> Unwritten:
-        """`size`: the number."""
-        made = super().__new__(cls, "i")
-        made.size = size
-        return made
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    count: int
 
     def __len__(self) -> int:
-        return self.size
+        return self.count
 
-    def __add__(self, other: array[Any]) -> Unwritten:
-        return Unwritten(self.size + len(other))
+    def __add__(self, other: _Unwritten) -> _Unwritten:
+        return _Unwritten(self.count + other.count)
+
+
+def unwritten(count: int) -> Any:
+    """Returns so many tokens, or log-probs, in place of an array."""
+    return _Unwritten(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ class VirtualEngine:
         self.owed += self.passes[-1][1].seconds
         return [
             Generation(
-                Segment(Unwritten(count), Unwritten(count), self.version),
+                Segment(unwritten(count), unwritten(count), self.version),
                 FinishReason.STOP if count == request.left else FinishReason.LENGTH,
             )
             for request, count in zip(requests, tokens, strict=True)
@@ -197,7 +194,7 @@ class VirtualSampler(RolloutSampler):
             for index, rollout in enumerate(group.rollouts):
                 if rollout.finish is None:
                     sampled = rollout.length
-                    context = Unwritten(len(rollout.prompt_ids) + sampled)
+                    context = unwritten(len(rollout.prompt_ids) + sampled)
                     limit = min(partial_tokens, self.max_new_tokens - sampled)
                     found.append(VirtualRequest(context, limit, 0, number, index, lengths[index] - sampled))
         return found
@@ -233,7 +230,7 @@ class VirtualRun:
         self.clock = Clock()
         fleet = VirtualFleet(times.copies, times.engine, setting.failures, setting.seed)
         self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now)
-        prompt = Unwritten(setting.prompt_tokens)
+        prompt = unwritten(setting.prompt_tokens)
         self.sampler = VirtualSampler(
             engine=self.engine,
             tokenizer=None,

@@ -11,11 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.plan.generation import cache_tokens
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import RunShape
-from bapo_lightning.plan.work import blocks_flops, forward_flops, work_of_update
+from bapo_lightning.plan.work import blocks_flops, cache_tokens, forward_flops, work_of_update
 from bapo_lightning.run_folder.record import RunRecord
 from bapo_lightning.simulation.fleet import EngineTimes
 
@@ -99,20 +98,12 @@ def planned_engine(run: RunShape, gpu: Gpu, assumed: Assumptions) -> EngineTimes
 def planned_times(
     run: RunShape, gpu: Gpu, assumed: Assumptions, link_bytes: float, sync_seconds: float
 ) -> ServiceTimes:
-    """Returns all times by the plan's formulas.
-
-    Args:
-        run: ranks of the trainer and shape of the fleet.
-        gpu: GPU of trainer and fleet.
-        assumed: shares of the GPUs' speeds.
-        link_bytes: bandwidth of each GPU's link, bytes/s.
-        sync_seconds: duration of a weight sync without the transfer.
+    """Returns all times by the plan's formulas. `link_bytes`: bandwidth of each GPU's link, bytes/s;
+    `sync_seconds`: duration of a weight sync without the transfer.
     """
-    sent = run.model.num_parameters * run.engine.element_bytes / link_bytes
+    sync_seconds += run.model.num_parameters * run.engine.element_bytes / link_bytes
     trainer = PlannedTrainer(run, gpu, assumed, link_bytes)
-    return ServiceTimes(
-        run.engine.num_copies, planned_engine(run, gpu, assumed), trainer, sync_seconds + sent
-    )
+    return ServiceTimes(run.engine.num_copies, planned_engine(run, gpu, assumed), trainer, sync_seconds)
 
 
 def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
@@ -130,13 +121,8 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     def values(name: str) -> np.ndarray:
         return np.array([float(row.get(name) or 0.0) for row in rows])
 
-    passes, tokens, sampling, syncs, rewards = (
-        values(name)
-        for name in (
-            "rollout/passes", "rollout/num_tokens", "time/rollout_seconds", "time/sync_seconds",
-            "time/reward_seconds",
-        )
-    )  # fmt: skip
+    passes, tokens = values("rollout/passes"), values("rollout/num_tokens")
+    sampling, syncs, rewards = (values(f"time/{part}_seconds") for part in ("rollout", "sync", "reward"))
     made = (sampling > 0) & (tokens > 0)
     if made.sum() < 2:
         raise DataError(f"{record.path} has not measured what a simulation needs; give a run of more updates")
@@ -155,7 +141,7 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
 
 
 def _fitted(passes: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Seconds of a pass and of a token, neither negative, that fit best; with their sum exact."""
+    # Neither negative; their sum exact.
     begin, each = np.linalg.lstsq(np.stack([passes, tokens], 1), seconds, rcond=None)[0].clip(0.0)
     if not begin + each:
         each = 1.0
