@@ -10,7 +10,6 @@ from tests.configuration.compositions import composed, found
 from bapo_lightning.configuration.plan import architecture, plan_of
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import DataError
-from bapo_lightning.plan.console import plan_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,22 +18,20 @@ def typed(*overrides):
     return validate(composed(*overrides), "run")
 
 
-def command(*overrides):
-    return run_command("bapo_lightning.cli.plan", *overrides, cwd=ROOT)
-
-
 def test_the_plan_of_the_quickstart_adds_up():
-    done = command()
+    done = run_command("bapo_lightning.cli.plan")
     assert done.returncode == 0, done.stderr
     assert "quickstart: llama, 109,504 parameters, 1 x h100_80gb, strategy single" in done.stdout
     table = done.stdout.partition("generation, with the training state")[2].partition("together")
     shown = [float(number) for number in re.findall(r" (\d+\.\d\d)   ", table[0])]
     assert sum(shown) == pytest.approx(float(table[2].split()[0]), abs=0.03)
     assert done.stdout.splitlines()[-1].startswith("It fits: the fullest moment takes 2.")
+    assert "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring;" in done.stdout
+    assert "their memory at 0.6 of 3.35 TB/s in decoding; all assumed" in done.stdout
 
 
 def test_what_does_not_fit_ends_with_a_code_of_its_own():
-    done = command("plan.overhead_gigabytes=79")
+    done = run_command("bapo_lightning.cli.plan", "plan.overhead_gigabytes=79")
     assert done.returncode == 3
     refusal = "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79."
     assert refusal in done.stdout
@@ -44,13 +41,8 @@ def test_what_does_not_fit_ends_with_a_code_of_its_own():
     ("override", "complaint"),
     [
         ("plan.gpu=h900", "plan.gpu=h900 is not known; write one of a100_40gb, a100_80gb,"),
-        ("plan.gpus=0", "plan.gpus=0 must be a whole number of at least 1, or null"),
         ("plan.update_share=1.5", "plan.update_share=1.5 must be a number in (0, 1]"),
-        (
-            "plan.overhead_gigabytes=-1",
-            "plan.overhead_gigabytes=-1 must be a number of gigabytes, at least 0",
-        ),
-        ("plan.ignore=maybe", "plan.ignore=maybe must be true or false"),
+        ("plan.overhead_gigabytes=-1", "=-1 must be a number of gigabytes, at least 0"),
     ],
 )
 def test_a_run_refuses_a_bad_key_of_the_plan(override, complaint):
@@ -65,12 +57,6 @@ def test_sizes_that_the_configuration_gives_need_no_model():
 def test_a_model_that_is_nowhere_is_named():
     with pytest.raises(DataError, match=r"model\.path=nobody/nothing: its config.json could not be loaded"):
         plan_of(typed("model.path=nobody/nothing"))
-
-
-def test_the_text_tells_what_is_assumed():
-    text = plan_text(plan_of(typed()), "quickstart")
-    assert "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring;" in text
-    assert "their memory at 0.6 of 3.35 TB/s in decoding; all assumed" in text
 
 
 @pytest.mark.slow
