@@ -1,9 +1,6 @@
 """Several runs, by Hydra's `--multirun`: what its sweeper does here.
 
-    conf/sweep/<name>.yaml, overrides -> plan, checked as a whole -> hydra/launcher -> table and page
-
-Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished
-before are not repeated, and those that were interrupted go on from their newest checkpoint.
+conf/sweep/<name>.yaml, overrides -> plan, checked as a whole -> hydra/launcher -> table and page
 """
 
 from __future__ import annotations

@@ -48,24 +48,18 @@ def main() -> int:
 
 
 def _read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]]:
-    given = dict.fromkeys((EXPERIMENT, FOLDER, SHARE), "")
-    overrides = []
-    for text in arguments:
-        key = next((key for key in given if text.startswith(key)), None)
-        if key is None:
-            overrides.append(text)
-        else:
-            given[key] = text.removeprefix(key)
+    own = EXPERIMENT, FOLDER, SHARE
+    given = {key: text.removeprefix(key) for key in own for text in arguments if text.startswith(key)}
+    overrides = [text for text in arguments if not text.startswith(own)]
     known = sorted(choice_files("experiment"))
-    named = [name for name in given[EXPERIMENT].split(",") if name]
+    named = [name for name in given.get(EXPERIMENT, "").split(",") if name]
     if unknown := [name for name in named if name not in known]:
-        raise ConfigError(
-            [f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"]
-        )
+        fault = f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"
+        raise ConfigError([fault])
     others = [name for name in known if name not in named]
-    if given[SHARE]:
-        named += share_of(others, given[SHARE])
-    return named or others, Path(given[FOLDER] or "outputs/rehearsal"), overrides
+    if share := given.get(SHARE):
+        named += share_of(others, share)
+    return named or others, Path(given.get(FOLDER) or "outputs/rehearsal"), overrides
 
 
 def share_of(names: Sequence[str], text: str) -> list[str]:

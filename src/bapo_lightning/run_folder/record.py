@@ -44,13 +44,8 @@ class RunRecord:
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric, without updates where it is absent, null or not finite."""
-        return series(self.rows, name)
-
-
-def series(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
-    """(steps, values) of metric `name` over the rows where it is a finite number."""
-    found = [(int(row["step"]), value) for row in rows if (value := finite(row.get(name))) is not None]
-    return [step for step, _ in found], [value for _, value in found]
+        found = [(row["step"], value) for row in self.rows if (value := finite(row.get(name))) is not None]
+        return [step for step, _ in found], [value for _, value in found]
 
 
 def finite(value: object) -> float | None:
@@ -73,15 +68,13 @@ def read_run(path: str | Path) -> RunRecord:
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
     rows, unreadable, rolled_back = _rows(_text(folder / "metrics.jsonl"))
-    config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
+    config, manifest = read_config(folder), _read_manifest(folder / "manifest.json")
     ledger = _complete_lines(folder / "ledger.jsonl")
     return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, ledger)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads `manifest.json`; empty when the run was killed before it wrote it. Raises DataError when it is
-    corrupt.
-    """
+    """Reads `manifest.json`, empty where a kill came before it. Raises DataError when it is corrupt."""
     path = folder / "manifest.json"
     return _read_manifest(path) if path.exists() and path.stat().st_size else {}
 
@@ -91,7 +84,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     if not path.is_file():
         raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
-    return _read_config(path)
+    import yaml
+
+    return _mapping(path, yaml.safe_load, "YAML", "a mapping", "restore the file that the run wrote")
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -142,12 +137,6 @@ def read_tokens(folder: str | Path) -> Columns:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     return _mapping(path, json.loads, "JSON", "a JSON object", "the run is unknown without it")
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    import yaml
-
-    return _mapping(path, yaml.safe_load, "YAML", "a mapping", "restore the file that the run wrote")
 
 
 def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, remedy: str) -> dict[str, Any]:

@@ -1,15 +1,17 @@
-"""`make plan` from the outside, and the run that refuses a plan."""
+"""`make plan` from the outside, the run that refuses a plan, and `make serve` as far as it needs no vLLM."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
 from tests.commands import run_command
 from tests.configuration.compositions import composed, found
 
+from bapo_lightning.cli.serve import refuse_taken_ports
 from bapo_lightning.configuration.plan import architecture, plan_of
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,3 +66,14 @@ def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth():
     done = run_command(ROOT / "bench" / "plan.py", "--models", "llama, 3M, tied", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^llama, 3M, tied +\S+ +(?:no|yes) ", done.stdout, re.MULTILINE)) == 4
+
+
+def test_a_port_that_is_taken_is_named_before_vllm_loads():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        complaint = rf"port {port} cannot be used \(Address already in use\); write rollout"
+        with pytest.raises(ConfigError, match=complaint):
+            refuse_taken_ports([port])
+    refuse_taken_ports([port])
