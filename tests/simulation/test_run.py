@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 from tests.data.rollouts.test_random_schedules import random_regime
-from tests.simulation.worlds import LONGEST, SteadyTrainer, simulated, times
+from tests.simulation.worlds import LONGEST, simulated, times
 
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.rollouts.admission import DynamicSampling
@@ -109,7 +109,8 @@ def test_random_regimes_end_with_whole_batches_and_ages_within_the_bound(seed):
     options["failures"] = Failures(rng.choice([0, 200]), 5.0)
     setting = Setting(regime, 2, regime.minibatches * rng.randint(1, 2), 6, lengths, 5, **options)
     engine = EngineTimes(rng.random(), rng.random(), rng.random() / 10, rng.random() / 10, slots=2)
-    service = ServiceTimes(2, engine, SteadyTrainer(rng.random() * 10), rng.random(), rng.random() / 10)
+    update = rng.random() * 10
+    service = ServiceTimes(2, engine, lambda responses: update, rng.random(), rng.random() / 10)
     run = VirtualRun(setting, service)
     run.run()
     assert len(run.updates) == 6 * regime.updates_per_rollout_batch and len(run.entered) == 6

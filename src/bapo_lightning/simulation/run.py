@@ -278,7 +278,7 @@ class VirtualRun:
             yield from self._overlapping(protocol) if regime.async_generation else self._in_turns()
             minibatch = self._queue.take()
             self.updates.append(VirtualUpdate(visited, clock.now, self._ages(minibatch)))
-            yield self._times.trainer.update([s.rollout.length for group in minibatch for s in group.samples])
+            yield self._times.update([s.rollout.length for group in minibatch for s in group.samples])
             self._version += 1
             clock.changed()
 
