@@ -166,6 +166,7 @@ LIGHT = [
     ".cli.plan",
     ".cli.evaluate",
     ".cli.eval_table",
+    ".cli.compare",
 ]
 
 

@@ -1,19 +1,14 @@
-"""A short run and an evaluation that several files look at."""
-
 import pytest
 from tests.cli.evaluations import MODEL, SMALL, run
-from tests.commands import train
-from tests.report.conftest import make_run
-
-__all__ = ["make_run"]
+from tests.commands import train_to_end
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A finished run with two checkpoints, validated with four answers to each of four problems."""
+    """A finished run with two checkpoints, validated on four problems; its output lies beside it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    done = train("scale.num_rollout_batches=2", "callbacks.checkpoint.every=8", f"run_folder={folder}")
-    assert done.returncode == 0, done.stderr
+    printed = train_to_end(folder, 2, "callbacks.checkpoint.every=8")
+    folder.with_name("printed.txt").write_text(printed)
     return folder
 
 

@@ -1,39 +1,34 @@
 """The command: folders, globs, sweeps with runs that never began, groups of W&B, and nothing to compare."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.report.synthetic_runs import synthetic_row, write_run
 
 from bapo_lightning.callbacks.loggers.wandb_group import fetch_group, group_of
+from bapo_lightning.cli import compare
 from bapo_lightning.cli.compare import main
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import read_run
 
 
-def rows(algorithm: str, seed: int) -> list[dict[str, Any]]:
+def rows(algorithm, seed):
     noise = random.Random(f"{algorithm} {seed}")
     return [synthetic_row(step, 10, algorithm, noise) for step in range(10)]
 
 
-def sweep_folder(folder: Path) -> Path:
+@pytest.fixture
+def folder(tmp_path):
     for algorithm in ("grpo", "bapo"):
         for seed in (0, 1):
-            write_run(folder / f"{algorithm}-{seed}", rows(algorithm, seed), algorithm, seed)
-    return folder
+            write_run(tmp_path / "sweep" / f"{algorithm}-{seed}", rows(algorithm, seed), algorithm, seed)
+    return tmp_path / "sweep"
 
 
-def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = sweep_folder(tmp_path / "sweep")
+def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(folder, capsys):
     (folder / "sweep.json").write_text('{"runs": {"bapo-0": {}, "bapo-2": {}}}')
     assert main([str(folder)]) == 0
     names = {path.name for path in folder.iterdir() if path.is_file()} - {"sweep.json"}
@@ -41,12 +36,11 @@ def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(
     assert "4 of 5 runs" in capsys.readouterr().out
     page = (folder / "compare.html").read_text()
     assert "4 of 5 runs compared" in page and "bapo-2" in page
-    results = list(csv.DictReader((folder / "compare.csv").open()))
-    final = next(
-        line
-        for line in results
-        if (line["setting"], line["metric"], line["statistic"]) == ("bapo", "train/reward", "final")
-    )
+    results = {
+        (line["setting"], line["metric"], line["statistic"]): line
+        for line in csv.DictReader((folder / "compare.csv").open())
+    }
+    final = results["bapo", "train/reward", "final"]
     assert (final["num_seeds"], final["reference"], final["num_pairs"]) == ("2", "grpo", "2")
     assert float(final["difference"]) > 0 and 0 < float(final["p_value"]) <= float(final["p_adjusted"])
     curves = json.loads((folder / "compare.json").read_text())["curves"]
@@ -54,23 +48,19 @@ def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(
     assert named["grpo", "train/reward"]["updates"] == list(range(10))
 
 
-def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "sweep")
-    assert (
-        main(
-            [str(folder / "*-*"), "--output", str(tmp_path / "out"), "--reference", "bapo", "--title", "Mine"]
-        )
-        == 0
-    )
+def test_output_reference_and_title_can_be_chosen(folder, tmp_path):
+    options = ["--output", str(tmp_path / "out"), "--reference", "bapo", "--title", "Mine"]
+    assert main([str(folder / "*-*"), *options]) == 0
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "<title>Mine</title>" in page and not (folder / "compare.html").exists()
     assert next(csv.DictReader((tmp_path / "out" / "compare.csv").open()))["reference"] == "bapo"
 
 
-def test_one_run_gets_its_summary_and_plots_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "run", rows("bapo", 0))
+def test_one_run_gets_its_summary_and_plots_again(tmp_path, capsys, monkeypatch):
+    folder, drawn = write_run(tmp_path / "run", rows("bapo", 0)), []
+    monkeypatch.setattr(compare, "plot_run", lambda *places: drawn.append(places))
     assert main([str(folder)]) == 0
-    assert (folder / "summary.json").exists() and (folder / "plots" / "overview.png").exists()
+    assert (folder / "summary.json").exists() and drawn == [(folder, None)]
     assert "finished after 10 updates" in capsys.readouterr().out
 
 
@@ -89,33 +79,26 @@ def test_one_run_gets_its_summary_and_plots_again(tmp_path: Path, capsys: pytest
     ],
 )
 def test_what_cannot_be_compared_is_one_clear_error(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    complaint: str,
-) -> None:
+    folder, tmp_path, monkeypatch, capsys, arguments, complaint
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "compare.csv").touch()
-    sweep_folder(tmp_path / "sweep")
     assert main(arguments) == 2
     assert complaint in capsys.readouterr().err
 
 
 class ScriptedApi:
-    """Answers as W&B's API does: runs with config, state, summary and the rows of their history."""
-
-    def __init__(self, found: list[Any]) -> None:
+    def __init__(self, found):
         self.found = found
-        self.asked: tuple[Any, ...] = ()
+        self.asked = ()
 
-    def runs(self, path: str, filters: dict[str, str]) -> list[Any]:
+    def runs(self, path, filters):
         self.asked = (path, filters)
         return self.found
 
 
-def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path: Path) -> None:
+def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path):
     history = [
         {"_step": 0, "trainer/global_step": 0, "train/reward": 0.5, "val/x/avg@4": None},
         {"trainer/global_step": 0, "rollouts": {}},
@@ -138,7 +121,7 @@ def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path: Path) -> None:
     assert record.rows == [{"step": 0, "train/reward": 0.5}]
 
 
-def test_an_empty_group_and_a_server_that_does_not_answer_are_told(tmp_path: Path) -> None:
+def test_an_empty_group_and_a_server_that_does_not_answer_are_told(tmp_path):
     with pytest.raises(DataError, match="the project me/lab has no run in the group 'tiny/replay'"):
         fetch_group(group_of("me/lab/tiny/replay"), tmp_path, ScriptedApi([]))
     with pytest.raises(DataError, match=r"could not be read \(.*\); log in with `wandb login`"):

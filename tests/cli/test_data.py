@@ -1,16 +1,14 @@
-"""Tables as a user has them: `make data` tells what is in them, and a run trains on a weighted mixture of
-them, resumed or not.
-"""
+"""Tables as a user has them: `make data` tells what is in them, and a run trains on a mixture of them."""
 
 import json
 from collections import Counter
 
 import pytest
-from tests import commands
+from tests.commands import train_to_end
 from tests.configuration.compositions import composed
 
 from bapo_lightning.cli.data import describe
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.tiny_worlds.additions.task import addition_problems
 
 
@@ -18,21 +16,16 @@ def tell(plain):
     describe(plain, plain.pop("show", 1))
 
 
-SETS = {
-    "dapo_math_17k": "long",
-    "deepscaler": "short",
-}  # of conf/data/math_mixture.yaml: files that stand in for them
+# Of conf/data/math_mixture.yaml: files that stand in for them.
+SETS = {"dapo_math_17k": "long", "deepscaler": "short"}
 
 
 @pytest.fixture
 def files(tmp_path):
     """Sums for the tiny model in three files: 40 and 10 to train on, of which 3 also validate."""
     problems = addition_problems("train", 60)
-    for name, part in {
-        "long": problems[:40],
-        "short": problems[40:50],
-        "exam": problems[37:50:5] + problems[50:55],
-    }.items():
+    parts = {"long": problems[:40], "short": problems[40:50], "exam": problems[37:50:5] + problems[50:55]}
+    for name, part in parts.items():
         rows = [json.dumps({"problem": problem.prompt, "answer": problem.answer}) for problem in part]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
     return tmp_path
@@ -74,69 +67,39 @@ prompt tokens: median 6, 95 % up to 6, longest 6; limit 8
 def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_shown(files, capsys):
     tell(composed(*overrides(files), "data/prompt=qwen_math"))
     printed = capsys.readouterr().out
-    assert (
-        "scale.max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
-    )
-    assert (
-        "system: Please reason step by step, and put your final answer within \\boxed{}.\nuser: " in printed
-    )
+    assert "max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
+    assert "system: Please reason step by step, and put your final answer within \\boxed{}.\nuser:" in printed
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "words"),
+    ("change", "words"),
     [
-        (["+show=some"], ConfigError, "show=some must be a whole number"),
-        (
-            ["data.train.mapping.colum=a"],
-            ConfigError,
-            "data.train.mapping.colum is not an option of .*ColumnMapping; it takes problem, answer",
-        ),
-        (
-            ["data.train.path=nowhere.jsonl"],
-            DataError,
-            "problem set gsm8k_train: path=nowhere.jsonl: there is no such file",
-        ),
-        (
-            ["data.validation_samples.aime=4"],
-            ConfigError,
-            "data.validation_samples.aime=4 names no validation set; there are gsm8k_test",
-        ),
-        (
-            ["data.validation_samples.gsm8k_test=0"],
-            ConfigError,
-            "data.validation_samples.gsm8k_test=0 must be a whole number of at least 1",
-        ),
+        ("+show=some", "show=some must be a whole number"),
+        ("+data.train.mapping.colum=a", "colum is not an option of .*; it takes problem, answer"),
+        ("data.train.path=nowhere.jsonl", "gsm8k_train: path=nowhere.jsonl: there is no such file"),
+        ("+data.validation_samples.aime=4", "aime=4 names no validation set; there are gsm8k_test"),
+        ("+data.validation_samples.gsm8k_test=0", "gsm8k_test=0 must be a whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_read_is_told_before_anything_else(changes, error, words):
-    changes = [f"+{change}" if "colum" in change or "samples" in change else change for change in changes]
-    with pytest.raises(error, match=words):
-        tell(composed("data=gsm8k", *changes))
+def test_what_cannot_be_read_is_told_before_anything_else(change, words):
+    with pytest.raises(BapoLightningError, match=words):
+        tell(composed("data=gsm8k", change))
 
 
 def test_one_validation_set_without_a_name_is_told_how_to_be_written():
     config = composed("data=gsm8k")
     config["data"]["validation"] = config["data"]["validation"]["gsm8k_test"]
-    with pytest.raises(
-        ConfigError,
-        match=r"data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k",
-    ):
+    words = r"data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k"
+    with pytest.raises(ConfigError, match=words):
         tell(config)
-
-
-def train(*settings):
-    done = commands.train("callbacks.validation.every=8", *settings)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow
 def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_come(files):
-    settings = [*overrides(files), "scale.validation_problems=8"]
-    output = train(*settings, f"run_folder={files}/run")
-    assert "validation aime24: 8 problems" in output
-    train(*settings, f"run_folder={files}/run", "scale.num_rollout_batches=3", "resume=auto")
-    train(*settings, f"run_folder={files}/whole", "scale.num_rollout_batches=3")
+    settings = [*overrides(files), "scale.validation_problems=8", "callbacks.validation.every=8"]
+    assert "validation aime24: 8 problems" in train_to_end(files / "run", 1, *settings)
+    train_to_end(files / "run", 3, *settings, "resume=auto")
+    train_to_end(files / "whole", 3, *settings)
     whole, resumed = ((files / name / "ledger.jsonl").read_text() for name in ("whole", "run"))
     assert resumed == whole
     draws = [json.loads(line) for line in whole.splitlines()]
@@ -146,24 +109,8 @@ def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_co
     rows = [json.loads(line) for line in (files / "whole/metrics.jsonl").read_text().splitlines()]
     assert "val/aime24/avg@2" in rows[-1]
     manifest, summary = (
-        json.loads((files / "whole" / name).read_text()) for name in ("manifest.json", "summary.json")
+        json.loads((files / f"whole/{name}.json").read_text()) for name in ("manifest", "summary")
     )
     assert manifest["problems"]["train"]["removed"] == {"overlap with aime24": 3}
     assert manifest["problems"]["train"]["shares"] == {"dapo_math_17k": 0.25, "deepscaler": 0.75}
     assert summary["problems"] == manifest["problems"]
-
-
-@pytest.mark.slow
-def test_a_run_does_not_go_on_with_another_training_set(files):
-    settings = [*overrides(files), f"run_folder={files}/run", "scale.validation_problems=8"]
-    train(*settings)
-    more = [
-        json.dumps({"problem": problem.prompt, "answer": problem.answer})
-        for problem in addition_problems("validation", 3)
-    ]
-    (files / "long.jsonl").write_text((files / "long.jsonl").read_text() + "\n" + "\n".join(more))
-    longer = ["callbacks.validation.every=8", "scale.num_rollout_batches=3", "resume=auto"]
-    done = commands.train(*longer, *settings)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "the training set is not the one of the checkpoint" in done.stderr

@@ -18,18 +18,14 @@ from bapo_lightning.runs.sweeps.run import print_failures
 SMALL = ["experiment=additions", "debug=fast", "regime=on_policy"]
 
 
-def sweep(tmp_path, *overrides, **options):
-    arguments = ["sweep=smoke", *SMALL, f"output_root={tmp_path}", *overrides]
-    return run_command("bapo_lightning.cli.sweep", *arguments, forks=True, **options)
-
-
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Options of a sweep of two runs of which one fails, and what came of it."""
     alarm = ["above=0.03,4.0", "patience=1", "action=stop"]
     overrides = ["algorithm=bapo", *(f"callbacks.alarms.entropy.{option}" for option in alarm)]
     root = tmp_path_factory.mktemp("swept")
-    return root, overrides, sweep(root, *overrides, "launcher.parallel_runs=1", "folder=mine")
+    arguments = ["sweep=smoke", *SMALL, f"output_root={root}", *overrides, "launcher.parallel_runs=1"]
+    return root, overrides, run_command("bapo_lightning.cli.sweep", *arguments, "folder=mine", forks=True)
 
 
 def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
@@ -58,23 +54,17 @@ def test_a_sweep_that_goes_on_skips_what_is_finished_whoever_launches_it(swept):
     assert "[1/1] finished" in again.stdout
 
 
-def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
-    done = sweep(tmp_path, "scale.group_size=1")
-    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert done.stderr.count("scale.group_size=1 is refused by the advantages") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["sweep=smoke", *SMALL, "scale.group_size=1"], "scale.group_size=1 is refused by the advantages"),
         (["sweep=nowhere"], "sweep=nowhere is no choice; it takes additions, bapo_target"),
-        (["sweep=smoke", "a=[1"], "a=[1 cannot be read"),
         ([], "nothing is varied; write sweep=NAME"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path, arguments, complaint):
-    done = run_command("bapo_lightning.cli.sweep", *arguments, cwd=tmp_path)
-    assert done.returncode == 2 and complaint in done.stderr and not list(tmp_path.iterdir())
+def test_a_sweep_that_cannot_work_starts_nothing(tmp_path, arguments, complaint):
+    done = run_command("bapo_lightning.cli.sweep", *arguments, f"output_root={tmp_path}", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count(complaint), list(tmp_path.iterdir())) == (2, 1, [])
 
 
 @pytest.mark.slow
@@ -89,13 +79,11 @@ def test_a_run_saves_and_ends_when_its_sweep_is_killed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_launchers_of_hydra_run_the_jobs_with_files_of_ones_own(tmp_path, launcher):
+def test_a_launcher_of_hydra_runs_the_jobs_with_files_of_ones_own(tmp_path):
     (tmp_path / "conf" / "sweep").mkdir(parents=True)
     text = "# @package hydra.sweeper\ncases: [{seed: 1}, {seed: 2, algorithm.positive_share_target: 0.4}]\n"
     (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(text)
-    options = [f"--config-dir={tmp_path / 'conf'}", "sweep=mine", *SMALL, f"launcher={launcher}"]
-    # A real process: loky, which starts the jobs, ends its workers by what `multiprocessing` runs at exit.
+    options = [f"--config-dir={tmp_path / 'conf'}", "sweep=mine", *SMALL, "launcher=submitit_local"]
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *options, f"output_root={tmp_path}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

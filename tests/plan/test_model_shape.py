@@ -8,22 +8,13 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.plan.model_shape import model_shape
 
 SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-}
+    "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 300,
+}  # fmt: skip
 R1_DISTILL_QWEN_7B = {
-    "model_type": "qwen2",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-}
+    "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+}  # fmt: skip
 
 
 def built(family, **options):
@@ -61,29 +52,20 @@ def test_the_linear_layers_are_those_of_the_model():
     assert shape.linear_shapes == found
 
 
-def test_known_models_have_their_published_number_of_weights():
-    assert model_shape(R1_DISTILL_QWEN_7B).num_parameters == 7_615_616_512
-
-
-def test_a_token_of_the_cache_takes_a_key_and_a_value_in_every_layer():
-    assert model_shape(R1_DISTILL_QWEN_7B).kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
+def test_a_known_model_has_its_published_number_of_weights_and_bytes_a_token():
+    shape = model_shape(R1_DISTILL_QWEN_7B)
+    assert shape.num_parameters == 7_615_616_512
+    assert shape.kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
 
 
 def test_qwen3_has_heads_of_128_where_nothing_is_said():
     assert model_shape({"model_type": "qwen3", **SMALL}).head_size == 128
 
 
-def test_another_architecture_is_refused():
-    with pytest.raises(
-        DataError,
-        match="model_type=mamba cannot be planned for: its sizes are known for llama, mistral, qwen2, qwen3 "
-        "only",
-    ):
+def test_what_cannot_be_planned_for_is_named():
+    known = "its sizes are known for llama, mistral, qwen2, qwen3 only"
+    with pytest.raises(DataError, match=f"model_type=mamba cannot be planned for: {known}"):
         model_shape({"model_type": "mamba"})
-
-
-def test_missing_sizes_are_named():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     with pytest.raises(DataError, match="lacks intermediate_size, vocab_size"):
-        model_shape(
-            {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-        )
+        model_shape({"model_type": "llama", **sizes})

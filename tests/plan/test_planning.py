@@ -4,55 +4,33 @@ from dataclasses import replace
 
 import pytest
 
-from bapo_lightning.plan.generation import cache_tokens, engine_memory, generation
+from bapo_lightning.modules import token_scores
+from bapo_lightning.plan import memory
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import block_bytes, gathered, gradients, moments, state, summed
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions, make_plan
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, RunShape
-from bapo_lightning.plan.work import forward_flops, work_of_update
+from bapo_lightning.plan.work import cache_tokens, engine_memory, forward_flops, generation, work_of_update
 
 MODEL = ModelShape(
-    "llama",
-    2,
-    hidden_size=8,
-    ffn_size=16,
-    num_heads=2,
-    num_kv_heads=1,
-    head_size=4,
-    vocab_size=10,
-    max_positions=100,
-    tied=True,
-)
+    "llama", num_layers=2, hidden_size=8, ffn_size=16, num_heads=2, num_kv_heads=1, head_size=4,
+    vocab_size=10, max_positions=100, tied=True,
+)  # fmt: skip
 ENGINE = EngineShape(
     "asleep", tensor_parallel=1, num_gpus=1, element_bytes=2, memory_share=0.5, max_sequences=8
 )
 RUN = RunShape(
-    MODEL,
-    "single",
-    num_gpus=1,
-    stored_bytes=4,
-    compute_bytes=4,
-    micro_batch_tokens=40,
-    prompt_tokens=4,
-    response_tokens=16,
-    prompts_per_batch=4,
-    group_size=4,
-    epochs=2,
-    minibatches=2,
-    engine=ENGINE,
-)
+    MODEL, "single", num_gpus=1, stored_bytes=4, compute_bytes=4, micro_batch_tokens=40, prompt_tokens=4,
+    response_tokens=16, prompts_per_batch=4, group_size=4, epochs=2, minibatches=2, engine=ENGINE,
+)  # fmt: skip
+SHARDED = replace(RUN, strategy="fsdp", num_gpus=4)
+APART = replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None))
 GPU = Gpu("toy", 1e6, 1e9, 1e12)
 ASSUMED = Assumptions(
-    usable_share=1.0,
-    overhead_gigabytes=0.0,
-    engine_gigabytes=0.0001,
-    asleep_gigabytes=0.00002,
-    mean_response_share=0.5,
-    update_share=0.5,
-    scoring_share=0.5,
-    bandwidth_share=0.5,
-)
+    usable_share=1.0, overhead_gigabytes=0.0, engine_gigabytes=0.0001, asleep_gigabytes=0.00002,
+    mean_response_share=0.5, update_share=0.5, scoring_share=0.5, bandwidth_share=0.5,
+)  # fmt: skip
 PARAMETERS = 2 * (8 * 8 + 8 * 4 * 2 + 8 * 8 + 3 * 8 * 16 + 2 * 8) + 80 + 8
 
 
@@ -66,19 +44,17 @@ def test_the_state_of_adamw_in_float32_takes_16_bytes_a_weight():
 
 
 def test_fsdp_shares_the_state_among_ranks_and_ddp_does_not():
-    assert total(state(replace(RUN, strategy="fsdp", num_gpus=4))) == 3 * PARAMETERS
+    assert total(state(SHARDED)) == 3 * PARAMETERS
     assert total(state(replace(RUN, strategy="ddp", num_gpus=4))) == 12 * PARAMETERS
 
 
 def test_fsdp_gathers_what_is_outside_the_blocks_and_two_blocks():
-    assert (
-        total(gathered(replace(RUN, strategy="fsdp", compute_bytes=2)))
-        == 2 * 88 + 2 * 2 * MODEL.layer_parameters
-    )
+    whole = gathered(replace(RUN, strategy="fsdp", compute_bytes=2))
+    assert total(whole) == 2 * 88 + 2 * 2 * MODEL.layer_parameters
 
 
 def test_gradients_that_are_reduced_once_an_update_are_whole_on_every_rank():
-    once = replace(RUN, strategy="fsdp", num_gpus=4, whole_gradients=True)
+    once = replace(SHARDED, whole_gradients=True)
     assert (total(summed(once, 3)), total(summed(once, 1))) == (4 * PARAMETERS, 0)
     assert total(summed(replace(once, whole_gradients=False), 3)) == PARAMETERS
 
@@ -123,11 +99,8 @@ def test_a_search_over_several_micro_batches_costs_a_forward_pass():
 
 
 def test_the_cache_is_what_the_engine_s_share_leaves():
-    assert [amount.bytes for amount in engine_memory(RUN, GPU, 1e5)] == [
-        2 * PARAMETERS,
-        5e5 - 2 * PARAMETERS - 1e5,
-        1e5,
-    ]
+    weights, cache, working = (amount.bytes for amount in engine_memory(RUN, GPU, 1e5))
+    assert (weights, cache, working) == (2 * PARAMETERS, 5e5 - 2 * PARAMETERS - 1e5, 1e5)
     assert cache_tokens(RUN, GPU, 1e5) == (400_000 - 2 * PARAMETERS) // (2 * 2 * 4 * 2)
 
 
@@ -143,21 +116,17 @@ def test_a_sample_that_the_cache_cannot_hold_is_a_problem():
 
 
 def test_an_update_that_does_not_fit_gets_a_remedy():
-    small = replace(GPU, memory_bytes=60_000.0)
-    problems = make_plan(
-        replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None)), small, ASSUMED
-    ).problems
+    problems = make_plan(APART, replace(GPU, memory_bytes=60_000.0), ASSUMED).problems
     assert [problem for problem in problems if problem.endswith("write model.activation_checkpointing=true")]
 
 
 def test_only_what_can_be_enough_is_advised():
-    apart = replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None))
-    (problem,) = make_plan(apart, replace(GPU, memory_bytes=20_000.0), ASSUMED).problems
+    (problem,) = make_plan(APART, replace(GPU, memory_bytes=20_000.0), ASSUMED).problems
     assert problem.startswith("weights, gradients and the optimizer's state take 0.0 GB")
     assert problem.endswith(
         "write strategy=fsdp and more trainer.devices or trainer.num_nodes, or strategy.cpu_offload=true"
     )
-    (problem,) = make_plan(apart, replace(GPU, memory_bytes=25_000.0), ASSUMED).problems
+    (problem,) = make_plan(APART, replace(GPU, memory_bytes=25_000.0), ASSUMED).problems
     assert problem.endswith("write strategy=fsdp and more trainer.devices")
 
 
@@ -172,12 +141,8 @@ def test_the_longest_sample_is_the_last_one_that_fits():
     longest = plan.limits()["update"]
 
     def fits(response):
-        return (
-            make_plan(
-                replace(RUN, micro_batch_tokens=1, response_tokens=response - 4), GPU, ASSUMED
-            ).fullest.bytes
-            <= 1e6
-        )
+        alone = replace(RUN, micro_batch_tokens=1, response_tokens=response - 4)
+        return make_plan(alone, GPU, ASSUMED).fullest.bytes <= 1e6
 
     assert fits(longest) and not fits(longest + 1)
     assert plan.limits()["model's positions"] == 100
@@ -189,9 +154,6 @@ def test_the_time_of_an_update_follows_from_its_work():
 
 
 def test_the_logits_of_a_chunk_are_those_of_token_scores():
-    from bapo_lightning.modules import token_scores
-    from bapo_lightning.plan import memory
-
     for name in ("CHUNK_ELEMENTS", "BLOCK_ELEMENTS", "CPU_BLOCK_ELEMENTS"):
         assert getattr(memory, name) == getattr(token_scores, name)
 
@@ -200,8 +162,7 @@ def test_a_reference_policy_is_a_second_copy_of_the_weights_and_one_more_scoring
     with_it = replace(RUN, reference=True)
     assert total(state(with_it)) - total(state(RUN)) == 4 * PARAMETERS
     assert gradients(with_it) == gradients(RUN)
-    sharded = replace(RUN, strategy="fsdp", num_gpus=4)
-    assert total(state(replace(sharded, reference=True))) - total(state(sharded)) == PARAMETERS
+    assert total(state(replace(SHARDED, reference=True))) - total(state(SHARDED)) == PARAMETERS
     adapted = replace(RUN, lora=LoraShape(2, ("q_proj",)))
     assert state(replace(adapted, reference=True)) == state(adapted), "adapters are left out"
     work = work_of_update(with_it, 8)

@@ -1,7 +1,5 @@
 """Every question about a configuration key is answered from its one role."""
 
-from __future__ import annotations
-
 import pytest
 
 from bapo_lightning.run_folder.config_keys import (

@@ -1,7 +1,5 @@
 """Runs are found by path, by glob, in the folder that holds them, and in the list of a sweep."""
 
-from __future__ import annotations
-
 import os
 
 from tests.report.synthetic_runs import write_run

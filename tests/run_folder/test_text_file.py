@@ -1,7 +1,5 @@
 """Files are replaced whole or not at all; journals that grow are read once."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 

@@ -40,7 +40,7 @@ def test_times_are_those_of_the_plan_for_equal_lengths_that_all_fit():
 
 def test_requests_of_a_dead_copy_are_sampled_again_by_others():
     made = fleet(2, step=1.0)
-    made._dies_at, made._alive_from = [4.5, inf], [0.0, 0.0]
+    made.dies_at, made.alive_from = [4.5, inf], [0.0, 0.0]
     done = made.run(0.0, [(0, 10), (0, 6)])
     assert (done.deaths, done.lost_tokens) == (1, 4)
     assert done.seconds == pytest.approx(14.5)  # the other one takes it at once, beside its own
@@ -49,14 +49,14 @@ def test_requests_of_a_dead_copy_are_sampled_again_by_others():
 
 def test_a_fleet_without_living_copies_waits_for_the_first_that_is_back():
     made = fleet(1, Failures(0.0, repair_seconds=60.0), step=1.0)
-    made._dies_at = [2.0]
+    made.dies_at = [2.0]
     done = made.run(0.0, [(0, 5)])
     assert (done.seconds, done.lost_tokens, done.deaths) == (2 + 60 + 5, 2, 1)
 
 
 def test_copies_that_died_between_passes_take_part_when_they_are_back():
     made = fleet(2, Failures(0.0, repair_seconds=60.0), step=1.0)
-    made._dies_at = [50.0, inf]
+    made.dies_at = [50.0, inf]
     assert made.run(100.0, [(0, 20), (0, 20)]).busy == 20.0  # only one lives, with both
     assert made.run(120.0, [(0, 20), (0, 20)]).busy == 40.0
 

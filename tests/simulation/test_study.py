@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.commands import run_command
@@ -14,7 +13,15 @@ from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.simulation.configured import read_simulate, world_of
 from bapo_lightning.simulation.page import answer, console_table, write_page
-from bapo_lightning.simulation.study import Cell, CellResult, Study, VirtualOutcome, World, make_study
+from bapo_lightning.simulation.study import (
+    Cell,
+    CellResult,
+    MeasuredWorld,
+    Study,
+    VirtualOutcome,
+    World,
+    make_study,
+)
 
 ENGINE = replace(RUN.engine, tensor_parallel=2)
 
@@ -22,7 +29,8 @@ ENGINE = replace(RUN.engine, tensor_parallel=2)
 def world(**options):
     run = replace(RUN, engine=ENGINE, response_tokens=LONGEST, minibatches=4, epochs=1)
     base = {"fleet_memory_share": 0.9, "link_bytes": 1e12, "sync_seconds": 1e-9, "num_skipped": 2}
-    return World(make_plan(run, GPU, ASSUMED), setting(is_endless=True), **{"gpus": 8, **base, **options})
+    kind = MeasuredWorld if "measured" in options else World
+    return kind(make_plan(run, GPU, ASSUMED), setting(is_endless=True), **{"gpus": 8, **base, **options})
 
 
 def result(trainer, age, speed, in_turns=False, stale=0.0):
@@ -33,11 +41,8 @@ def result(trainer, age, speed, in_turns=False, stale=0.0):
 
 def test_splits_are_whole_copies_and_leave_some_for_both():
     cells = world(gpus=9).cells([0.01, 0.3, 0.5, 0.99], [3, 7], [None, 4])
-    assert {(cell.trainer_gpus, cell.fleet_gpus) for cell in cells if not cell.in_turns} == {
-        (2, 6),
-        (4, 4),
-        (6, 2),
-    }
+    splits = {(cell.trainer_gpus, cell.fleet_gpus) for cell in cells if not cell.in_turns}
+    assert splits == {(2, 6), (4, 4), (6, 2)}
     assert [(c.trainer_gpus, c.max_age, c.gpus) for c in cells if c.in_turns] == [(8, 3, 8), (8, 11, 8)]
     assert len(cells) == 2 + 3 * 2 * 2
 
@@ -90,9 +95,6 @@ def test_measured_times_take_the_place_of_the_plan():
     assert study.turns.speed == pytest.approx(8 * LONGEST / 12)
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 def plain(*overrides):
     return composed("+simulate=default", *overrides)
 
@@ -102,31 +104,23 @@ def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
     done = run_command(
         "bapo_lightning.simulation.command", "regime=async", "scale.prompts_per_batch=8", "simulate.gpus=4",
         "simulate.num_batches=4", "simulate.skipped_batches=1", "simulate.trainer_shares=[0.5]",
-        f"simulate.output={tmp_path}", cwd=ROOT,
+        f"simulate.output={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-2].startswith("Best split: 2 of 4 GPUs train and 2 generate, with max_age=")
     assert lines[-1] == f"Page with pictures: {tmp_path}/index.md"
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "index.md",
-        "simulate.png",
-        "cells.json",
-        "cells.csv",
-    }
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"index.md", "simulate.png", "cells.json", "cells.csv"}
 
 
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
         (["simulate.gpus=0"], "simulate.gpus=0 must be a whole number of at least 1, or null"),
-        (["simulate.lengths=long"], "simulate.lengths=long"),
         (["simulate.lengths=empirical"], "lengths=empirical needs the lengths of a run; write measured=RUN"),
         (["simulate.trainer_shares=[]"], "simulate.trainer_shares=[] tries nothing; leave it out"),
-        (
-            ["simulate.num_batches=3"],
-            "skipped_batches=3 leaves nothing of num_batches=3; write num_batches=12",
-        ),
+        (["simulate.num_batches=3"], "leaves nothing of num_batches=3; write num_batches=12"),
         (["simulate.measured=x", "simulate.gpus=8"], "leave out gpus (GPUS=...) or measured"),
         (["regime=async", "simulate.max_ages=[2]"], "write max_ages of at least 3"),
         (["regime=reuse"], "regime=reuse reuses past groups, which is not simulated; write regime=async"),

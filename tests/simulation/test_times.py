@@ -3,19 +3,19 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from tests.plan.test_planning import ASSUMED, GPU, RUN
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.plan.generation import generation
 from bapo_lightning.plan.planning import make_plan
-from bapo_lightning.plan.work import forward_flops
+from bapo_lightning.plan.work import forward_flops, generation
 from bapo_lightning.run_folder.record import RunRecord
 from bapo_lightning.simulation.fleet import Failures, VirtualFleet
-from bapo_lightning.simulation.lengths import KINDS, length_table, table_of
-from bapo_lightning.simulation.times import PlannedTrainer, measured_times, planned_times
+from bapo_lightning.simulation.lengths import LengthKind, length_table, table_of
+from bapo_lightning.simulation.times import measured_times, planned_times, planned_update
 
 LINK = 1e12
 MEAN = int(ASSUMED.mean_response_share * RUN.response_tokens)
@@ -35,19 +35,18 @@ def test_a_pass_over_equal_responses_takes_what_the_plan_says():
 def test_an_update_over_equal_responses_takes_what_the_plan_says():
     seconds = make_plan(RUN, GPU, ASSUMED).seconds
     planned = sum(seconds.values()) - seconds["generation"]
-    trainer = PlannedTrainer(RUN, GPU, ASSUMED, LINK)
-    assert 4 * trainer.update([MEAN] * 8) == pytest.approx(planned)
+    assert 4 * planned_update(RUN, GPU, ASSUMED, LINK, [MEAN] * 8) == pytest.approx(planned)
 
 
 def test_the_longest_sample_and_the_network_bound_an_update_on_many_gpus():
     many = replace(RUN, num_gpus=1000)
-    lone = PlannedTrainer(many, GPU, ASSUMED, LINK)
-    one = PlannedTrainer(RUN, GPU, ASSUMED, LINK).update([MEAN] * 8) / 8
-    assert lone.update([MEAN] * 8) == pytest.approx(one)
+    one = planned_update(RUN, GPU, ASSUMED, LINK, [MEAN] * 8) / 8
+    assert planned_update(many, GPU, ASSUMED, LINK, [MEAN] * 8) == pytest.approx(one)
     longest = forward_flops(RUN, 11) / forward_flops(RUN, MEAN)
-    assert lone.update([MEAN] * 6 + [MEAN + 3, MEAN - 3]) == pytest.approx(longest * one)
-    slow = PlannedTrainer(replace(many, strategy="fsdp"), GPU, ASSUMED, link_bytes=100.0)
-    assert slow.update([MEAN] * 8) == 3 * RUN.model.num_parameters * 4 / 100
+    uneven = [MEAN] * 6 + [MEAN + 3, MEAN - 3]
+    assert planned_update(many, GPU, ASSUMED, LINK, uneven) == pytest.approx(longest * one)
+    sharded = replace(many, strategy="fsdp")
+    assert planned_update(sharded, GPU, ASSUMED, 100.0, [MEAN] * 8) == 3 * RUN.model.num_parameters * 4 / 100
 
 
 def test_weights_take_their_way_besides_a_constant():
@@ -66,26 +65,21 @@ def row(passes, tokens, **others):
 
 
 def test_a_pass_of_a_run_takes_a_time_of_its_own_and_one_by_token():
-    first = row(1, 7, **{"time/rollout_seconds": 99.0})
-    rows = [
-        first,
-        row(1, 100),
-        row(2, 300, **{"time/sync_seconds": 3.0}),
-        row(1, 50),
-        {"time/step_seconds": 2.0},
-    ]
+    first, third = row(1, 7, **{"time/rollout_seconds": 99.0}), row(2, 300, **{"time/sync_seconds": 3.0})
+    rows = [first, row(1, 100), third, row(1, 50), {"time/step_seconds": 2.0}]
     times = measured_times(run_record(True, rows))
     assert (times.engine.begin, times.engine.sequence) == pytest.approx((0.5, 0.01))
     assert times.engine.jitter == pytest.approx((1.0, 1.0, 1.0))
     assert (times.sync_seconds, times.reward_seconds) == (3.0, pytest.approx(0.05))
-    assert times.trainer.seconds == (10.0, 7.0, 10.0, 2.0)
-    times.trainer.random.seed(1)
-    assert times.trainer.update([5]) == random.Random(1).choice(times.trainer.seconds)
+    drawn = random.Random(0)
+    expected = [drawn.choice((10.0, 7.0, 10.0, 2.0)) for _ in range(20)]
+    assert [times.update([5]) for _ in range(20)] == expected
 
 
 def test_what_a_run_in_turns_generates_is_not_part_of_its_updates():
     rows = [row(1, 7), row(1, 100), row(1, 300, **{"time/wait_seconds": 3.0})]
-    assert measured_times(run_record(False, rows)).trainer.seconds == pytest.approx((8.3, 6.3))
+    times = measured_times(run_record(False, rows))
+    assert sorted({times.update([5]) for _ in range(20)}) == pytest.approx([6.3, 8.3])
 
 
 def test_a_run_that_measured_nothing_is_refused():
@@ -93,7 +87,7 @@ def test_a_run_that_measured_nothing_is_refused():
         measured_times(run_record(True, [row(1, 7), {"time/step_seconds": 2.0}]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", get_args(LengthKind))
 def test_every_kind_has_the_mean_that_is_asked_for_within_the_limit(kind):
     table = length_table(kind, 400.0, 1000, spread=0.8)
     assert table.mean() == pytest.approx(400, rel=0.01)

@@ -9,16 +9,6 @@ from bapo_lightning.simulation.times import ServiceTimes
 LONGEST = 8
 
 
-class SteadyTrainer:
-    """An update takes so many seconds."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def update(self, responses):
-        return self.seconds
-
-
 def setting(**options):
     regime = {"name": "test", "epochs": 1, "minibatches": 4, "max_new_tokens": LONGEST}
     regime |= {key: options.pop(key) for key in list(options) if key in Regime.__slots__}
@@ -28,7 +18,7 @@ def setting(**options):
 
 
 def times(update=1.0, step=1.0, sync=0.0, reward=0.0, copies=1):
-    return ServiceTimes(copies, EngineTimes(step), SteadyTrainer(update), sync, reward)
+    return ServiceTimes(copies, EngineTimes(step), lambda responses: update, sync, reward)
 
 
 def simulated(service=None, schedule=None, **options):

@@ -27,6 +27,7 @@ for _variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_
     os.environ.setdefault(_variable, "1")
 let_segments_grow()
 
+VERSION = f"bapo-lightning {__version__}"
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
 _is_asked = _FULL_ERROR in os.environ  # by the user
 
@@ -34,10 +35,9 @@ _is_asked = _FULL_ERROR in os.environ  # by the user
 def command(
     code: int, *errors: type[Exception], usage: Callable[[], str] | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
-    """Decorates a function that returns an exit code, or None for 0.
-
-    An error of this package, or one of `errors`, becomes a line on stderr and the exit code `code`.
-    `usage` makes the text for `--help`, unless the function answers that itself.
+    """Decorates a function that returns an exit code, or None for 0. An error of this package, or one of
+    `errors`, becomes a line on stderr and the exit code `code`. `usage` makes the text for `--help`, unless
+    the function answers that itself.
     """
     expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
 
@@ -45,7 +45,11 @@ def command(
         @wraps(main)
         def guarded(*arguments: Any) -> int:
             try:
-                if usage is not None and answered(sys.argv[1:], usage):
+                if usage is not None and {"--help", "-h"} & {*sys.argv[1:]}:
+                    print(usage())
+                    return 0
+                if usage is not None and "--version" in sys.argv[1:]:
+                    print(VERSION)
                     return 0
                 return main(*arguments) or 0
             except expected as error:
@@ -57,27 +61,16 @@ def command(
     return decorate
 
 
-def answered(arguments: Sequence[str], usage: Callable[[], str]) -> bool:
-    """Whether all that was asked for was the usage or the version, which is printed."""
-    if {"--help", "-h"} & set(arguments):
-        print(usage())
-    elif "--version" in arguments:
-        print(f"bapo-lightning {__version__}")
-    else:
-        return False
-    return True
-
-
 def hydra_command(
     config_name: str,
     usage: Callable[[], str] = help_text,
     rewrite: Callable[[Sequence[str]], Sequence[str]] = list,
     code: int = 1,
 ) -> Callable[[Callable[[DictConfig], int | None]], Callable[[], int]]:
-    """Decorates a command that gets the configuration composed by Hydra.
+    """Decorates a command that gets the configuration composed by Hydra from a file of `conf/`.
 
     Args:
-        config_name: file of `conf/`.
+        config_name: the file.
         usage: makes the text for `--help`.
         rewrite: turns the command line into Hydra's overrides.
         code: exit code after an error of this package, before the function is called.
@@ -96,7 +89,7 @@ def hydra_command(
         def start() -> None:
             installed_folders()  # whose error Hydra would wrap in its own
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
-            with nullcontext() if _is_asked else composition_explained(config_name):
+            with nullcontext() if _is_asked else _composition_explained(config_name):
                 composed()
 
         return start
@@ -105,11 +98,8 @@ def hydra_command(
 
 
 @contextmanager
-def composition_explained(config_name: str) -> Iterator[None]:
-    """Puts what Hydra cannot compose into a sentence.
-
-    Hydra prints its errors itself unless a variable is set; it is unset once the configuration is composed.
-    """
+def _composition_explained(config_name: str) -> Iterator[None]:
+    # Hydra prints its errors itself unless a variable is set; it is unset once the configuration is composed.
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -137,7 +127,7 @@ def overrides_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_option(argument: str) -> bool:
-    """Whether this is an option or the value of one, rather than an override."""
+    # Or the value of one.
     return argument.startswith("-") or not set("=~") & set(argument)
 
 
@@ -145,7 +135,7 @@ def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
     """Returns a parser for the command `name`, described by the first line of its module's docstring."""
     description = (doc or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog=f"python -m bapo_lightning {name}", description=description)
-    parser.add_argument("--version", action="version", version=f"bapo-lightning {__version__}")
+    parser.add_argument("--version", action="version", version=VERSION)
     return parser
 
 

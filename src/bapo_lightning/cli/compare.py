@@ -45,10 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "also make a report at W&B, of RUNS=wandb:ENTITY/PROJECT/GROUP"
     parser.add_argument("--wandb-report", action="store_true", help=text)
     parsed = parser.parse_args(arguments)
-    named, groups = fetched(parsed.folders, parsed.output, parsed.wandb_report)
+    named, groups = _fetched(parsed.folders, parsed.output, parsed.wandb_report)
     folders = find_runs(named)
     if len(folders) == 1 and not parsed.wandb_report:
-        show_run(folders[0], parsed.output)
+        with phases_shown(), phase("drawing plots"):
+            summary = write_summary(folders[0], parsed.output)
+            plot_run(folders[0], parsed.output)
+        print_summary(summary, parsed.output or folders[0])
         return
     with phases_shown(), phase("reading runs", len(folders)):
         comparison = compare(collect(folders), parsed.reference)
@@ -56,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     target = parsed.output or swept_folder(parsed.folders) or common_folder(folders)
     target.mkdir(parents=True, exist_ok=True)
     title = parsed.title or f"Comparison: {target.resolve().name}"
+    arguments = f" ARGS=\"--reference '{parsed.reference}'\"" if parsed.reference else ""
+    typed = f'make compare RUNS="{" ".join(parsed.folders)}"{arguments}'
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     with phases_shown(), phase("drawing the comparison"):
-        page = render_page(comparison, title, command_of(parsed.folders, parsed.reference), made_at)
+        page = render_page(comparison, title, typed, made_at)
         written = (
             write_text(target / "compare.html", page),
             write_table(comparison, target / "compare.csv"),
@@ -71,23 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"  {publish(make_report(comparison, groups, title))}")
 
 
-def show_run(folder: Path, output: Path | None) -> None:
-    """Makes summary and plots of one run again, by default in its folder, and prints the summary."""
-    with phases_shown(), phase("drawing plots"):
-        summary = write_summary(folder, output)
-        plot_run(folder, output)
-    print_summary(summary, output or folder)
-
-
-def fetched(
+def _fetched(
     named: Sequence[str], output: Path | None, for_report: bool
 ) -> tuple[list[str], list[WandbGroup]]:
-    """The names of runs, each group of W&B replaced by the folder that it was fetched into; and the groups.
-
-    Raises:
-        ConfigError: no report can be made of them, and one is wanted.
-        DataError: a name is incomplete, or a group cannot be fetched.
-    """
+    # The names of runs, each group of W&B replaced by the folder that it was fetched into; and the groups.
     chosen = [name for name in named if name.startswith(WANDB)]
     if not chosen and not for_report:
         return [*named], []  # without a library that takes seconds to import
@@ -102,12 +94,6 @@ def fetched(
     target = output or Path("outputs", "wandb")
     folders = {name: str(fetch_group(group, target)) for name, group in groups.items()}
     return [folders.get(name, name) for name in named], [*groups.values()]
-
-
-def command_of(named: Sequence[str], reference: str | None) -> str:
-    """The command as a person would write it."""
-    arguments = f" ARGS=\"--reference '{reference}'\"" if reference else ""
-    return f'make compare RUNS="{" ".join(named)}"{arguments}'
 
 
 if __name__ == "__main__":

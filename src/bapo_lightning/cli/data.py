@@ -1,15 +1,12 @@
-"""Shows the problems of a run: sizes, what filters take away, prompt lengths, some prompts. Trains nothing.
-
-make data DATA=gsm8k ARGS="model.path=models/smollm2-135m-instruct +show=3"
-"""
+"""Shows the problems of a run: sizes, what filters take away, prompt lengths, prompts. Trains nothing."""
 
 from __future__ import annotations
 
-import statistics
 import sys
 from array import array
 from collections.abc import Callable
 from functools import partial
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
@@ -22,14 +19,11 @@ from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
 
 if TYPE_CHECKING:
-    from bapo_lightning.data.problems.selection import Selection
     from bapo_lightning.types import Problem
 
     Encode = Callable[[Problem], array[int]]
 
 MAX_SHOWN_CHARACTERS = 1000
-
-
 HELP = ("data", 'data DATA=gsm8k ARGS="+show=3"', "Shows what would be trained on, and trains nothing.")
 
 
@@ -42,12 +36,7 @@ def main(config: DictConfig) -> None:
 
 
 def describe(plain: dict[str, Any], show: Any) -> None:
-    """Prints all of it, `show` prompts, and `show` removed problems for each reason (`+show=3`).
-
-    Raises:
-        ConfigError: the configuration of the data cannot work.
-        DataError: problems cannot be read.
-    """
+    """Prints all of it, `show` prompts, and `show` removed problems for each reason (`+show=3`)."""
     with phase("loading libraries"):
         from bapo_lightning.configuration.validate import validate
         from bapo_lightning.configuration.wording import value_problem
@@ -55,11 +44,11 @@ def describe(plain: dict[str, Any], show: Any) -> None:
         from bapo_lightning.runs.inputs import read_problems
         from bapo_lightning.values import CountOrZero
 
-    if problem := value_problem(CountOrZero, "show", show):
-        raise ConfigError([f"show={show} {problem}"])
+    if fault := value_problem(CountOrZero, "show", show):
+        raise ConfigError([f"show={show} {fault}"])
     config = validate(plain, "data")
     rule, limit = config.data.prompt.make(), config.scale.max_prompt_tokens
-    encode, reason = encoder(config.model.path, rule)
+    encode, reason = _encoder(config.model.path, rule)
     with phase("reading problems"):
         selection = read_problems(
             config.data, encode or (lambda problem: array("i")), limit, config.scale.validation_problems
@@ -68,13 +57,27 @@ def describe(plain: dict[str, Any], show: Any) -> None:
     if encode is None:
         print(f"scale.max_prompt_tokens={limit} was not applied: {reason} (model.path={config.model.path})")
     else:
-        print_lengths(selection, encode, limit)
-    print_prompts(selection, rule, show)
-    print_removed(selection, show)
+        lengths = [len(encode(problem)) for problem in selection.train]
+        centiles = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else lengths * 19
+        print(
+            f"prompt tokens: median {median(lengths):.0f}, 95 % up to {centiles[18]:.0f}, longest "
+            f"{max(lengths)}; limit {limit}"
+        )
+    for problem in selection.train[:: max(1, len(selection.train) // max(1, show))][:show]:
+        print(f"\n--- {problem.id}, gold answer {problem.answer!r}")
+        if hasattr(rule, "messages"):  # before the tokenizer's template
+            for message in rule.messages(problem):
+                print(f"{message['role']}: {_shortened(message['content'])}")
+        else:
+            print(_shortened(rule.text(problem) if hasattr(rule, "text") else problem.prompt))
+    for reason, problems in selection.filtered.removed.items():
+        for problem in problems[:show]:
+            print(f"\n--- removed: {reason}: {problem.id}, gold answer {problem.answer!r}")
+            print(_shortened(problem.prompt))
 
 
-def encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
-    """Encodes a problem's prompt; None and the reason when the model's tokenizer cannot."""
+def _encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
+    # Encodes a problem's prompt; None and the reason where the model's tokenizer cannot.
     from transformers import AutoTokenizer
 
     from bapo_lightning.modules.policy.folder import model_path
@@ -88,38 +91,7 @@ def encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
     return encode, ""
 
 
-def print_lengths(selection: Selection, encode: Encode, limit: int) -> None:
-    """Prints the lengths of the training prompts in tokens."""
-    lengths = [len(encode(problem)) for problem in selection.train]
-    centiles = statistics.quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else lengths * 19
-    print(
-        f"prompt tokens: median {statistics.median(lengths):.0f}, 95 % up to {centiles[18]:.0f}, longest "
-        f"{max(lengths)}; limit {limit}"
-    )
-
-
-def print_prompts(selection: Selection, rule: Any, show: int) -> None:
-    """Some of the training prompts, before the tokenizer's template, with their gold answers."""
-    step = max(1, len(selection.train) // max(1, show))
-    for problem in selection.train[::step][:show]:
-        print(f"\n--- {problem.id}, gold answer {problem.answer!r}")
-        if hasattr(rule, "messages"):
-            for message in rule.messages(problem):
-                print(f"{message['role']}: {shortened(message['content'])}")
-        else:
-            print(shortened(rule.text(problem) if hasattr(rule, "text") else problem.prompt))
-
-
-def print_removed(selection: Selection, show: int) -> None:
-    """Some of what the filters removed, for each reason."""
-    for reason, problems in selection.filtered.removed.items():
-        for problem in problems[:show]:
-            print(f"\n--- removed: {reason}: {problem.id}, gold answer {problem.answer!r}")
-            print(shortened(problem.prompt))
-
-
-def shortened(text: str) -> str:
-    """The beginning of a long text, with what is missing."""
+def _shortened(text: str) -> str:
     rest = len(text) - MAX_SHOWN_CHARACTERS
     return text if rest <= 0 else f"{text[:MAX_SHOWN_CHARACTERS]} ... ({rest} more characters)"
 

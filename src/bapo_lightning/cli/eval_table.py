@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text, named = "folder of an evaluation, or a glob", ("NAME", "evaluation")
     parser = table_parser("eval-table", __doc__, "evaluations", named, metavar="FOLDER", help=text)
     parsed = parser.parse_args(arguments)
-    folders = find_evaluations(parsed.folders)
-    evaluations, left_out = collect(folders)
+    folders = _find_evaluations(parsed.folders)
+    evaluations, left_out = _collect(folders)
     if not evaluations:
         raise DataError("no evaluation is finished:\n  " + "\n  ".join(left_out))
     reference = choose_reference({item.name: item.name for item in evaluations}, parsed.reference)
@@ -43,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"  {write_markdown(rows, reference, notes, target / 'evaluations.md')}")
 
 
-def find_evaluations(patterns: Sequence[str]) -> list[Path]:
-    """Evaluation folders that paths and globs name, sorted. Raises DataError where there is none."""
+def _find_evaluations(patterns: Sequence[str]) -> list[Path]:
     found: set[Path] = set()
     # A shell's * also names the table of an earlier call, which lies next to them.
     for pattern in [name for name in patterns if not Path(name).is_file()] or patterns:
-        folders = [folder for folder in map(Path, glob.glob(pattern)) if _is_evaluation(folder)]
+        with_config = [Path(path) for path in glob.glob(pattern) if Path(path, "config.yaml").is_file()]
+        folders = [folder for folder in with_config if "evaluated" in read_config(folder)]
         if not folders:
             raise DataError(
                 f"no evaluation is at {pattern!r}; make one: make eval CKPT=..., and give its folder, like "
@@ -58,8 +58,8 @@ def find_evaluations(patterns: Sequence[str]) -> list[Path]:
     return sorted(found)
 
 
-def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
-    """Finished evaluations, and why others are left out."""
+def _collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
+    # Finished evaluations, and why others are left out.
     finished, left_out = [], []
     configs = {folder: read_config(folder) for folder in folders}
     names = Counter(value_of(config, "name") for config in configs.values())
@@ -72,30 +72,24 @@ def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
                 "on with it"
             )
             continue
-        name = value_of(config, "name") if names[value_of(config, "name")] == 1 else folder.name
+        name = value_of(config, "name")
         digests = {key: entry["problems"] for key, entry in sets.items()}
-        finished.append(
-            Evaluated(name, value_of(config, "k"), outcomes(rows), digests, _shared_settings(config))
-        )
+        unique, settings = name if names[name] == 1 else folder.name, _shared_settings(config)
+        finished.append(Evaluated(unique, value_of(config, "k"), outcomes(rows), digests, settings))
     return finished, left_out
 
 
 def _shared_settings(config: dict[str, Any]) -> dict[str, object]:
     rollout = value_of(config, "rollout")
     engine = rollout["engine"].get("make_engine", rollout["engine"])  # in this process, or in a child
+    prompt = value_of(config, "data.prompt")
     return {
         **{key: rollout[key] for key in ("temperature", "top_p", "top_k")},
         "max_new_tokens": value_of(config, "scale.max_new_tokens"),
         "engine": engine["_target_"].rpartition(".")[2],
         "reward": value_of(config, "reward"),
-        "prompt": {
-            key: value for key, value in value_of(config, "data.prompt").items() if value not in (None, {})
-        },
+        "prompt": {key: value for key, value in prompt.items() if value not in (None, {})},
     }
-
-
-def _is_evaluation(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() and "evaluated" in read_config(folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Samples and judges answers to held-out problems.
 
-    python -m bapo_lightning.cli.evaluate checkpoint=outputs/... sets=aime24,aime25 k=16
-
 Heavy imports come after the configuration is composed, so that a misspelt option answers at once.
 """
 
@@ -11,12 +9,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.compose import hydra_value
+from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -35,9 +33,7 @@ CHECKPOINT: a run folder, one of its checkpoints, a model folder, or a hub name.
 
 def hydra_overrides(arguments: Sequence[str]) -> list[str]:
     """Writes `sets=` as the choice of a file for each, gives prompt and reward to a model without a run.
-
-    Raises:
-        ConfigError: no checkpoint, or a set that does not exist.
+    Raises ConfigError for no checkpoint, or a set that does not exist.
     """
     given = [item.removeprefix(CHECKPOINT) for item in arguments if item.startswith(CHECKPOINT)]
     if not given or not given[-1]:
@@ -47,29 +43,22 @@ def hydra_overrides(arguments: Sequence[str]) -> list[str]:
         ])  # fmt: skip
     lists = [item.removeprefix(SETS).split(",") for item in arguments if item.startswith(SETS)]
     names = dict.fromkeys(name for listed in lists for name in listed if name)
-    if unknown := [name for name in names if name not in problem_sets()]:
-        known = ", ".join(problem_sets())
+    if unknown := [name for name in names if name not in _problem_sets()]:
+        known = ", ".join(_problem_sets())
         raise ConfigError([f"sets={','.join(unknown)}: no such problem set; write some of {known}"])
     chosen = [f"+problem_set@data.validation.{name}={name}" for name in names]
     if not belongs_to_run(given[-1]):
         keys = [item.partition("=")[0] for item in arguments]
         chosen += [choice for choice in CHOICES_WITHOUT_RUN if choice.partition("=")[0] not in keys]
     others = [item for item in arguments if not item.startswith((SETS, CHECKPOINT))]
-    return [*chosen, f"checkpoint={quoted(given[-1])}", *others]
+    return [*chosen, f"checkpoint={hydra_value(given[-1])}", *others]
 
 
-def problem_sets() -> list[str]:
-    """Names of the problem sets."""
-    return sorted(path.stem for path in Path(conf_dir(), "problem_set").glob("*.yaml") if path.stem != "base")
+def _problem_sets() -> list[str]:
+    return sorted({*choice_files("problem_set")} - {"base"})
 
 
-def quoted(text: str) -> str:
-    """`text` as one value of Hydra's grammar: names of runs hold characters that mean something to it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-@hydra_command("eval", usage=lambda: USAGE + "  " + ", ".join(problem_sets()), rewrite=hydra_overrides)
+@hydra_command("eval", usage=lambda: USAGE + "  " + ", ".join(_problem_sets()), rewrite=hydra_overrides)
 def main(config: DictConfig) -> int:
     """Samples, judges, reports; the same command goes on after an interruption."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -42,20 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     start = time.monotonic()
     with phases_shown():
-        text = export(
+        text = _export(
             parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite
         )
     print(f"{parsed.folder} holds {text}, written in {time.monotonic() - start:.1f} s")
 
 
-def export(
+def _export(
     checkpoint: str, target: Path, dtype: Dtype | None, shard_gigabytes: float, overwrite: bool
 ) -> str:
-    """Writes the folder. Returns a description of its contents.
-
-    Raises:
-        BapoLightningError: there is no good checkpoint, or the folder cannot be written.
-    """
     with phase("loading libraries"):
         import torch
 
@@ -100,15 +95,13 @@ def export(
 
 def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], Policy]:
     """Returns the weights of a checkpoint under their Hugging Face names, read one at a time, and the policy
-    that they belong to.
-
-    Adapters are merged into the model, which is loaded for that, and rounded to `dtype`.
+    that they belong to. Adapters are merged into the model, which is loaded for that, and rounded to `dtype`.
 
     Raises:
         CheckpointError: the checkpoint is not one of this model.
     """
     from bapo_lightning.configuration.sections import Model
-    from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
+    from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights, policy_state
     from bapo_lightning.modules.policy.factory import build_policy
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.modules.policy.options import ModelOptions
@@ -118,25 +111,24 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
     model = Model.read({**subject.model, "dtype": value_of(subject.run, "model.dtype")})
     options = ModelOptions.of(model, model_path(model.path))
     policy = build_policy(options, temperature=1.0, on_meta=options.lora is None)
-    if options.lora is None:
-        return _stored_weights(policy, subject.checkpoint.path), policy
-    load_checkpoint_weights(policy, subject.checkpoint.path)
-    return policy.named_weights(Wanted(dtype=dtype)), policy
+    folder = subject.checkpoint.path
+    if options.lora is not None:
+        load_checkpoint_weights(policy, folder)
+        return policy.named_weights(Wanted(dtype=dtype)), policy
 
+    def stored() -> Iterator[tuple[str, Tensor]]:
+        state = policy_state(folder)
+        for name, expected in policy.named_weights():  # which holds none itself
+            weight = state.get(f"model.{name}")
+            if weight is None or weight.shape != expected.shape:
+                found = "is missing" if weight is None else f"has shape {list(weight.shape)}"
+                raise CheckpointError(
+                    f"{folder} does not fit the model of its run: {name} {found}, expected "
+                    f"{list(expected.shape)}"
+                )
+            yield name, weight
 
-def _stored_weights(policy: Policy, folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yields the weights in a checkpoint folder that `policy`, which holds none itself, is made of."""
-    from bapo_lightning.modules.export.checkpoint_weights import policy_state
-
-    state = policy_state(folder)
-    for name, expected in policy.named_weights():
-        weight = state.get(f"model.{name}")
-        if weight is None or weight.shape != expected.shape:
-            found = "is missing" if weight is None else f"has shape {list(weight.shape)}"
-            raise CheckpointError(
-                f"{folder} does not fit the model of its run: {name} {found}, expected {list(expected.shape)}"
-            )
-        yield name, weight
+    return stored(), policy
 
 
 if __name__ == "__main__":

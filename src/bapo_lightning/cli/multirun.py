@@ -1,9 +1,6 @@
 """Several runs, by Hydra's `--multirun`: what its sweeper does here.
 
-    conf/sweep/<name>.yaml, overrides -> plan, checked as a whole -> hydra/launcher -> table and page
-
-Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished
-before are not repeated, and those that were interrupted go on from their newest checkpoint.
+conf/sweep/<name>.yaml, overrides -> plan, checked as a whole -> hydra/launcher -> table and page
 """
 
 from __future__ import annotations
@@ -56,13 +53,8 @@ def sweep(
     context: HydraContext, task_function: TaskFunction, config: DictConfig, arguments: Sequence[str]
 ) -> NoReturn:
     """Runs what has not finished, compares all, and ends the process, with 1 when a run failed and 2 when
-    nothing could be started.
-
-    Args:
-        context: Hydra's, which launchers need.
-        task_function: main function, which its own launchers call for each job.
-        config: composed configuration of all jobs, with Hydra's own.
-        arguments: overrides of the command line, without Hydra's own.
+    nothing could be started. The first three arguments are Hydra's; `arguments` are the overrides of the
+    command line without those of Hydra itself.
     """
 
     @command(2)

@@ -15,8 +15,6 @@ from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import folded
 
 WILL_NOT_FIT = 3  # exit code
-
-
 HELP = (
     "plan",
     "plan EXP=bapo_7b GPUS=8 GPU=h100_80gb",

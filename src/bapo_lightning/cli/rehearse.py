@@ -1,7 +1,5 @@
 """Rehearses experiments: all of their parts, in small, on this machine.
 
-    python -m bapo_lightning.cli.rehearse experiment=bapo_7b [KEY=VALUE ...]
-
 Trains for two rollout batches, stops and resumes on the way, exports, and evaluates the export. On GPUs that
 can hold the experiment with its real model, elsewhere with a small one of its family.
 """
@@ -34,12 +32,12 @@ Without a name all experiments are rehearsed. Other keys are those of make train
 @command(1, usage=lambda: USAGE)
 def main() -> int:
     """Rehearses; the exit code is 3 unless all parts of all experiments ran."""
-    names, folder, overrides = read_arguments(sys.argv[1:])
+    names, folder, overrides = _read_arguments(sys.argv[1:])
     failed = []
     for name in names:
         print(f"\n{name}", flush=True)
         try:
-            if not rehearse(name, overrides, folder / name):
+            if not _rehearse(name, overrides, folder / name):
                 failed.append(name)
         except BapoLightningError as error:
             print(f"error: {error}", flush=True)
@@ -49,37 +47,24 @@ def main() -> int:
     return FAILED if failed else 0
 
 
-def read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]]:
-    """Returns experiments, folder and overrides.
-
-    Raises:
-        ConfigError: an experiment that does not exist, or a share that is none.
-    """
-    given = dict.fromkeys((EXPERIMENT, FOLDER, SHARE), "")
-    overrides = []
-    for text in arguments:
-        key = next((key for key in given if text.startswith(key)), None)
-        if key is None:
-            overrides.append(text)
-        else:
-            given[key] = text.removeprefix(key)
+def _read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]]:
+    own = EXPERIMENT, FOLDER, SHARE
+    given = {key: text.removeprefix(key) for key in own for text in arguments if text.startswith(key)}
+    overrides = [text for text in arguments if not text.startswith(own)]
     known = sorted(choice_files("experiment"))
-    named = [name for name in given[EXPERIMENT].split(",") if name]
+    named = [name for name in given.get(EXPERIMENT, "").split(",") if name]
     if unknown := [name for name in named if name not in known]:
-        raise ConfigError(
-            [f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"]
-        )
+        fault = f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"
+        raise ConfigError([fault])
     others = [name for name in known if name not in named]
-    if given[SHARE]:
-        named += share_of(others, given[SHARE])
-    return named or others, Path(given[FOLDER] or "outputs/rehearsal"), overrides
+    if share := given.get(SHARE):
+        named += share_of(others, share)
+    return named or others, Path(given.get(FOLDER) or "outputs/rehearsal"), overrides
 
 
 def share_of(names: Sequence[str], text: str) -> list[str]:
-    """Returns the Nth of M parts of `names` for a text N/M; `auto` is another part each day.
-
-    Raises:
-        ConfigError: the text is something else.
+    """Returns the Nth of M parts of `names` for a text N/M; `auto` is another part each day. Raises
+    ConfigError for another text.
     """
     number, _, count = text.partition("/")
     if not (count.isdigit() and int(count) > 0 and (number == "auto" or number.isdigit())):
@@ -88,12 +73,8 @@ def share_of(names: Sequence[str], text: str) -> list[str]:
     return list(names[first % int(count) :: int(count)])
 
 
-def rehearse(name: str, overrides: Sequence[str], folder: Path) -> bool:
-    """Rehearses one experiment and prints its table; returns whether all parts ran.
-
-    Raises:
-        BapoLightningError: it cannot be rehearsed.
-    """
+def _rehearse(name: str, overrides: Sequence[str], folder: Path) -> bool:
+    # Returns whether all parts ran.
     from bapo_lightning.runs.rehearsal.script import write_script
     from bapo_lightning.runs.rehearsal.steps import Rehearsal, table
 

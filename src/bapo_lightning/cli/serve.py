@@ -1,7 +1,4 @@
-"""vLLM servers for a run, in the foreground, restarted when they die.
-
-python -m bapo_lightning.cli.serve experiment=... rollout=vllm_server
-"""
+"""vLLM servers for a run, in the foreground, restarted when they die."""
 
 from __future__ import annotations
 

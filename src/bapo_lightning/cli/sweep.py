@@ -1,7 +1,4 @@
-"""All runs of a sweep, then one table: `python -m bapo_lightning.cli.sweep sweep=baselines [overrides]`.
-
-The same as `python -m bapo_lightning.cli.train -m sweep=baselines [overrides]`, with a help of its own.
-"""
+"""All runs of a sweep, then one table: `make train ARGS="-m sweep=NAME"` with its own help."""
 
 from __future__ import annotations
 

@@ -76,11 +76,11 @@ def train(config: DictConfig) -> int:
         return launcher.launch(ranked, sys.argv[1:])
     with phases_shown(wants_display(plain)), phase("loading libraries"):
         from bapo_lightning.runs import train as training
-    return training.train(plain, lambda: with_folder(config))[0]
+    return training.train(plain, lambda: _with_folder(config))[0]
 
 
-def with_folder(config: DictConfig) -> dict[str, Any]:
-    """The resolved configuration, with the run folder that `resume` means."""
+def _with_folder(config: DictConfig) -> dict[str, Any]:
+    # Resolved, with the run folder that `resume` means.
     folder = run_to_continue(config.resume, resolve(config))
     if folder is not None:
         config.run_folder = str(folder)  # other keys refer to it

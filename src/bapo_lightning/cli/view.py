@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import DataError
@@ -23,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     if not parsed.every > 0:
         raise DataError(f"--every {parsed.every} must be a positive number of seconds")
-    folder = newest(parsed.run)
+    runs = find_runs([parsed.run])
+    folder = max(runs, key=lambda run: run.stat().st_mtime if run.exists() else 0.0)
     path, is_alive = write_view(folder, parsed.every)
     print(f"open {path.absolute().as_uri()}", flush=True)
     try:
@@ -32,11 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _, is_alive = write_view(folder, parsed.every)
     except KeyboardInterrupt:
         print("the run goes on; the same command follows it again")
-
-
-def newest(pattern: str) -> Path:
-    """The run that was written to last. Raises DataError where there is none."""
-    return max(find_runs([pattern]), key=lambda run: run.stat().st_mtime if run.exists() else 0.0)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
-"""Several evaluations side by side: every metric of every set, and differences from one of them on the same
-problems.
-"""
+"""Evaluations side by side: every metric of every set, and differences from one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bapo_lightning.evaluation.bootstrap import Estimate
 from bapo_lightning.evaluation.outcome import Outcomes
-from bapo_lightning.evaluation.results import paired_differences, set_estimates
+from bapo_lightning.evaluation.results import Estimate, paired_differences, set_estimates
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class ComparisonRow:
 
 def compare_evaluations(evaluations: Sequence[Evaluated], reference: str) -> list[ComparisonRow]:
     """Returns a row for each set of each evaluation, set by set, evaluations in the order given."""
-    against = _named(evaluations, reference)
+    against = next(item for item in evaluations if item.name == reference)
     set_names = dict.fromkeys(name for item in evaluations for name in item.problems)
     return [
         ComparisonRow(
@@ -65,15 +62,22 @@ def pairing_problem(item: Evaluated, reference: Evaluated, set_name: str) -> str
 
 
 def comparison_notes(evaluations: Sequence[Evaluated], reference: str) -> list[str]:
-    """Returns what a reader must know: sets that were not paired, and settings that differ from the
-    reference's.
-    """
-    against = _named(evaluations, reference)
-    return [note for item in evaluations if item is not against for note in _notes(item, against)]
-
-
-def _named(evaluations: Sequence[Evaluated], name: str) -> Evaluated:
-    return next(item for item in evaluations if item.name == name)
+    """Returns the sets that were not paired, and the settings that differ from the reference's."""
+    against = next(item for item in evaluations if item.name == reference)
+    notes = []
+    for item in evaluations:
+        for name in item.problems:
+            if (reason := pairing_problem(item, against, name)) is not None:
+                notes.append(f"{item.name}, {name}: no difference, {reason}")
+        changes = [
+            f"{key} {against.settings.get(key)} -> {value}"
+            for key, value in item.settings.items()
+            if value != against.settings.get(key)
+        ]
+        if changes:
+            listed = ", ".join(changes)
+            notes.append(f"{item.name} differs from {reference} in more than its weights: {listed}")
+    return notes
 
 
 def _differences(item: Evaluated, against: Evaluated, set_name: str) -> dict[str, Estimate]:
@@ -81,16 +85,3 @@ def _differences(item: Evaluated, against: Evaluated, set_name: str) -> dict[str
         return {}
     own, others = (list(each.problems[set_name].values()) for each in (item, against))
     return paired_differences(own, others)
-
-
-def _notes(item: Evaluated, against: Evaluated) -> Iterator[str]:
-    for name in item.problems:
-        if (reason := pairing_problem(item, against, name)) is not None:
-            yield f"{item.name}, {name}: no difference, {reason}"
-    changes = [
-        f"{key} {against.settings.get(key)} -> {value}"
-        for key, value in item.settings.items()
-        if value != against.settings.get(key)
-    ]
-    if changes:
-        yield f"{item.name} differs from {against.name} in more than its weights: {', '.join(changes)}"

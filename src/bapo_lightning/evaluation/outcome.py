@@ -1,4 +1,4 @@
-"""Outcomes of one problem's samples, and the value of every metric for that problem.
+"""avg@k, pass@k, maj@k and their companions of one problem with k samples.
 
 A metric of a set is the mean of these values over its problems, all of which have the same number of samples.
 """
@@ -6,11 +6,12 @@ A metric of a set is the mean of these values over its problems, all of which ha
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import comb
 
-from bapo_lightning.evaluation.functional import avg_at_k, maj_at_k, pass_at_k
 from bapo_lightning.types import ScoreStatus
 
 
@@ -28,13 +29,41 @@ class SampleOutcome:
         """Whether the verifier accepted it."""
         return self.status is ScoreStatus.CORRECT
 
-    @property
-    def is_unnamed(self) -> bool:
-        """Whether its reward gave a verdict but not the answer that it read, so that it cannot vote."""
-        return self.status in (ScoreStatus.CORRECT, ScoreStatus.WRONG) and not self.answer
-
 
 Outcomes = Sequence[SampleOutcome]  # the samples of one problem
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Returns the unbiased probability that at least one of k samples is correct: 1 - C(n - c, k) / C(n, k).
+
+    Source: Chen et al., arXiv 2107.03374, Eq. 1. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    """
+    if not 0 <= num_correct <= num_samples:
+        raise ValueError(f"num_correct must be in 0..num_samples ({num_samples}), got {num_correct}")
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"k must be in 1..num_samples ({num_samples}), got {k}")
+    return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
+
+
+def maj_at_k(answers: Sequence[str], correct: Sequence[bool]) -> float:
+    """Returns the correctness of the most frequent answer. Ties count as the mean of their answers.
+
+    Samples without an answer (empty string) do not vote. An answer is correct if any of its samples was
+    judged correct: verdicts on equal answers differ only if one was not reached in time.
+
+    Raises ValueError if the two sequences differ in length.
+    """
+    if len(answers) != len(correct):
+        raise ValueError(
+            f"maj@k needs one verdict per answer, got {len(answers)} answers and {len(correct)} verdicts"
+        )
+    votes = Counter(answer for answer in answers if answer)
+    if not votes:
+        return 0.0
+    right = {answer for answer, is_correct in zip(answers, correct, strict=True) if is_correct}
+    most = max(votes.values())
+    winners = [answer for answer, count in votes.items() if count == most]
+    return sum(answer in right for answer in winners) / len(winners)
 
 
 def pass_sizes(k: int) -> list[int]:
@@ -44,7 +73,7 @@ def pass_sizes(k: int) -> list[int]:
 
 def average(samples: Outcomes) -> float:
     """Returns avg@k of a problem with k samples."""
-    return avg_at_k([sample.is_correct for sample in samples])
+    return sum(sample.is_correct for sample in samples) / len(samples)
 
 
 def passed(samples: Outcomes, k: int) -> float:
@@ -54,16 +83,14 @@ def passed(samples: Outcomes, k: int) -> float:
 
 def majority(samples: Outcomes) -> float:
     """Returns maj@k of a problem with k samples; NaN if the reward does not name the answers."""
-    if any(sample.is_unnamed for sample in samples):
+    judged = (ScoreStatus.CORRECT, ScoreStatus.WRONG)
+    if any(sample.status in judged and not sample.answer for sample in samples):
         return math.nan
     return maj_at_k([sample.answer for sample in samples], [sample.is_correct for sample in samples])
 
 
 def metric_functions(k: int) -> dict[str, Callable[[Outcomes], float]]:
-    """Returns every metric of a problem with k samples, by name.
-
-    All are shares but `response_length`, which is in tokens.
-    """
+    """Returns every metric of a problem with k samples, by name: shares, and `response_length` in tokens."""
 
     def mean(count: Callable[[SampleOutcome], int]) -> Callable[[Outcomes], float]:
         return lambda samples: sum(map(count, samples)) / len(samples)

@@ -68,12 +68,8 @@ class ModelShape:
         """Number of all weights of a block."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.other_bias * self.hidden_size
         biases += self.mlp_bias * (2 * self.ffn_size + self.hidden_size)
-        return (
-            self.layer_matmul_parameters
-            + biases
-            + 2 * self.hidden_size
-            + self.head_norms * 2 * self.head_size
-        )
+        norms = 2 * self.hidden_size + self.head_norms * 2 * self.head_size
+        return self.layer_matmul_parameters + biases + norms
 
     @property
     def head_parameters(self) -> int:
@@ -101,10 +97,8 @@ class ModelShape:
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Returns the shape of the model that `config`, a Hugging Face config.json, describes.
-
-    Raises:
-        DataError: the architecture's sizes are not known here, or a size is missing.
+    """Returns the shape of the model that a Hugging Face config.json describes. Raises DataError for an
+    architecture that is not known here, or a size that is missing.
     """
     family = config.get("model_type")
     if family not in FAMILIES:

@@ -1,15 +1,21 @@
-"""Combines memory, work and generation to a plan, and finds out whether it fits."""
+"""The plan of a run: memory, work and time together, and whether it fits."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from bapo_lightning.plan.generation import GenerationTimes, cache_tokens, engine_memory, generation
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import Amount, Moment, gradients, moments, product, state
 from bapo_lightning.plan.run_shape import RunShape
-from bapo_lightning.plan.work import Work, work_of_update
+from bapo_lightning.plan.work import (
+    GenerationTimes,
+    Work,
+    cache_tokens,
+    engine_memory,
+    generation,
+    work_of_update,
+)
 from bapo_lightning.values import NonNegative, Share
 
 
@@ -97,7 +103,15 @@ class Plan:
 
     def limits(self) -> dict[str, int]:
         """Returns the longest sample, in tokens, that each part could take alone in its micro-batch."""
-        found = {"update": self._longest_update(), "engine's cache": self.cache_tokens}
+
+        def needed(length: int) -> float:
+            prompt = min(self.run.prompt_tokens, length - 1)
+            run = replace(self.run, prompt_tokens=prompt, response_tokens=length - prompt)
+            run = replace(run, micro_batch_tokens=1)  # so that the sample is alone
+            return max(moment.bytes for moment in training_moments(run, self.gpu, self.assumed))
+
+        longest = bisect_right(range(2, (1 << 24) + 1), self.usable_bytes, key=needed) + 1
+        found = {"update": longest, "engine's cache": self.cache_tokens}
         positions = self.run.model.max_positions
         return found | ({"model's positions": positions} if positions else {})
 
@@ -115,16 +129,6 @@ class Plan:
             "write more trainer.devices or trainer.num_nodes, strategy.cpu_offload=true, or a smaller "
             "scale.max_new_tokens"
         )
-
-    def _longest_update(self) -> int:
-        def needed(length: int) -> float:
-            prompt = min(self.run.prompt_tokens, length - 1)
-            run = replace(self.run, prompt_tokens=prompt, response_tokens=length - prompt)
-            run = replace(run, micro_batch_tokens=1)  # so that the sample is alone
-            return max(moment.bytes for moment in training_moments(run, self.gpu, self.assumed))
-
-        lengths = range(2, (1 << 24) + 1)
-        return bisect_right(lengths, self.usable_bytes, key=needed) + 1
 
 
 def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:

@@ -113,11 +113,7 @@ def commit(
 
 
 def verify(folder: Path) -> Checkpoint:
-    """Reads a checkpoint folder and checks every byte of it.
-
-    Raises:
-        CheckpointError: names the file that is missing or differs.
-    """
+    """Reads a checkpoint and checks every byte. Raises CheckpointError with the file that is at fault."""
     try:
         sealed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         content, seal = sealed["content"], sealed["sha256"]

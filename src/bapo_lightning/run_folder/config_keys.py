@@ -1,6 +1,4 @@
-"""The role of every configuration key in a run, which decides where it may differ; differences between two
-configurations; short names for keys.
-"""
+"""The role of every configuration key in a run, which decides where it may differ."""
 
 from __future__ import annotations
 
@@ -147,11 +145,7 @@ def short_names(keys: Collection[str]) -> dict[str, str]:
 
 
 def value_of(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key in a stored configuration.
-
-    Raises:
-        DataError: it has no such key.
-    """
+    """The value of a dotted key in a stored configuration. Raises DataError where it has no such key."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
@@ -183,9 +177,8 @@ ABSENT = "nothing"
 
 
 def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
-    """Returns differences as "key: stored -> present": (allowed ones, refused ones).
-
-    Places and paths within the run folder are left out.
+    """Returns differences as "key: stored -> present": (allowed ones, refused ones), without places and paths
+    within the run folder.
     """
     allowed: list[str] = []
     refused: list[str] = []

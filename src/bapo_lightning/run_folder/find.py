@@ -17,10 +17,8 @@ SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to
 
 def find_runs(patterns: Sequence[str]) -> list[Path]:
     """Finds the runs that paths, globs and folders of runs name; sorted, each once. A path that does not
-    exist is kept; files next to runs, which a shell's * names as well, are not.
-
-    Raises:
-        DataError: a glob matches nothing.
+    exist is kept; files next to runs, which a shell's * names as well, are not. Raises DataError for a glob
+    that matches nothing.
     """
     found: set[Path] = set()
     for pattern in [name for name in patterns if not Path(name).is_file()] or patterns:
@@ -57,7 +55,7 @@ def common_folder(folders: Sequence[Path]) -> Path:
 
 
 def _planned_runs(folder: Path) -> list[Path]:
-    """Runs that a sweep has in `folder`, including those that failed before they made their own folder."""
+    # Those of a sweep, also if they failed before they made their own folder.
     try:
         planned = json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))
         return [folder / run for run in planned["runs"]]

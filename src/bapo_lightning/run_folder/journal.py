@@ -1,6 +1,4 @@
-"""An append-only file of JSON lines that a kill cannot spoil: a torn last line is cut off, and a resume cuts
-the file back to the size that its checkpoint knows.
-"""
+"""Append-only files of JSON lines that a kill cannot spoil, and their digests."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ class JournalDigest:
     """Size and digest of a journal that only grows; each byte is read once."""
 
     def __init__(self, path: Path) -> None:
-        """`path` of the journal, which need not exist."""
-        self._path = path
+        self._path = path  # need not exist
         self._hash = hashlib.sha256()
         self._size = 0
 
@@ -33,15 +30,12 @@ class JournalDigest:
 
 
 class Journal:
-    """A file whose rows are written as soon as they are appended. Nothing is rewritten; `cut` shortens it."""
+    """A file in a folder that exists, whose rows are written as soon as they are appended. Nothing is
+    rewritten; a resume cuts it back to the size that its checkpoint knows.
+    """
 
     def __init__(self, path: Path, durable: bool = False) -> None:
-        """
-        Args:
-            path: of the file, in a folder that exists.
-            durable: wait for the disk after every append, so that rows survive a power failure as well as a
-                kill.
-        """
+        """`durable`: every append waits for the disk, so that rows survive a power failure as well."""
         self.path = path
         self._durable = durable
 

@@ -11,11 +11,10 @@ from bapo_lightning.errors import CheckpointError
 
 
 class RunLock:
-    """A lock that is held until `release` or the end of the process; the kernel frees it, so that a kill
-    leaves no stale lock.
+    """A lock that is held until `release` or the end of the process, even by a kill: the kernel frees it.
 
-    It is a POSIX record lock. Unlike a lock of `flock`, it is not inherited by processes that the run forks
-    and that outlive a kill for a moment.
+    Unlike a lock of `flock`, this POSIX record lock is not inherited by processes that the run forks and that
+    outlive a kill for a moment.
     """
 
     def __init__(self, folder: Path) -> None:

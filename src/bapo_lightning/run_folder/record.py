@@ -44,13 +44,8 @@ class RunRecord:
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric, without updates where it is absent, null or not finite."""
-        return series(self.rows, name)
-
-
-def series(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
-    """(steps, values) of metric `name` over the rows where it is a finite number."""
-    found = [(int(row["step"]), value) for row in rows if (value := finite(row.get(name))) is not None]
-    return [step for step, _ in found], [value for _, value in found]
+        found = [(row["step"], value) for row in self.rows if (value := finite(row.get(name))) is not None]
+        return [step for step, _ in found], [value for _, value in found]
 
 
 def finite(value: object) -> float | None:
@@ -61,10 +56,8 @@ def finite(value: object) -> float | None:
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Reads one run folder. Without `metrics.jsonl` no update was finished.
-
-    Raises:
-        DataError: the folder does not exist, has no manifest.json or config.yaml, or one of these is corrupt.
+    """Reads one run folder; without `metrics.jsonl` no update was finished. Raises DataError where
+    manifest.json or config.yaml is missing or corrupt.
     """
     folder = Path(path)
     if folder.is_file():
@@ -74,18 +67,14 @@ def read_run(path: str | Path) -> RunRecord:
     missing = [name for name in ("manifest.json", "config.yaml") if not (folder / name).is_file()]
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
-    rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
-    config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
+    rows, unreadable, rolled_back = _rows(_text(folder / "metrics.jsonl"))
+    config, manifest = read_config(folder), _read_manifest(folder / "manifest.json")
     ledger = _complete_lines(folder / "ledger.jsonl")
     return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, ledger)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads `manifest.json`; empty when the run was killed before it wrote one, or the file is empty.
-
-    Raises:
-        DataError: it is corrupt.
-    """
+    """Reads `manifest.json`, empty where a kill came before it. Raises DataError when it is corrupt."""
     path = folder / "manifest.json"
     return _read_manifest(path) if path.exists() and path.stat().st_size else {}
 
@@ -95,12 +84,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     if not path.is_file():
         raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
-    return _read_config(path)
+    import yaml
+
+    return _mapping(path, yaml.safe_load, "YAML", "a mapping", "restore the file that the run wrote")
 
 
 def read_rows(folder: Path) -> list[Row]:
     """Reads the rows of `metrics.jsonl`, one per update; none where there is no such file."""
-    return _read_rows(folder / "metrics.jsonl")[0]
+    return _rows(_text(folder / "metrics.jsonl"))[0]
 
 
 def newest_rows(folder: Path, num_bytes: int = 1 << 16) -> list[Row]:
@@ -123,10 +114,8 @@ def read_rollouts(folder: Path) -> list[Row]:
 
 def read_tokens(folder: str | Path) -> Columns:
     """Reads all tokens that a run recorded (`callbacks.token_writer.every`), update after update: a list of
-    equal length for each column, and the `step` of each token.
-
-    Raises:
-        DataError: the run recorded none, or a line cannot be read.
+    equal length for each column, and the `step` of each token. Raises DataError without such tokens, or for
+    a line that cannot be read.
     """
     path = Path(folder, TOKEN_FILE)
     if not path.is_file():
@@ -150,12 +139,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return _mapping(path, json.loads, "JSON", "a JSON object", "the run is unknown without it")
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    import yaml
-
-    return _mapping(path, yaml.safe_load, "YAML", "a mapping", "restore the file that the run wrote")
-
-
 def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, remedy: str) -> dict[str, Any]:
     text = path.read_bytes()
     try:
@@ -165,10 +148,6 @@ def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, rem
     if not isinstance(content, dict):
         raise DataError(f"{str(path)!r} must hold {top}, got a {type(content).__name__}; {remedy}")
     return content
-
-
-def _read_rows(path: Path) -> tuple[list[Row], int, int]:
-    return _rows(_text(path))
 
 
 def _rows(text: str) -> tuple[list[Row], int, int]:
@@ -188,7 +167,7 @@ def _rows(text: str) -> tuple[list[Row], int, int]:
 
 
 def _complete_lines(path: Path) -> list[Row]:
-    """Leaves out the line that a kill tore, which a resume cuts off."""
+    # A resume cuts off the line that a kill tore.
     return [row for row in _json_lines(_text(path)) if row is not None]
 
 

@@ -29,12 +29,11 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that it followed, says that there is no room. torch's writer has no number for
-    it.
-    """
+    """Whether an error, or one that it followed, says that there is no room."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
+        # torch's writer gives no number.
         if isinstance(error, RuntimeError) and "inline_container.cc" in str(error):
             return True
         error = error.__cause__ or error.__context__
@@ -42,10 +41,8 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def write_json(path: Path, content: object) -> Path:
-    """Writes JSON, dataclasses as objects, and the folder that it lies in; returns `path`.
-
-    Raises:
-        ValueError: a number is not finite.
+    """Writes JSON, dataclasses as objects, and the folder that it lies in; returns `path`. Raises ValueError
+    for a number that is not finite.
     """
     text = json.dumps(content, indent=2, allow_nan=False, default=_as_object) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)

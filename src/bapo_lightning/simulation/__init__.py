@@ -5,5 +5,5 @@ trainer whose calls only take time.
     Setting, ServiceTimes   -> VirtualRun -> VirtualOutcome     one cell: split of the GPUs, max_age, ...
     many of them            -> Study -> page, pictures
 
-From outside: `Setting`, `ServiceTimes`, `VirtualRun`, `Study`. docs/simulate.md says what is assumed.
+docs/simulate.md says what is assumed.
 """

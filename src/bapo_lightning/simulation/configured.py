@@ -15,12 +15,12 @@ from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import parse, validate
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.run_folder import record
+from bapo_lightning.run_folder.record import RunRecord, read_rollouts, read_run
 from bapo_lightning.simulation.fleet import Failures
 from bapo_lightning.simulation.lengths import LengthKind, length_table, table_of
 from bapo_lightning.simulation.page import write_page
 from bapo_lightning.simulation.run import Setting
-from bapo_lightning.simulation.study import Study, World, make_study
+from bapo_lightning.simulation.study import MeasuredWorld, Study, World, make_study
 from bapo_lightning.simulation.times import measured_times
 from bapo_lightning.values import Count, CountOrZero, NonNegative, Positive, Share
 
@@ -72,10 +72,8 @@ class SimulateCommand(Section):
 
 
 def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
-    """Simulates, and writes page, pictures and numbers; returns the study and the page.
-
-    Args:
-        plain: resolved configuration of a run, with the node `simulate`.
+    """Simulates what a run's resolved configuration with the node `simulate` asks for, and writes page,
+    pictures and numbers; returns the study and the page.
 
     Raises:
         ConfigError: with everything that is wrong, also that no split fits.
@@ -99,11 +97,7 @@ def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
 
 
 def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
-    """Returns the typed configuration.
-
-    Raises:
-        ConfigError: with everything that is wrong.
-    """
+    """Returns the typed configuration. Raises ConfigError with everything that is wrong."""
     found, problems = parse(SimulateCommand, {"simulate": plain.pop("simulate", {})})
     problems += [f"simulate.{text}" for text in found.simulate.problems()] if found is not None else []
     if found is None or problems:
@@ -111,12 +105,10 @@ def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
     config, options = validate(plain, "run"), found.simulate
     updates = config.staleness.updates_per_rollout_batch
     if small := [age for age in options.max_ages or [] if age < updates - 1]:
-        raise ConfigError(
-            [
-                f"simulate.max_ages={small}: the last of {updates} updates on a rollout batch sees age "
-                f"{updates - 1} at least; write max_ages of at least {updates - 1}"
-            ]
-        )
+        raise ConfigError([
+            f"simulate.max_ages={small}: the last of {updates} updates on a rollout batch sees age "
+            f"{updates - 1} at least; write max_ages of at least {updates - 1}"
+        ])  # fmt: skip
     if config.staleness.reuse_share:
         raise ConfigError(
             [f"regime={config.staleness.name} reuses past groups, which is not simulated; write regime=async"]
@@ -125,30 +117,21 @@ def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
 
 
 def world_of(config: RunConfig, options: SimulateOptions) -> World:
-    """Returns what the cells of a study share.
-
-    Raises:
-        ConfigError: too few GPUs.
-        DataError: the model's sizes are not known, or the measured run cannot be used.
-    """
+    """Returns what the cells of a study share. Raises ConfigError for too few GPUs."""
     plan, scale = plan_of(config), config.scale
     gpus, unit = options.gpus or config.num_ranks, plan.run.engine.tensor_parallel
-    measured = record.read_run(options.measured) if options.measured else None
+    measured = read_run(options.measured) if options.measured else None
     if measured is None and gpus < 2 * unit:
-        raise ConfigError(
-            [
-                f"simulate.gpus={gpus} cannot be split: trainer and fleet take whole copies of the engine's "
-                f"model, {unit} GPUs each; write GPUS={2 * unit} or more"
-            ]
-        )
-    mean = plan.assumed.mean_response_share * scale.max_new_tokens
-    if options.lengths == "empirical" and measured is not None:
+        raise ConfigError([
+            f"simulate.gpus={gpus} cannot be split: trainer and fleet take whole copies of the engine's "
+            f"model, {unit} GPUs each; write GPUS={2 * unit} or more"
+        ])  # fmt: skip
+    if options.lengths == "empirical":
+        assert measured is not None  # `SimulateOptions.problems`
         lengths = lengths_of(measured)
     else:
-        lengths = length_table(
-            options.lengths if options.lengths != "empirical" else "constant",
-            mean, scale.max_new_tokens, options.spread,
-        )  # fmt: skip
+        mean = plan.assumed.mean_response_share * scale.max_new_tokens
+        lengths = length_table(options.lengths, mean, scale.max_new_tokens, options.spread)
     rules = config.algorithm.make_rules().by_name
     admission = Rules({name: rule for name, rule in rules.items() if rule.has("admits")})
     setting = Setting(
@@ -163,25 +146,23 @@ def world_of(config: RunConfig, options: SimulateOptions) -> World:
         failures=Failures(options.failures_per_hour, 60 * options.repair_minutes),
         seed=config.seed,
     )
-    return World(
-        plan=plan,
-        setting=setting,
-        gpus=2 if measured is not None else gpus,
-        fleet_memory_share=options.fleet_memory_share,
-        link_bytes=1e9 * options.link_gigabytes_per_second,
-        sync_seconds=options.sync_seconds,
-        num_skipped=options.skipped_batches,
-        measured=None if measured is None else measured_times(measured, config.seed),
-    )
+    shared: dict[str, Any] = {
+        "plan": plan,
+        "setting": setting,
+        "gpus": gpus,
+        "fleet_memory_share": options.fleet_memory_share,
+        "link_bytes": 1e9 * options.link_gigabytes_per_second,
+        "sync_seconds": options.sync_seconds,
+        "num_skipped": options.skipped_batches,
+    }
+    if measured is None:
+        return World(**shared)
+    return MeasuredWorld(**shared | {"gpus": 2}, measured=measured_times(measured, config.seed))
 
 
-def lengths_of(run: record.RunRecord) -> np.ndarray:
-    """Returns the lengths of the responses that a run wrote down.
-
-    Raises:
-        DataError: there are none.
-    """
-    lengths = [int(row["num_tokens"]) for row in record.read_rollouts(run.path)]
+def lengths_of(run: RunRecord) -> np.ndarray:
+    """Returns the lengths of the responses that a run wrote down. Raises DataError without any."""
+    lengths = [int(row["num_tokens"]) for row in read_rollouts(run.path)]
     if not lengths:
         raise DataError(f"{run.path} has no rollouts.jsonl with lengths; write simulate.lengths=lognormal")
     return table_of(lengths)

@@ -64,41 +64,26 @@ class VirtualFleet:
     def __init__(self, copies: int, times: EngineTimes, failures: Failures, seed: int) -> None:
         self.copies, self.times, self._failures = copies, times, failures
         self._random = random.Random(seed)
-        self._alive_from = [0.0] * copies
-        self._dies_at = [self._lifetime() for _ in range(copies)]
+        self.alive_from = [0.0] * copies  # each copy: time from which it takes requests
+        self.dies_at = [self._lifetime() for _ in range(copies)]  # and of its next death
 
     def run(self, start: float, work: Sequence[tuple[int, int]]) -> FleetPass:
-        """Samples a pass that begins at `start` (seconds).
-
-        Args:
-            start: time of its begin.
-            work: for each request, tokens that it begins with and tokens that are sampled.
+        """Samples a pass that begins at `start` seconds. `work`: for each request, tokens that it begins with
+        and tokens that are sampled.
         """
-        self._bury(start)
+        for number in range(self.copies):
+            while self.dies_at[number] <= start:  # between two passes
+                self.bury(number)
         done = _Pass(self, start, work)
         done.run()
         factor = self._random.choice(self.times.jitter)
         seconds, busy = self.times.begin + done.end - start, self.times.begin * self.copies + done.busy
         return FleetPass(seconds * factor, busy * factor, done.lost_tokens, done.deaths)
 
-    def alive_from(self, number: int) -> float:
-        """Time from which a copy takes requests."""
-        return self._alive_from[number]
-
-    def dies_at(self, number: int) -> float:
-        """Time of its next death."""
-        return self._dies_at[number]
-
     def bury(self, number: int) -> None:
         """Lets a copy die at its time."""
-        self._alive_from[number] = self._dies_at[number] + self._failures.repair_seconds
-        self._dies_at[number] = self._alive_from[number] + self._lifetime()
-
-    def _bury(self, now: float) -> None:
-        """Deaths between two passes."""
-        for number in range(self.copies):
-            while self._dies_at[number] <= now:
-                self.bury(number)
+        self.alive_from[number] = self.dies_at[number] + self._failures.repair_seconds
+        self.dies_at[number] = self.alive_from[number] + self._lifetime()
 
     def _lifetime(self) -> float:
         rate = self._failures.per_hour / 3600
@@ -117,8 +102,7 @@ class _Pass:
         self.end, self.lost_tokens, self.deaths, self.busy = start, 0, 0, 0.0
 
     def run(self) -> None:
-        """Until every request is done."""
-        living = [copy for copy in self._copies if self._fleet.alive_from(copy.number) <= copy.now]
+        living = [copy for copy in self._copies if self._fleet.alive_from[copy.number] <= copy.now]
         for copy in self._copies:
             self._watch(copy)
         self._deal(living)
@@ -136,15 +120,13 @@ class _Pass:
         self.busy = sum(copy.busy for copy in self._copies)
 
     def _watch(self, copy: _Copy) -> None:
-        """Notes when a copy dies, or is back."""
-        back, death = self._fleet.alive_from(copy.number), self._fleet.dies_at(copy.number)
+        back, death = self._fleet.alive_from[copy.number], self._fleet.dies_at[copy.number]
         if back > copy.now:
             heapq.heappush(self._events, (back, copy.number, -2))
         elif death < inf:
             heapq.heappush(self._events, (death, copy.number, -1))
 
     def _deal(self, copies: Sequence[_Copy]) -> None:
-        """Gives what waits to these copies in turns, up to their slots."""
         given: dict[int, list[int]] = {copy.number: [] for copy in copies}
         open_copies = sorted(copies, key=lambda copy: len(copy.running))
         while self._queue and open_copies:
@@ -160,7 +142,6 @@ class _Pass:
                 self._begin(copy, given[copy.number])
 
     def _begin(self, copy: _Copy, requests: Sequence[int]) -> None:
-        """Starts sequences on a copy that is at the present."""
         read = 0
         for request in requests:
             context, tokens = self._work[request]
@@ -172,7 +153,6 @@ class _Pass:
         self._expect(copy)
 
     def _expect(self, copy: _Copy) -> None:
-        """Notes when the next sequence of a copy ends."""
         copy.stamp += 1
         if copy.running:
             end = copy.now + self._seconds(copy, copy.running[0][0] - copy.steps)
@@ -184,7 +164,7 @@ class _Pass:
         return steps * each + times.context * count * steps * (steps - 1) / 2
 
     def _settle(self, copy: _Copy, steps: int) -> None:
-        """Brings a copy to the present, by so many steps; the begin of a further one is lost."""
+        # Brings a copy to the present, by so many steps; the begin of a further one is lost.
         copy.cached += len(copy.running) * steps
         copy.steps += steps
         if copy.running:
@@ -192,7 +172,6 @@ class _Pass:
         copy.now = max(copy.now, self.end)
 
     def _finish(self, copy: _Copy) -> None:
-        """Ends all sequences that are done, and takes as many that wait."""
         self._settle(copy, copy.running[0][0] - copy.steps)
         fresh = []
         while copy.running and copy.running[0][0] == copy.steps:
@@ -207,7 +186,7 @@ class _Pass:
             self._expect(copy)
 
     def _die(self, copy: _Copy) -> None:
-        """Gives a dead copy's requests back, to be sampled again by others."""
+        # Others sample its requests again.
         made = self._steps_by(copy, self.end)
         self.lost_tokens += sum(copy.steps + made - begin for _, _, begin, _ in copy.running)
         self._settle(copy, made)
@@ -216,10 +195,10 @@ class _Pass:
         self.deaths += 1
         self._fleet.bury(copy.number)
         self._watch(copy)
-        self._deal([other for other in self._copies if self._fleet.alive_from(other.number) <= self.end])
+        self._deal([other for other in self._copies if self._fleet.alive_from[other.number] <= self.end])
 
     def _steps_by(self, copy: _Copy, now: float) -> int:
-        """Whole steps that a copy has made by a time before its next sequence ends."""
+        # Whole steps that it has made by a time before its next sequence ends.
         if not copy.running or now <= copy.now:
             return 0
         times, count, seconds = self._times, len(copy.running), now - copy.now

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 LengthKind = Literal["constant", "geometric", "lognormal"]
-KINDS = get_args(LengthKind)
 SIZE = 4096  # entries of a table
 _HALVINGS = 60
 
 
 def length_table(kind: LengthKind, mean: float, longest: int, spread: float) -> np.ndarray:
-    """Returns equally likely lengths, int64[SIZE], of a distribution that is cut at the token limit.
+    """Returns equally likely lengths, int64[SIZE], of a distribution that is cut at `longest` tokens.
 
     Args:
         kind: `constant`; `geometric`, where every token may be the last with one probability; `lognormal`,
             whose tail is long.
         mean: of the cut lengths, in tokens; below `longest`.
-        longest: the limit, in tokens.
-        spread: standard deviation of the logarithm, of a lognormal one.
+        longest: limit in tokens.
+        spread: standard deviation of the logarithm of a lognormal one.
     """
     places = (np.arange(SIZE) + 0.5) / SIZE
     if kind == "constant":
@@ -47,7 +46,6 @@ def _cut(lengths: np.ndarray, longest: int) -> np.ndarray:
 
 
 def _scale_for(mean_at: Callable[[float], float], mean: float) -> float:
-    """The scale at which a mean that grows with it is `mean`."""
     low, high = 0.0, mean
     while mean_at(high) < mean and high < mean * 2**_HALVINGS:
         high *= 2

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
-from bapo_lightning.simulation.study import SPEED, CellResult, Study, World
+from bapo_lightning.simulation.study import SPEED, Cell, CellResult, Study, World
 
 _BARS = 0.8  # of the room between two groups of bars
 
@@ -20,25 +21,19 @@ _BARS = 0.8  # of the room between two groups of bars
 def draw(study: Study, path: Path) -> Path:
     """Draws throughput, idle shares, ages, waste and what staleness brings, in six panels."""
     figure = style.new_figure(13.5, 8.4)
-    panels = figure.subplots(2, 3)
-    _throughput(panels[0, 0], study)
-    _idle(panels[0, 1], study)
-    _gain(panels[0, 2], study)
-    _ages(panels[1, 0], study)
-    _waste(panels[1, 1], study)
-    _stale(panels[1, 2], study)
+    panels = _throughput, _idle, _gain, _ages, _waste, _stale
+    for panel, axes in zip(panels, figure.subplots(2, 3).flat, strict=True):
+        panel(axes, study)
     return style.save_png(figure, path)
 
 
 def _throughput(axes: Axes, study: Study) -> None:
-    """Tokens a second over the split, the best pass length of each bound."""
     style.style_axes(axes, "Throughput", "GPUs that train", "response tokens a second")
     bounds = sorted({result.cell.max_age for result in study.overlapping})
     for bound, colour in zip(bounds, style.shades(style.BLUE, len(bounds)), strict=True):
-        own = [result for result in study.overlapping if result.cell.max_age == bound]
-        line = [max(found, key=SPEED) for found in _by_split(own)]
-        places = [result.cell.trainer_gpus for result in line]
-        axes.plot(places, [*map(SPEED, line)], "o-", color=colour, ms=4, label=f"max_age {bound}")
+        own = (result for result in study.overlapping if result.cell.max_age == bound)
+        line = dict(sorted((result.cell.trainer_gpus, result.speed) for result in own))  # the fastest of each
+        axes.plot([*line], [*line.values()], "o-", color=colour, ms=4, label=f"max_age {bound}")
     if study.turns is not None:
         axes.axhline(study.turns.speed, color=style.VERMILLION, ls="--", label="in turns on all GPUs")
     axes.set_ylim(bottom=0)
@@ -46,9 +41,10 @@ def _throughput(axes: Axes, study: Study) -> None:
 
 
 def _idle(axes: Axes, study: Study) -> None:
-    """Shares of time over the split, at the best bound and pass length."""
-    style.style_axes(axes, f"Idle, {_at(study.best)}", "GPUs that train", "share of the time")
-    line = _along_split(study)
+    tokens = study.best.cell.partial_tokens
+    where = f"max_age {study.best.cell.max_age}" + ("" if tokens is None else f", {tokens:,} a pass")
+    style.style_axes(axes, f"Idle, {where}", "GPUs that train", "share of the time")
+    line = _like_best(study, "max_age", "partial_tokens")
     places = [result.cell.trainer_gpus for result in line]
     curves: list[tuple[str, str, Callable[[CellResult], float]]] = [
         ("trainer waits", style.VERMILLION, lambda result: result.outcome.trainer_waits),
@@ -63,45 +59,38 @@ def _idle(axes: Axes, study: Study) -> None:
 
 
 def _gain(axes: Axes, study: Study) -> None:
-    """Throughput of the best split within each bound."""
     style.style_axes(axes, "What staleness brings", "max_age, updates", "response tokens a second")
     places = range(len(study.by_age))
     speeds = [result.speed for result in study.by_age.values()]
     colours = [style.BLUE if age <= study.paying_age else style.FAINT for age in study.by_age]
     axes.bar(places, speeds, color=colours, width=_BARS)
-    axes.set_xticks(list(places), [str(age) for age in study.by_age])
+    axes.set_xticks([*places], [str(age) for age in study.by_age])
     for place, (speed, before) in enumerate(zip(speeds[1:], speeds, strict=False), 1):
         axes.annotate(f"{speed / before - 1:+.0%}", (place, speed), ha="center", va="bottom", fontsize=8)
     axes.set_ylim(0, 1.12 * max(speeds))
 
 
 def _stale(axes: Axes, study: Study) -> None:
-    """Share of the tokens of these that training in turns would not have had so old."""
     style.style_axes(axes, "What it costs", "max_age, updates", "share of trained tokens")
     results, updates = list(study.by_age.values()), min(study.by_age) + 1
     places = range(len(results))
     stale = [result.outcome.older_than(updates - 1) for result in results]
-    labels = [f"older than {updates - 1} updates", "sampled in vain"]
-    for shift, values, colour, label in zip(
-        (-0.5, 0.5), (stale, [r.outcome.wasted for r in results]), (style.BLUE, style.VERMILLION), labels,
-        strict=True,
-    ):  # fmt: skip
+    wasted = [result.outcome.wasted for result in results]
+    for shift, values, colour, label in (
+        (-0.5, stale, style.BLUE, f"older than {updates - 1} updates"),
+        (0.5, wasted, style.VERMILLION, "sampled in vain"),
+    ):
         axes.bar([p + shift * _BARS / 2 for p in places], values, _BARS / 2, color=colour, label=label)
-    axes.set_xticks(list(places), [str(age) for age in study.by_age])
+    axes.set_xticks([*places], [str(age) for age in study.by_age])
     axes.set_ylim(0, 1.05)
     style.draw_legend(axes)
 
 
 def _ages(axes: Axes, study: Study) -> None:
-    """Ages of trained tokens for each bound, at the best split and pass length."""
-    style.style_axes(axes, f"Ages, {_cell(study.best)}", "age of a token, updates", "share of trained tokens")
-    best = study.best.cell
-    same = [
-        result
-        for result in study.overlapping
-        if (result.cell.trainer_gpus, result.cell.partial_tokens) == (best.trainer_gpus, best.partial_tokens)
-    ]
-    same.sort(key=lambda result: result.cell.max_age)
+    style.style_axes(
+        axes, f"Ages, {_split(study.best.cell)} GPUs", "age of a token, updates", "share of trained tokens"
+    )
+    same = _like_best(study, "trainer_gpus", "partial_tokens")
     for result, colour in zip(same, style.shades(style.BLUE, len(same)), strict=True):
         shares = result.outcome.ages
         ages = range(max(shares) + 2)
@@ -112,40 +101,27 @@ def _ages(axes: Axes, study: Study) -> None:
 
 
 def _waste(axes: Axes, study: Study) -> None:
-    """Throughput of each pass length within each bound, at the best split."""
-    style.style_axes(axes, f"Tokens of a pass, {_cell(study.best)}", "max_age, updates", "tokens a second")
-    own = [result for result in study.overlapping if result.cell.trainer_gpus == study.best.cell.trainer_gpus]
+    style.style_axes(
+        axes, f"Tokens of a pass, {_split(study.best.cell)} GPUs", "max_age, updates", "tokens a second"
+    )
+    own = _like_best(study, "trainer_gpus")
     kinds = list(dict.fromkeys(result.cell.partial_tokens for result in own))
     for kind, colour in zip(kinds, style.shades(style.GREEN, len(kinds)), strict=True):
-        line = sorted((r for r in own if r.cell.partial_tokens == kind), key=lambda r: r.cell.max_age)
+        line = [result for result in own if result.cell.partial_tokens == kind]
         label = "whole responses" if kind is None else f"{kind:,} a pass"
         axes.plot([r.cell.max_age for r in line], [*map(SPEED, line)], "o-", color=colour, ms=4, label=label)
     axes.set_ylim(bottom=0)
     style.draw_legend(axes)
 
 
-def _along_split(study: Study) -> list[CellResult]:
-    best = study.best.cell
-    found = [
-        result
-        for result in study.overlapping
-        if (result.cell.max_age, result.cell.partial_tokens) == (best.max_age, best.partial_tokens)
-    ]
-    return sorted(found, key=lambda result: result.cell.trainer_gpus)
+def _like_best(study: Study, *names: str) -> list[CellResult]:
+    facts = attrgetter(*names)
+    found = [result for result in study.overlapping if facts(result.cell) == facts(study.best.cell)]
+    return sorted(found, key=lambda result: (result.cell.trainer_gpus, result.cell.max_age))
 
 
-def _by_split(results: Sequence[CellResult]) -> list[list[CellResult]]:
-    splits = sorted({result.cell.trainer_gpus for result in results})
-    return [[result for result in results if result.cell.trainer_gpus == split] for split in splits]
-
-
-def _at(result: CellResult) -> str:
-    tokens = result.cell.partial_tokens
-    return f"max_age {result.cell.max_age}" + ("" if tokens is None else f", {tokens:,} a pass")
-
-
-def _cell(result: CellResult) -> str:
-    return f"{result.cell.trainer_gpus} + {result.cell.fleet_gpus} GPUs"
+def _split(cell: Cell) -> str:
+    return f"{cell.trainer_gpus} + {cell.fleet_gpus}"
 
 
 HEADS = (
@@ -157,9 +133,11 @@ HEADS = (
 def answer(study: Study) -> str:
     """Returns the best split, what it gives, and the bound beyond which staleness does not pay."""
     best, cell, turns = study.best, study.best.cell, study.turns
+    tokens = cell.partial_tokens
+    passes = "whole responses" if tokens is None else f"passes of {tokens:,} tokens"
     text = (
         f"Best split: {cell.trainer_gpus} of {cell.gpus} GPUs train and {cell.fleet_gpus} generate, with "
-        f"max_age={cell.max_age} and {_pass(cell.partial_tokens)}: {best.speed:,.0f} response tokens/s, GPUs "
+        f"max_age={cell.max_age} and {passes}: {best.speed:,.0f} response tokens/s, GPUs "
         f"idle {best.idle:.0%} of the time."
     )
     if study.paying_age < max(study.by_age):
@@ -205,12 +183,9 @@ def write_page(study: Study, world: World, name: str, folder: Path) -> Path:
 
 
 def _page(study: Study, world: World, name: str) -> str:
-    setting, plan = world.setting, world.plan
-    where = (
-        "a measured run's times" if world.measured else f"{world.gpus} x {plan.gpu.name}, times of the plan"
-    )
+    setting = world.setting
     parts = [
-        f"# {name}, simulated: {where}",
+        f"# {name}, simulated: {world.hardware}",
         answer(study),
         f"{setting.groups_per_batch} problems x {setting.group_size} responses of "
         f"{setting.lengths.mean():,.0f} tokens on average (up to {setting.lengths.max():,}), "
@@ -225,9 +200,8 @@ def _page(study: Study, world: World, name: str) -> str:
         parts += ["## The best setting under other assumptions", markdown_table(heads, rows)]
     parts += ["## All cells", markdown_table(HEADS, [_row(result) for result in study.results])]
     if study.unfit:
-        rows = [[_split(cell.trainer_gpus, cell.fleet_gpus), reason] for cell, reason in study.unfit]
-        unique = [list(row) for row in dict.fromkeys(map(tuple, rows))]
-        parts += ["## What does not fit", markdown_table(("train + generate", "reason"), unique)]
+        unique = dict.fromkeys((_split(cell), reason) for cell, reason in study.unfit)
+        parts += ["## What does not fit", markdown_table(("train + generate", "reason"), [*unique])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -239,7 +213,7 @@ def _shown(study: Study) -> list[CellResult]:
 def _row(result: CellResult) -> list[str]:
     cell, found = result.cell, result.outcome
     return [
-        f"{cell.trainer_gpus} in turns" if cell.in_turns else _split(cell.trainer_gpus, cell.fleet_gpus),
+        f"{cell.trainer_gpus} in turns" if cell.in_turns else _split(cell),
         str(cell.max_age),
         "whole" if cell.partial_tokens is None else f"{cell.partial_tokens:,}",
         f"{result.speed:,.0f}",
@@ -249,16 +223,3 @@ def _row(result: CellResult) -> list[str]:
         f"{found.mean_age:.1f}",
         f"{found.wasted:.1%}",
     ]
-
-
-def _split(trainer: int, fleet: int) -> str:
-    return f"{trainer} + {fleet}"
-
-
-def _pass(tokens: int | None) -> str:
-    return "whole responses" if tokens is None else f"passes of {tokens:,} tokens"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +20,27 @@ from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.rollout.engine import SamplingParams
-from bapo_lightning.simulation.fleet import Failures, VirtualFleet
-from bapo_lightning.simulation.sampler import NUM_PROBLEMS, Unwritten, VirtualEngine, VirtualSampler
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams
+from bapo_lightning.simulation.fleet import Failures, FleetPass, VirtualFleet
 from bapo_lightning.simulation.times import ServiceTimes
-from bapo_lightning.types import Group, Problem
+from bapo_lightning.types import (
+    FinishReason,
+    Group,
+    Problem,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+    WorkItem,
+)
 
 Process = Generator[float | None, None, None]
+NUM_PROBLEMS = 1000  # of the stream; only their numbers matter
+WRONG, RIGHT = Score(0.0, ScoreStatus.WRONG), Score(1.0, ScoreStatus.CORRECT)
 
 
 class Clock:
@@ -97,6 +108,118 @@ class VirtualUpdate:
     ages: Counter[int]  # response tokens by age in updates
 
 
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __add__(self, other: _Unwritten) -> _Unwritten:
+        return _Unwritten(self.count + other.count)
+
+
+def unwritten(count: int) -> Any:
+    """Returns so many tokens, or log-probs, in place of an array."""
+    return _Unwritten(count)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualRequest(GenerationRequest):
+    """A request that knows where its response will end."""
+
+    left: int = 0  # tokens to the end of the response
+
+
+@dataclass(eq=False)
+class VirtualEngine:
+    """A fleet behind those methods of `RestartingEngine` that collectors call; `owed` adds up its time."""
+
+    fleet: VirtualFleet
+    sync_seconds: float
+    now: Callable[[], float]
+    version: int = UNSYNCED_VERSION
+    ready_at: float = 0.0  # seconds; the last weights are there
+    owed: float = 0.0  # seconds of calls that the clock does not know of yet
+    passes: list[tuple[float, FleetPass]] = field(default_factory=list)  # with their begins
+    syncs: list[tuple[float, float]] = field(default_factory=list)  # begins and seconds
+
+    def generate(self, requests: Sequence[VirtualRequest], sampling: SamplingParams) -> list[Generation]:
+        """Samples all requests."""
+        tokens = [min(request.max_new_tokens, request.left) for request in requests]
+        work = [(len(request.token_ids), count) for request, count in zip(requests, tokens, strict=True)]
+        begin = self.now() + self.owed
+        self.passes.append((begin, self.fleet.run(begin, work)))
+        self.owed += self.passes[-1][1].seconds
+        return [
+            Generation(
+                Segment(unwritten(count), unwritten(count), self.version),
+                FinishReason.STOP if count == request.left else FinishReason.LENGTH,
+            )
+            for request, count in zip(requests, tokens, strict=True)
+        ]
+
+    def load(self, version: int) -> None:
+        """Takes weights."""
+        self.version = version
+        self.syncs.append((self.now() + self.owed, self.sync_seconds))
+        self.owed += self.sync_seconds
+        self.ready_at = self.now() + self.owed
+
+    def take_owed(self) -> float:
+        """Returns the seconds since the last call, for the clock."""
+        owed, self.owed = self.owed, 0.0
+        return owed
+
+    def sleep(self) -> None:
+        """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualSampler(RolloutSampler):
+    """Draws lengths and scores by the number of the problem: equal in every cell of a study."""
+
+    engine: Any  # a VirtualEngine
+    reward: Any  # never asked
+    lengths: np.ndarray = field(kw_only=True)  # equally likely
+    uniform_share: float = 0.0  # of groups whose scores are all equal
+    drawn: dict[WorkItem, tuple[list[int], bool]] = field(default_factory=dict)  # lengths, whether uniform
+
+    def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
+        """See `RolloutSampler.requests`."""
+        found: list[GenerationRequest] = []
+        for number, group in enumerate(groups):
+            lengths = self._drawn(group.item, len(group.rollouts))[0]
+            for index, rollout in enumerate(group.rollouts):
+                if rollout.finish is None:
+                    sampled = rollout.length
+                    context = unwritten(len(rollout.prompt_ids) + sampled)
+                    limit = min(partial_tokens, self.max_new_tokens - sampled)
+                    found.append(VirtualRequest(context, limit, 0, number, index, lengths[index] - sampled))
+        return found
+
+    def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
+        """Scores groups: all wrong, or every other answer right."""
+        found = []
+        for group in groups:
+            uniform = self._drawn(group.item, len(group.rollouts))[1]
+            scores = [WRONG if uniform or index % 2 else RIGHT for index in range(len(group.rollouts))]
+            samples = tuple(
+                Sample(rollout, "", score, score.value)
+                for rollout, score in zip(group.rollouts, scores, strict=True)
+            )
+            zeros = (0.0,) * len(samples)
+            found.append(Group(group.item.problem, samples, zeros, group.item.epoch, version))
+        return found
+
+    def _drawn(self, item: WorkItem, group_size: int) -> tuple[list[int], bool]:
+        if item not in self.drawn:
+            draws = np.random.default_rng((self.seed, item.epoch, int(item.problem.id)))
+            lengths = self.lengths[draws.integers(len(self.lengths), size=group_size)].tolist()
+            self.drawn[item] = lengths, bool(draws.random() < self.uniform_share)
+        return self.drawn[item]
+
+
 class VirtualRun:
     """Simulates a run; read `updates`, `engine` and `scheduler.statistics` after `run`."""
 
@@ -106,12 +229,12 @@ class VirtualRun:
         self.clock = Clock()
         fleet = VirtualFleet(times.copies, times.engine, setting.failures, setting.seed)
         self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now)
-        prompt = cast(Any, Unwritten(setting.prompt_tokens))
+        prompt = unwritten(setting.prompt_tokens)
         self.sampler = VirtualSampler(
-            engine=cast(Any, self.engine),
+            engine=self.engine,
             tokenizer=None,
-            prompt=cast(Any, lambda tokenizer, problem: prompt),
-            reward=cast(Any, None),
+            prompt=lambda tokenizer, problem: prompt,
+            reward=None,
             sampling=SamplingParams(1.0, ()),
             max_new_tokens=regime.max_new_tokens,
             seed=setting.seed,
@@ -144,7 +267,7 @@ class VirtualRun:
         self.end = self.clock.now
 
     def _train(self) -> Process:
-        """The trainer, as `RolloutDataModule.next_batch` lets it go on."""
+        # As `RolloutDataModule.next_batch` lets the trainer go on.
         regime, clock = self.setting.regime, self.clock
         protocol = AsyncProtocol(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
         if regime.async_generation:
@@ -154,12 +277,11 @@ class VirtualRun:
             yield from self._overlapping(protocol) if regime.async_generation else self._in_turns()
             minibatch = self._queue.take()
             self.updates.append(VirtualUpdate(visited, clock.now, self._ages(minibatch)))
-            yield self._times.trainer.update([s.rollout.length for group in minibatch for s in group.samples])
+            yield self._times.update([s.rollout.length for group in minibatch for s in group.samples])
             self._version += 1
             clock.changed()
 
     def _in_turns(self) -> Process:
-        """Generates where the queue is empty."""
         if len(self._queue):
             return
         collector = SyncCollector(self.scheduler, self.sampler, self._refresh_engine)
@@ -169,7 +291,6 @@ class VirtualRun:
         yield self.engine.take_owed() + self._reward_seconds(judged)
 
     def _overlapping(self, protocol: AsyncProtocol) -> Process:
-        """Waits for a batch where the queue is empty; hands over weights."""
         protocol.visit(self._state)
         if len(self._queue):
             protocol.serve_weights()
@@ -182,7 +303,7 @@ class VirtualRun:
         yield self.engine.take_owed()
 
     def _generate(self, protocol: AsyncProtocol) -> Process:
-        """Generation, as the thread of `AsyncCollector` does it."""
+        # As the thread of `AsyncCollector` does it.
         while True:
             if not protocol.may_begin():
                 if protocol.wants_weights:
@@ -216,7 +337,7 @@ class VirtualRun:
         return self._times.reward_seconds * num_samples
 
     def _ages(self, groups: list[Group]) -> Counter[int]:
-        """Response tokens that are trained on, by age; masked ones are not."""
+        # Those that are older than the bound are masked.
         ages: Counter[int] = Counter()
         for group in groups:
             for sample in group.samples:

@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from operator import attrgetter
 
 from bapo_lightning.data.rollouts.regime import Regime
@@ -13,7 +14,7 @@ from bapo_lightning.phases import advance, phase
 from bapo_lightning.plan.planning import Plan, make_plan
 from bapo_lightning.plan.run_shape import RunShape
 from bapo_lightning.simulation.fleet import Failures
-from bapo_lightning.simulation.lengths import length_table
+from bapo_lightning.simulation.lengths import LengthKind, length_table
 from bapo_lightning.simulation.run import Setting, VirtualRun
 from bapo_lightning.simulation.times import ServiceTimes, planned_times
 
@@ -83,12 +84,10 @@ def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> VirtualOutco
 
 
 def _within(spans: Iterable[Span], window: Span) -> float:
-    """Seconds of the spans, which do not overlap, inside the window."""
     return sum(max(0.0, min(end, window[1]) - max(begin, window[0])) for begin, end in spans)
 
 
 MORE, MOST = 10, 100  # factors of the failure rate in what-if cells
-SPREADS = {"short tail": 0.4, "long tail": 1.2}  # of lognormal lengths in what-if cells
 
 
 @dataclass(frozen=True)
@@ -145,37 +144,26 @@ class World:
     link_bytes: float  # a second
     sync_seconds: float
     num_skipped: int  # rollout batches
-    measured: ServiceTimes | None = None  # in place of the plan's
+
+    @property
+    def hardware(self) -> str:
+        """What the times are those of."""
+        return f"{self.gpus} x {self.plan.gpu.name}, times of the plan"
 
     def cells(
         self, shares: Sequence[float], max_ages: Sequence[int], partial_tokens: Sequence[int | None]
     ) -> list[Cell]:
-        """Returns the cells of a study; shares of the GPUs are rounded to whole copies of the model."""
-        unit = self.plan.run.engine.tensor_parallel
-        whole = max(1, self.gpus // unit) * unit
-        trainers = sorted(
-            {min(max(unit, round(share * whole / unit) * unit), whole - unit) for share in shares}
-        )
-        if self.measured is not None:
-            trainers, whole = [1], 2
-        together = 1 if self.measured is not None else whole
-        return [
-            *(
-                Cell(together, together, self._regime(tokens).natural_age, tokens, in_turns=True)
-                for tokens in partial_tokens
-            ),
-            *(
-                Cell(trainer, whole - trainer, age, tokens)
-                for tokens in partial_tokens
-                for age in max_ages
-                for trainer in trainers
-            ),
+        """Returns the cells of a study: in turns on all GPUs, and every split, bound and length of a pass."""
+        whole, splits = self._splits(shares)
+        turns = [
+            Cell(whole, whole, self._regime(tokens).natural_age, tokens, in_turns=True)
+            for tokens in partial_tokens
         ]
+        choices = product(partial_tokens, max_ages, splits)
+        return turns + [Cell(*split, age, tokens) for tokens, age, split in choices]
 
     def problems(self, cell: Cell) -> list[str]:
         """Reasons why a cell does not fit the GPUs' memory; empty if it does."""
-        if self.measured is not None:
-            return []
         return make_plan(self._shape(cell), self.plan.gpu, self.plan.assumed).problems
 
     def simulate(self, cell: Cell, setting: Setting | None = None) -> CellResult:
@@ -192,16 +180,14 @@ class World:
         """The best cell with other lengths and failure rates."""
         run, setting = self.plan.run, self.setting
         mean = self.plan.assumed.mean_response_share * run.response_tokens
-        tables = {
-            "constant lengths": length_table("constant", mean, run.response_tokens, 0.0),
-            "geometric lengths": length_table("geometric", mean, run.response_tokens, 0.0),
-        } | {
-            f"{name} (lognormal, spread {spread})": length_table(
-                "lognormal", mean, run.response_tokens, spread
-            )
-            for name, spread in SPREADS.items()
-        }
-        for name, table in tables.items():
+        kinds: list[tuple[str, LengthKind, float]] = [
+            ("constant lengths", "constant", 0.0),
+            ("geometric lengths", "geometric", 0.0),
+            ("short tail (lognormal, spread 0.4)", "lognormal", 0.4),
+            ("long tail (lognormal, spread 1.2)", "lognormal", 1.2),
+        ]
+        for name, kind, spread in kinds:
+            table = length_table(kind, mean, run.response_tokens, spread)
             yield replace(cell, what_if=name), replace(setting, lengths=table)
         rate = setting.failures.per_hour
         for per_hour in dict.fromkeys((0.0, rate * MORE, rate * MOST)):
@@ -209,8 +195,15 @@ class World:
             name = f"{per_hour:g} deaths of a copy in an hour"
             yield replace(cell, what_if=name), replace(setting, failures=failures)
 
+    def _splits(self, shares: Sequence[float]) -> tuple[int, list[tuple[int, int]]]:
+        # Shares of the GPUs are rounded to whole copies of the model.
+        unit = self.plan.run.engine.tensor_parallel
+        whole = max(1, self.gpus // unit) * unit
+        trainers = {min(max(unit, round(share * whole / unit) * unit), whole - unit) for share in shares}
+        return whole, [(trainer, whole - trainer) for trainer in sorted(trainers)]
+
     def _regime(self, partial_tokens: int | None) -> Regime:
-        """The regime with another length of a pass, in turns, without a bound of its own."""
+        # In turns, without a bound of its own.
         regime = replace(
             self.setting.regime, async_generation=False, max_age=None, partial_tokens=partial_tokens
         )
@@ -226,10 +219,30 @@ class World:
         return replace(self.plan.run, num_gpus=cell.trainer_gpus, engine=engine)
 
     def _times(self, cell: Cell) -> ServiceTimes:
-        if self.measured is not None:
-            return self.measured
         gpu, assumed = self.plan.gpu, self.plan.assumed
         return planned_times(self._shape(cell), gpu, assumed, self.link_bytes, self.sync_seconds)
+
+
+@dataclass(frozen=True)
+class MeasuredWorld(World):
+    """One trainer and one engine, which take the times of a run."""
+
+    measured: ServiceTimes
+    hardware = "a measured run's times"
+
+    def problems(self, cell: Cell) -> list[str]:
+        """None: the run fitted."""
+        return []
+
+    def what_ifs(self, cell: Cell) -> Iterator[tuple[Cell, Setting]]:
+        """None: they would need the plan."""
+        return iter(())
+
+    def _splits(self, shares: Sequence[float]) -> tuple[int, list[tuple[int, int]]]:
+        return 1, [(1, 1)]
+
+    def _times(self, cell: Cell) -> ServiceTimes:
+        return self.measured
 
 
 @dataclass(frozen=True)
@@ -273,16 +286,8 @@ class Study:
 
 
 def make_study(world: World, cells: Sequence[Cell], least_gain: float, what_if: bool) -> Study:
-    """Simulates all cells.
-
-    Args:
-        world: what they share.
-        cells: choices.
-        least_gain: see `Study`.
-        what_if: whether the best one is simulated under other assumptions as well.
-
-    Raises:
-        ValueError: no cell that overlaps fits.
+    """Simulates all cells, and the best one under other assumptions as well if `what_if`. Raises ValueError
+    where no cell that overlaps fits.
     """
     reasons = {cell: problems[0] for cell in cells if (problems := world.problems(cell))}
     fitting = [cell for cell in cells if cell not in reasons]
@@ -291,13 +296,13 @@ def make_study(world: World, cells: Sequence[Cell], least_gain: float, what_if: 
     with phase("simulating", len(fitting)):
         results = [_counted(world, cell) for cell in fitting]
     study = Study(tuple(results), tuple(reasons.items()), (), least_gain)
-    others = list(world.what_ifs(study.best.cell)) if what_if and world.measured is None else []
+    others = list(world.what_ifs(study.best.cell)) if what_if else []
     with phase("simulating under other assumptions", len(others)):
         return replace(study, what_ifs=tuple(_counted(world, *other) for other in others))
 
 
 def _counted(world: World, cell: Cell, setting: Setting | None = None) -> CellResult:
-    """Simulates a cell without the garbage collector, whose visits to all libraries take most of the time."""
+    # The garbage collector's visits to all libraries would take most of the time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -3,82 +3,54 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import Protocol
 
 import numpy as np
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.plan.generation import cache_tokens
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import RunShape
-from bapo_lightning.plan.work import blocks_flops, forward_flops, work_of_update
+from bapo_lightning.plan.work import blocks_flops, cache_tokens, forward_flops, work_of_update
 from bapo_lightning.run_folder.record import RunRecord
 from bapo_lightning.simulation.fleet import EngineTimes
 
 SHARDED_PASSES = 3  # of the weights over the network in a micro-batch: gathered twice, gradients scattered
 
 
-class TrainerTimes(Protocol):
-    """Seconds of the trainer."""
-
-    def update(self, responses: Sequence[int]) -> float:
-        """Returns the seconds of an update on responses of these lengths."""
-        ...
-
-
 @dataclass(frozen=True)
 class ServiceTimes:
-    """Durations of calls."""
+    """Durations of calls, in seconds."""
 
     copies: int  # of the model in the fleet
     engine: EngineTimes
-    trainer: TrainerTimes
+    update: Callable[[Sequence[int]], float]  # on responses of these lengths
     sync_seconds: float = 0.0  # of a hand-over of weights; trainer and fleet stand still
     reward_seconds: float = 0.0  # of a response; in its pass
 
 
-@dataclass(frozen=True)
-class PlannedTrainer:
-    """An update as `make plan` reckons it, and at least as long as the longest sample takes one rank, or as
-    the weights' way to and fro takes where they are sharded.
+def planned_update(
+    run: RunShape, gpu: Gpu, assumed: Assumptions, link_bytes: float, responses: Sequence[int]
+) -> float:
+    """Returns the seconds of an update as `make plan` reckons it; at least what the longest sample takes
+    one rank, or as the weights' way to and fro takes where they are sharded.
     """
-
-    run: RunShape
-    gpu: Gpu
-    assumed: Assumptions
-    link_bytes: float  # a second, of a GPU's share of the network
-
-    def update(self, responses: Sequence[int]) -> float:
-        """See `TrainerTimes`."""
-        run, mean = self.run, fmean(responses)
-        work = work_of_update(run, mean)
-        peak = self.gpu.flops_per_second
-        update, scoring = peak * self.assumed.update_share, peak * self.assumed.scoring_share
-        scored = work.search + work.entropy + work.proximal + work.reference
-        each = (work.update / update + scored / scoring) / run.samples_per_update  # of a mean sample, on one
-        largest = forward_flops(run, max(responses)) / forward_flops(run, mean)
-        computing = each * max(run.samples_per_update / run.num_gpus, largest)
-        if run.strategy != "fsdp":
-            return computing
-        rounds = SHARDED_PASSES + bool(work.search)
-        sent = rounds * run.micro_batches(run.prompt_tokens + mean) * run.model.num_parameters
-        return max(computing, sent * run.compute_bytes / self.link_bytes)
-
-
-@dataclass(frozen=True)
-class MeasuredTrainer:
-    """Updates as long as those of a run, drawn from all of them."""
-
-    seconds: tuple[float, ...]
-    random: random.Random
-
-    def update(self, responses: Sequence[int]) -> float:
-        """See `TrainerTimes`."""
-        return self.random.choice(self.seconds)
+    mean = fmean(responses)
+    work = work_of_update(run, mean)
+    peak = gpu.flops_per_second
+    update, scoring = peak * assumed.update_share, peak * assumed.scoring_share
+    scored = work.search + work.entropy + work.proximal + work.reference
+    each = (work.update / update + scored / scoring) / run.samples_per_update  # of a mean sample, on one
+    largest = forward_flops(run, max(responses)) / forward_flops(run, mean)
+    computing = each * max(run.samples_per_update / run.num_gpus, largest)
+    if run.strategy != "fsdp":
+        return computing
+    rounds = SHARDED_PASSES + bool(work.search)
+    sent = rounds * run.micro_batches(run.prompt_tokens + mean) * run.model.num_parameters
+    return max(computing, sent * run.compute_bytes / link_bytes)
 
 
 def planned_engine(run: RunShape, gpu: Gpu, assumed: Assumptions) -> EngineTimes:
@@ -99,20 +71,12 @@ def planned_engine(run: RunShape, gpu: Gpu, assumed: Assumptions) -> EngineTimes
 def planned_times(
     run: RunShape, gpu: Gpu, assumed: Assumptions, link_bytes: float, sync_seconds: float
 ) -> ServiceTimes:
-    """Returns all times by the plan's formulas.
-
-    Args:
-        run: ranks of the trainer and shape of the fleet.
-        gpu: GPU of trainer and fleet.
-        assumed: shares of the GPUs' speeds.
-        link_bytes: bandwidth of each GPU's link, bytes/s.
-        sync_seconds: duration of a weight sync without the transfer.
+    """Returns all times by the plan's formulas. `link_bytes`: bandwidth of each GPU's link, bytes/s;
+    `sync_seconds`: duration of a weight sync without the transfer.
     """
-    sent = run.model.num_parameters * run.engine.element_bytes / link_bytes
-    trainer = PlannedTrainer(run, gpu, assumed, link_bytes)
-    return ServiceTimes(
-        run.engine.num_copies, planned_engine(run, gpu, assumed), trainer, sync_seconds + sent
-    )
+    sync_seconds += run.model.num_parameters * run.engine.element_bytes / link_bytes
+    update = partial(planned_update, run, gpu, assumed, link_bytes)
+    return ServiceTimes(run.engine.num_copies, planned_engine(run, gpu, assumed), update, sync_seconds)
 
 
 def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
@@ -130,32 +94,28 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     def values(name: str) -> np.ndarray:
         return np.array([float(row.get(name) or 0.0) for row in rows])
 
-    passes, tokens, sampling, syncs, rewards = (
-        values(name)
-        for name in (
-            "rollout/passes", "rollout/num_tokens", "time/rollout_seconds", "time/sync_seconds",
-            "time/reward_seconds",
-        )
-    )  # fmt: skip
+    passes, tokens = values("rollout/passes"), values("rollout/num_tokens")
+    sampling, syncs, rewards = (values(f"time/{part}_seconds") for part in ("rollout", "sync", "reward"))
     made = (sampling > 0) & (tokens > 0)
     if made.sum() < 2:
         raise DataError(f"{record.path} has not measured what a simulation needs; give a run of more updates")
     # In turns the rest of the wait is work of the trainer's process.
     others = sampling + rewards if in_turns else values("time/wait_seconds")
     updates = np.maximum(values("time/step_seconds") - syncs - others, 0.0)
+    seconds, generator = updates.tolist(), random.Random(seed)
     begin, each = _fitted(passes[made], tokens[made], sampling[made])
     jitter = sampling[made] / (begin * passes[made] + each * tokens[made])
     return ServiceTimes(
         copies=1,
         engine=EngineTimes(0.0, each, begin=begin, jitter=tuple((jitter / jitter.mean()).tolist())),
-        trainer=MeasuredTrainer(tuple(updates.tolist()), random.Random(seed)),
+        update=lambda responses: generator.choice(seconds),
         sync_seconds=float(syncs[syncs > 0].mean()) if syncs.any() else 0.0,
         reward_seconds=float(rewards.sum() / max(1.0, values("rollout/num_samples").sum())),
     )
 
 
 def _fitted(passes: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Seconds of a pass and of a token, neither negative, that fit best; with their sum exact."""
+    # Neither negative; their sum exact.
     begin, each = np.linalg.lstsq(np.stack([passes, tokens], 1), seconds, rcond=None)[0].clip(0.0)
     if not begin + each:
         each = 1.0

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from bapo_lightning.evaluation.bootstrap import Estimate
 from bapo_lightning.evaluation.comparison import ComparisonRow
+from bapo_lightning.evaluation.results import Estimate
 from bapo_lightning.runs.evaluation.console import EvaluationProgress, followed, print_results
 from bapo_lightning.runs.evaluation.table import print_evaluations
 from bapo_lightning.types import ScoreStatus
