@@ -9,10 +9,11 @@ word of the training sets, left out, or followed by one. Files are .jsonl, .json
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from pathlib import Path
+
+from measuring import bench_parser
 
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.overlap import LeakageFilter
@@ -24,10 +25,7 @@ NUM_WORDS = 20_000
 
 
 def main() -> None:
-    """Reads the files and prints both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, has_json=False)
     parser.add_argument("--training", nargs="+", type=Path, required=True)
     parser.add_argument("--evaluation", nargs="+", type=Path, required=True)
     parser.add_argument("--problem", default="problem", help="column")
@@ -81,7 +79,6 @@ def recall(
 
 
 def altered(text: str, rate: float, words: list[str], rng: random.Random) -> str:
-    """Returns a text with some of its words changed."""
     changed: list[str] = []
     for word in text.split(" "):
         change = rng.randrange(3) if rng.random() < rate else None

@@ -3,10 +3,7 @@ setup-trl`).
 
     .venv-trl/bin/python bench/trl_job.py JOB.json
 
-The settings are the fastest ones for equal work: no gradient checkpointing (TRL's
-default trades time for memory), no reference model, no logging, no saving, the fused optimizer, as many
-optimizer updates per rollout batch as on our side. The job's `options` are passed on unchanged, to try
-others.
+The settings are the fastest ones for equal work; the job's `options` are passed on unchanged, to try others.
 """
 
 from __future__ import annotations
@@ -34,10 +31,7 @@ SCORERS = {"final_value": final_value, "last_number": last_number}
 
 
 class EndOfTurn(TrainerCallback):
-    """Ends the turn after each cycle of updates."""
-
     def __init__(self, updates: int) -> None:
-        """`updates` is the number of updates on each rollout batch, one cycle."""
         self._updates = updates
         self._turns = Turns()
         self.rollout = 0.0
@@ -45,7 +39,6 @@ class EndOfTurn(TrainerCallback):
         self.samples = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends the turn after the last update of a cycle."""
         if state.global_step % self._updates == 0:
             self._turns.hand_over({"rollout": self.rollout, "tokens": self.tokens, "samples": self.samples})
 
@@ -53,7 +46,6 @@ class EndOfTurn(TrainerCallback):
 def timed(
     generate: Callable[..., dict[str, Any]], into: EndOfTurn, inputs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Times TRL's own step from prompts to scored completions."""
     start = time.perf_counter()
     output = generate(inputs)
     into.rollout = time.perf_counter() - start
@@ -69,7 +61,6 @@ def reward(
     answer: list[str],
     **_: Any,
 ) -> list[float]:
-    """Returns the verdicts of our side."""
     finishes = [
         FinishReason.STOP if ids and ids[-1] == end else FinishReason.LENGTH for ids in completion_ids
     ]
@@ -82,7 +73,6 @@ def reward(
 
 
 def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
-    """All that decides how much work there is, and how fast it can go."""
     rollouts = job["prompts_per_batch"] * job["group_size"]
     values: dict[str, Any] = {
         "output_dir": folder,
@@ -116,7 +106,6 @@ def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
 
 
 def main() -> None:
-    """Trains until the runner asks for no further cycle."""
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job["threads"])
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
