@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bapo_lightning.phases import phase
-from bapo_lightning.report.progress import counting, display
+from bapo_lightning.report.progress import display
 from bapo_lightning.report.progress.display import Place, hidden, on_terminal, shown
 
 SHOW_CURSOR = "\x1b[?25h"
@@ -17,8 +17,7 @@ SHOW_CURSOR = "\x1b[?25h"
 def terminal(monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(display, "get_console", lambda: console)
-    for module in (display, counting):
-        monkeypatch.setattr(module, "on_terminal", lambda: True)
+    monkeypatch.setattr(display, "on_terminal", lambda: True)
     return console
 
 
@@ -75,15 +74,3 @@ def test_nothing_is_drawn_where_there_is_no_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "dumb")
     assert not on_terminal()
-
-
-def test_things_are_counted_by_a_bar_or_by_lines(terminal, monkeypatch, capsys):
-    with counting.counted("jobs", 2) as count:
-        count("table  grpo")
-        display._update()
-    assert "jobs 1/2 " in drawn(terminal) and "grpo" not in drawn(terminal)
-    for module in (display, counting):
-        monkeypatch.setattr(module, "on_terminal", lambda: False)
-    with counting.counted("jobs", 10) as count:
-        count("table  grpo")
-    assert capsys.readouterr().out == "[ 1/10] table  grpo\n"

@@ -4,11 +4,13 @@ import json
 import subprocess
 
 import pytest
+from rich.console import Console
 from tests.children import forked_children
 
 from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
+from studies.map.exact import CountBar, counted
 from studies.map.plan import read_map
 
 SMALL = [
@@ -139,6 +141,16 @@ def test_a_leaderboard_compares_chosen_methods(tmp_path, capsys):
     ]
     assert main([*settings[:1], "only=[grpo,higher]", *settings[2:]]) == 2
     assert "only leaves none of the duels" in capsys.readouterr().err
+
+
+def test_jobs_are_counted_by_a_bar_or_by_lines(capsys):
+    with counted("jobs", 10) as count:
+        count("table  grpo")
+    assert capsys.readouterr().out == "[ 1/10] table  grpo\n"
+    bar = CountBar("jobs", 2)
+    bar.count()
+    Console(width=80).print(bar)
+    assert "jobs 1/2 " in capsys.readouterr().out
 
 
 def test_make_sweep_makes_a_leaderboard():
