@@ -113,14 +113,6 @@ def test_counts_are_summed_or_taken_from_the_last_update():
     assert (summary["drops"]["uniform_groups"], summary["drops"]["evicted"]) == (7, None)
 
 
-def test_validation_keeps_first_and_last_and_the_best_accuracy():
-    accuracies = rows_of("val/sums/avg@8", [0.5, None, 0.9, 0.7])
-    found = summary_of([row | {"val/sums/response_length": 20.0} for row in accuracies])["metrics"]
-    accuracy, length = found["val/sums/avg@8"], found["val/sums/response_length"]
-    assert [accuracy[name] for name in ("first", "last", "extreme")] == [0.5, 0.7, 0.9]
-    assert (length["first"], length["last"]) == (20.0, 20.0)
-
-
 def test_non_finite_values_are_counted_and_enter_no_mean():
     summary = summary_of(rows_of("train/grad_norm", [1.0, float("nan"), float("inf"), 2.0]))
     assert (summary["metrics"]["train/grad_norm"]["extreme"], summary["non_finite_values"]) == (2.0, 2)

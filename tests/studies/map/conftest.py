@@ -7,12 +7,13 @@ from studies.map.cells import FRESH
 from studies.map.verdicts import read_results
 
 
-@pytest.fixture
-def results(tmp_path):
+@pytest.fixture(scope="package")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("map")
     for cell, scale in ((CELL, 1.0), (OTHER, 0.0)):
         for method, gain in GAIN.items():
             spread = 0.1 if method == "noisy" else 0.0 if method in ("grpo", FRESH) else 0.001
             if method == FRESH and cell is OTHER:
                 continue  # that of the other cell serves both
-            write(tmp_path, cell, method, gain * scale, spread)
-    return read_results(tmp_path, [CELL, OTHER], METHODS, ["narrow", "wide"], ["wide"])
+            write(folder, cell, method, gain * scale, spread)
+    return read_results(folder, [CELL, OTHER], METHODS, ["narrow", "wide"], ["wide"])

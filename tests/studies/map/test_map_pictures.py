@@ -13,7 +13,7 @@ DRAWN = {name: MethodLook(name.upper(), "bapo" if name == "better" else "grpo") 
 
 
 @pytest.fixture
-def figures(monkeypatch) -> list[Figure]:
+def figures(monkeypatch):
     """The figures that are saved from now on."""
     found: list[Figure] = []
     monkeypatch.setattr(style, "save_png", lambda figure, path: found.append(figure) or path)
