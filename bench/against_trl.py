@@ -40,6 +40,7 @@ from bapo_lightning.runs.inputs import read_inputs
 ROOT = Path(__file__).resolve().parents[1]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 LEARNING_RATE = 1e-7
+LABELS = {"wall": "cycle", "cpu": "cycle, CPU", "rollout": "rollout batch", "update": "update"}
 NUM_PROBLEMS = 512  # largest number of different problems
 QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
 QUIET += [f"callbacks.{name}.every=1000000" for name in ("rollout_writer", "console", "checkpoint")]
@@ -107,17 +108,10 @@ class TurnLogger(Logger):
 
 def our_overrides(job: Job, engine: str, threads: int, ours: Sequence[str] = ()) -> list[str]:
     return [
-        *job.options,
-        *job.engines[engine],
-        *ours,
-        "algorithm=grpo",
-        "regime=replay",
-        f"regime.epochs={job.epochs}",
-        f"regime.minibatches={job.minibatches}",
-        f"optimizer.optimizer.lr={LEARNING_RATE}",
-        "scale.num_rollout_batches=100000",
-        f"cpu_threads={threads}",
-        *QUIET,
+        *(*job.options, *job.engines[engine], *ours, "algorithm=grpo", "regime=replay"),
+        *(f"regime.epochs={job.epochs}", f"regime.minibatches={job.minibatches}"),
+        *(f"optimizer.optimizer.lr={LEARNING_RATE}", "scale.num_rollout_batches=100000"),
+        *(f"cpu_threads={threads}", *QUIET),
     ]
 
 
@@ -134,11 +128,8 @@ def trl_job(
         "model": model_path(run.model.path),
         "problems": problems,
         "reward": run.reward.name.rpartition(".")[2],
-        "prompts_per_batch": scale.prompts_per_batch,
-        "group_size": scale.group_size,
-        "max_new_tokens": scale.max_new_tokens,
-        "epochs": job.epochs,
-        "minibatches": job.minibatches,
+        **{key: getattr(scale, key) for key in ("prompts_per_batch", "group_size", "max_new_tokens")},
+        **{"epochs": job.epochs, "minibatches": job.minibatches},
         "learning_rate": LEARNING_RATE,
         "threads": threads,
         "options": options,
@@ -156,21 +147,15 @@ def commands(job: Job, given: argparse.Namespace, folder: Path) -> dict[str, lis
         found[f"TRL, {variant}"] = [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]
     for engine in given.engines:
         logger = ["+logger.turns._target_=against_trl.TurnLogger", f"+logger.turns.updates={job.updates}"]
-        overrides = [
-            *our_overrides(job, engine, threads, given.ours),
-            *logger,
-            f"run_folder={folder / engine}",
-        ]
+        own = our_overrides(job, engine, threads, given.ours)
+        overrides = [*own, *logger, f"run_folder={folder / engine}"]
         found[f"ours, {engine}"] = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
     return found
 
 
 def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitStack) -> dict[str, Worker]:
-    environment = {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment["TOKENIZERS_PARALLELISM"] = "false"
     workers = {}
     for name, command in sides.items():
         paths = [ROOT / "bench", ROOT / "src"] if name.startswith("TRL") else [ROOT / "bench"]
@@ -199,30 +184,19 @@ def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     )
     reference = taken[fastest]
     for name, cycles in taken.items():
-        spreads = {
-            key: Spread.of([cycle[key] for cycle in cycles]) for key in ("wall", "cpu", "rollout", "update")
-        }
+        spreads = {key: Spread.of([cycle[key] for cycle in cycles]) for key in LABELS}
         ratios = {
             key: ratio([cycle[key] for cycle in reference], [cycle[key] for cycle in cycles])
             for key in spreads
         }
         length = fmean(cycle["tokens"] / cycle["samples"] for cycle in cycles)
         print(f"{name}: responses of {length:.1f} tokens on average")
-        for key, label in {
-            "wall": "cycle",
-            "cpu": "cycle, CPU",
-            "rollout": "rollout batch",
-            "update": "update",
-        }.items():
+        for key, label in LABELS.items():
             faster = f"   {ratios[key].text(digits=2)} times as fast as {fastest}"
             against = "" if name.startswith("TRL") else faster
             print(f"  {label:14} {spreads[key].text('s', digits=3):34}{against}")
-        record[name] = {
-            "seconds": spreads,
-            "times_faster": ratios,
-            "mean_response_tokens": length,
-            "cycles": cycles,
-        }
+        record[name] = {"seconds": spreads, "times_faster": ratios, "mean_response_tokens": length}
+        record[name]["cycles"] = cycles
     return record
 
 

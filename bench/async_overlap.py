@@ -88,12 +88,8 @@ class Measured:
 
 def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], set[int]]]:
     in_turns = ["regime=replay", "regime.epochs=1"]
-    apart = [
-        *world.child,
-        "cpu_threads=1",
-        "rollout.engine.cpu_threads=1",
-        f"rollout.engine.cpu_affinity=[{second}]",
-    ]
+    apart = [*world.child, "cpu_threads=1", "rollout.engine.cpu_threads=1"]
+    apart.append(f"rollout.engine.cpu_affinity=[{second}]")
     return {
         "async": (["regime=async", f"regime.max_age={2 * world.updates - 1}", *apart], {first}),
         "in turns": ([*in_turns, *apart], {first}),

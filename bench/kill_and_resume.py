@@ -47,23 +47,15 @@ from bapo_lightning.types import Problem, Reply
 CALLS_FILE = "CALLS_FILE"
 SETTINGS = (
     "experiment=additions",
-    "scale.prompts_per_batch=8",
-    "scale.group_size=4",
-    "scale.num_rollout_batches=30",
-    "scale.validation_problems=8",
-    "callbacks.validation.every=20",
-    "callbacks.checkpoint.every=1",
+    *("scale.prompts_per_batch=8", "scale.group_size=4", "scale.num_rollout_batches=30"),
+    *("scale.validation_problems=8", "callbacks.validation.every=20", "callbacks.checkpoint.every=1"),
     "cpu_threads=1",
     "+data.train.limit=30",  # eight epochs
 )
 # A turn ends with `;` too, and an environment answers that must not get the same turn twice.
 TURNS = (
-    "environment=calculator",
-    "environment.stop=[';']",
-    "environment.max_turns=4",
-    "environment.feedback.template='{feedback}'",
-    "scale.max_feedback_tokens=8",
-    "~environment.answers",
+    *("environment=calculator", "environment.stop=[';']", "environment.max_turns=4"),
+    *("environment.feedback.template='{feedback}'", "scale.max_feedback_tokens=8", "~environment.answers"),
     "+environment.answers={_target_: kill_and_resume.Recording}",
     "callbacks.rollout_writer.every=1",  # all that is trained on
     "callbacks.rollout_writer.num_groups=8",

@@ -73,11 +73,8 @@ class Drill:
 
     def _started(self) -> subprocess.Popen[bytes]:
         fleet = [
-            "rollout=ray",
-            f"rollout.engine.address={self._cluster.address}",
-            "rollout.engine.actors=3",
-            f"rollout.engine.requests_per_call={ROWS}",
-            "rollout.engine.cpu_threads=1",
+            *("rollout=ray", f"rollout.engine.address={self._cluster.address}", "rollout.engine.actors=3"),
+            *(f"rollout.engine.requests_per_call={ROWS}", "rollout.engine.cpu_threads=1"),
             "rollout.max_restarts=1000",
         ]
         return start(self._folder, [*fleet, *self._overrides])
@@ -107,9 +104,8 @@ def main() -> int:
                 alone = start(whole, ["rollout=hf", f"rollout.engine.max_rows={ROWS}", *overrides])
                 assert alone.wait() == 0, log_of(whole)
             for victim in arguments.victims:
-                problems = drill(
-                    Path(folder, regime, victim), whole, overrides, victim, arguments.kills, moments
-                )
+                inside = whole.with_name(victim)
+                problems = drill(inside, whole, overrides, victim, arguments.kills, moments)
                 failed += bool(problems)
                 for problem in problems[:5]:
                     print(f"  FAILED: {problem}", flush=True)
@@ -163,21 +159,13 @@ def pace(overrides: Sequence[str], num_kills: int) -> int:
 
 def start(folder: Path, overrides: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *SETTINGS, *overrides]
-    with log_file(folder).open("ab") as log:
-        return subprocess.Popen(
-            [*command, f"run_folder={folder}", "resume=auto"],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
-
-
-def log_file(folder: Path) -> Path:
-    return folder.with_suffix(".log")
+    with folder.with_suffix(".log").open("ab") as log:
+        command += [f"run_folder={folder}", "resume=auto"]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def log_of(folder: Path) -> str:
-    return log_file(folder).read_text(encoding="utf-8", errors="replace")[-3000:]
+    return folder.with_suffix(".log").read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 if __name__ == "__main__":

@@ -45,9 +45,8 @@ def main() -> None:
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         print(f"  {name:<24} {reasons.total():>4} of {len(problems):>6}  {listed}")
     largest = max(training.values(), key=len)
-    words = sorted({word for problem in largest for word in problem.prompt.split() if word.isalpha()})[
-        :NUM_WORDS
-    ]
+    known = {word for problem in largest for word in problem.prompt.split() if word.isalpha()}
+    words = sorted(known)[:NUM_WORDS]
     print("\nfound evaluation problems in %, by share of altered words:")
     print("  " + " " * 24 + "".join(f"{rate:>8.0%}" for rate in RATES))
     found = {rate: recall(rule, largest, held_out, rate, words) for rate in RATES}

@@ -106,14 +106,8 @@ def measure(variant: str, given: argparse.Namespace) -> dict[str, float]:
     else:
         taken, peak = with_peak(work)
     tokens = sum(batch.context_lengths) + sum(batch.response_lengths)
-    return {
-        "wall": taken.wall,
-        "cpu": taken.cpu,
-        "bytes": peak,
-        "loss": sum(losses),
-        "tokens": tokens,
-        "micro_batches": len(losses),
-    }
+    counts = {"tokens": tokens, "micro_batches": len(losses)}
+    return {**vars(taken), "bytes": peak, "loss": sum(losses), **counts}
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> None:

@@ -124,15 +124,10 @@ def mismatches(size: Size) -> Iterator[tuple[str, str, list[float]]]:
         ]
         for way, module in modules.items():
             scored = module.policy.response_logprobs(rollouts, 4096)
-            yield (
-                dtype,
-                way,
-                [
-                    abs(own - theirs)
-                    for rollout, scores in zip(rollouts, scored, strict=True)
-                    for own, theirs in zip(rollout.logprobs, scores, strict=True)
-                ],
-            )
+            pairs = [
+                zip(rollout.logprobs, own, strict=True) for rollout, own in zip(rollouts, scored, strict=True)
+            ]
+            yield dtype, way, [abs(theirs - ours) for pair in pairs for theirs, ours in pair]
 
 
 def main() -> None:

@@ -84,14 +84,8 @@ def main() -> None:
 
 
 def measured(checkout: Path, ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    command = [
-        sys.executable,
-        __file__,
-        "--repeats",
-        str(arguments.repeats),
-        "--tokens",
-        *map(str, arguments.tokens),
-    ]
+    command = [sys.executable, __file__, f"--repeats={arguments.repeats}"]
+    command += ["--tokens", *map(str, arguments.tokens)]
     own = {"PYTHONPATH": str(checkout.resolve() / "src"), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     port = str(free_port())
     started = [

@@ -23,13 +23,8 @@ from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.runs.train import run
 
 SETTINGS = (
-    "experiment=additions",
-    "regime=async",
-    "rollout=hf_child",
-    "rollout.engine.cpu_threads=1",
-    "cpu_threads=1",
-    "scale.num_rollout_batches=16",
-    "callbacks.validation.every=0",
+    *("experiment=additions", "regime=async", "rollout=hf_child", "rollout.engine.cpu_threads=1"),
+    *("cpu_threads=1", "scale.num_rollout_batches=16", "callbacks.validation.every=0"),
 )
 WARM_UP = 8  # updates that are not counted
 

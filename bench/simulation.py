@@ -117,8 +117,7 @@ def real(record: RunRecord) -> Look:
 
 def setting_of(record: RunRecord, seed: int) -> Setting:
     config = validate(record.config, "run")
-    lengths = [int(row["num_tokens"]) for row in read_rollouts(record.path)]
-    scale = config.scale
+    scale, lengths = config.scale, [int(row["num_tokens"]) for row in read_rollouts(record.path)]
     return Setting(
         regime=config.staleness,
         group_size=scale.group_size,

@@ -75,17 +75,10 @@ def reward(
 def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
     rollouts = job["prompts_per_batch"] * job["group_size"]
     values: dict[str, Any] = {
-        "output_dir": folder,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "dataloader_pin_memory": False,
-        "report_to": "none",
-        "logging_strategy": "no",
-        "save_strategy": "no",
-        "disable_tqdm": True,
+        **{"output_dir": folder, "use_cpu": True, "bf16": False, "gradient_checkpointing": False},
+        **{"dataloader_pin_memory": False, "report_to": "none", "logging_strategy": "no"},
+        **{"save_strategy": "no", "disable_tqdm": True, "shuffle_dataset": False},
         "max_steps": 1_000_000,  # the runner ends it
-        "shuffle_dataset": False,
         "model_init_kwargs": {"dtype": "float32"},
         "per_device_train_batch_size": rollouts // job["minibatches"],
         "gradient_accumulation_steps": 1,
@@ -93,14 +86,9 @@ def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
         "num_iterations": job["epochs"],
         "num_generations": job["group_size"],
         "max_completion_length": job["max_new_tokens"],
-        "temperature": 1.0,
-        "beta": 0.0,
-        "learning_rate": job["learning_rate"],
-        "lr_scheduler_type": "constant",
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "optim": "adamw_torch_fused",
-        "use_transformers_continuous_batching": False,
+        **{"temperature": 1.0, "beta": 0.0, "learning_rate": job["learning_rate"]},
+        **{"lr_scheduler_type": "constant", "weight_decay": 0.0, "max_grad_norm": 1.0},
+        **{"optim": "adamw_torch_fused", "use_transformers_continuous_batching": False},
     }
     return GRPOConfig(**values | job["options"])
 

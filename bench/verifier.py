@@ -90,12 +90,8 @@ def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
         f"{len(pairs)} {name}: {shown}; {faster.text(digits=1)} times as fast; same verdict on {same}",
         flush=True,
     )
-    return {
-        "answers_per_second": rates,
-        "times_as_fast": faster,
-        "same_verdicts": same,
-        "answers": len(pairs),
-    }
+    found = {"answers_per_second": rates, "times_as_fast": faster, "same_verdicts": same}
+    return {**found, "answers": len(pairs)}
 
 
 def integers(count: int) -> list[Pair]:
