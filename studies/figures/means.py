@@ -14,7 +14,7 @@ from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, limits_of
+from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, metric_of
 from bapo_lightning.report.run.curves import Curve
 from studies.figures.catalogue import Figure
 from studies.figures.values import LOSS_SHARE, TOKEN_SHARE, VALUES, RunsByVariant
@@ -71,7 +71,7 @@ def draw_metric(axes: Axes, metric: str, figure: Figure, runs: RunsByVariant, xl
     """
     title, ylabel = _METRIC_TITLES[metric]
     style.style_axes(axes, title, xlabel, ylabel)
-    is_log, limits = metric in SPIKY, limits_of(metric)
+    is_log, limits = metric in SPIKY, metric_of(metric).limits
     reached: list[float] = []
     for variant, look in _looks(figure, runs).items():
         period = runs[variant][0].staleness
@@ -131,7 +131,7 @@ def draw_shares(figure: Figure, runs: RunsByVariant) -> Canvas:
             (curves, style.Look(positive, "-"), "positive tokens"),
             (mirrored, style.Look(negative, "--"), "negative tokens"),
         ):
-            draw_mean(axes, mean_curve(drawn, period, limits=limits_of(metric)), look, period, sign)
+            draw_mean(axes, mean_curve(drawn, period, limits=metric_of(metric).limits), look, period, sign)
         axes.axhline(0.5, color=style.INK, linewidth=0.8, linestyle=":")
     if handles := canvas.axes[0].get_legend_handles_labels()[0]:
         seeds = style.seeds_text([len(runs[variant])])
@@ -156,7 +156,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
                 found = [number for run in members if (number := VALUES[value](run)) is not None]
-                shown = shown_interval(found, limits=limits_of(_METRIC_OF_VALUE[value]))
+                shown = shown_interval(found, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
                 if shown is not None:
                     _draw_bar(axes, index + offset, found, shown, width, looks[label])
         axes.set_xticks(range(len(groups)), groups)

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from bapo_lightning.report.run.charts import panel_charts, target_share
+from bapo_lightning.report.run.curves import moving_average, smoothing_window
 from bapo_lightning.report.run.plots import plot_run
-from bapo_lightning.report.smoothing import moving_average, smoothing_window
 from bapo_lightning.report.style import Look
 from bapo_lightning.run_folder.record import read_run
 

@@ -7,7 +7,7 @@ import pytest
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import Run
-from bapo_lightning.report.metrics import limits_of
+from bapo_lightning.report.metrics import metric_of
 from bapo_lightning.run_folder.record import read_tokens
 from studies.figures.catalogue import Claim
 from studies.figures.findings import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
@@ -144,4 +144,9 @@ def test_a_torn_record_of_tokens_is_named(tmp_path):
 
 
 def test_every_curve_of_the_figures_that_cannot_be_negative_has_its_limits():
-    assert [metric for metric in CURVES if limits_of(metric) is None] == ["train/reward", PREDICTED, MEASURED]
+    unlimited = [metric for metric in CURVES if metric_of(metric).limits is None]
+    assert unlimited == [
+        "train/reward",
+        PREDICTED,
+        MEASURED,
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.smoothing import moving_average, smoothing_window
+from bapo_lightning.report.run.curves import moving_average, smoothing_window
 
 
 @dataclass(frozen=True)
