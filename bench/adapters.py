@@ -15,7 +15,6 @@ and rounded to the nearest number, merged and rounded at random, adapters.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import time
@@ -26,6 +25,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 import torch
+from measuring import bench_parser
 
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.modules.policy.factory import build_policy
@@ -56,7 +56,6 @@ def merged_at_random(
 
 
 def update(policy: Policy, rollouts: list[Rollout], rate: float) -> None:
-    """One step that makes the responses likelier."""
     policy.zero_grad()
     policy(model_input(rollouts, torch.device("cpu"), policy.layout))[0].mean().backward()
     with torch.no_grad():
@@ -80,7 +79,6 @@ def paired(
 
 
 def random_requests(count: int, max_new_tokens: int) -> list[GenerationRequest]:
-    """Requests with random prompts, the same each time."""
     drawn = random.Random(0)
     return [
         GenerationRequest(
@@ -91,7 +89,6 @@ def random_requests(count: int, max_new_tokens: int) -> list[GenerationRequest]:
 
 
 def answered(requests: list[GenerationRequest], generations: list[Generation]) -> list[Rollout]:
-    """The rollouts of a generation each."""
     return [
         Rollout(request.token_ids, (each.segment,), each.finish)
         for request, each in zip(requests, generations, strict=True)
@@ -99,7 +96,6 @@ def answered(requests: list[GenerationRequest], generations: list[Generation]) -
 
 
 def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
-    """Prints one row."""
     torch.manual_seed(0)
     policy = build_policy(ModelOptions(MODEL, dtype="bfloat16", lora=LoraOptions(16, 32)), 1.0)
     policy.mix_precision()
@@ -135,11 +131,7 @@ def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
 
 
 def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--updates", type=int, default=10)
-    parser.add_argument("--prompts", type=int, default=128)
-    parsed = parser.parse_args()
+    parsed = bench_parser(__doc__, has_json=False, updates=10, prompts=128).parse_args()
     requests = random_requests(parsed.prompts, max_new_tokens=1)
     at_random: Any = patch.object(WeightPass, "_merged", merged_at_random)
     for form in ("nearest", "random", "adapters"):

@@ -4,21 +4,15 @@ machine's CPU.
     python bench/against_trl.py tiny --cycles 5
     python bench/against_trl.py smollm2 --cycles 3 --engines hf vllm --trl float32 mixed
 
-A cycle is one rollout batch and all updates on it. Each side is an ordinary run in its own process (ours:
-`cli.train`). Cycles take turns; the first of each side includes its start and is not counted. Both sides have
-the same model, prompts, group size, response limit, sampling (temperature 1, no truncation), number of
-updates, sequences per update, GRPO objective, learning rate and threads. The learning rate is so small that
-both keep sampling from the same policy, as the printed mean response lengths show. Each side computes in the
-precision that is fastest for it: ours as `trainer.precision=auto` chooses, or as `--ours` says, TRL in each
-of `--trl`, of which the fastest is compared with.
+A cycle is one rollout batch and all updates on it. Cycles take turns; the first of each side includes its
+start and is not counted. docs/results/benchmarks.md says what both sides have in common. Ours computes as
+`trainer.precision=auto` chooses, or as `--ours` says, TRL in each of `--trl`, of which the fastest is
+compared with.
 
 rollout: from prompts to scored responses. Ours includes the transfer of weights, TRL's the log-probs that it
-recomputes, as it must to train on a batch more than once. update: everything else, divided by the number of
-updates.
+recomputes. update: everything else, divided by the number of updates.
 
-TRL's settings are in bench/trl_job.py; `--trl-options '{"beta": 0.1}'` tries others. Our side keeps
-its monitors and its metrics file. Validation, samples, checkpoints and the measured entropy change are off,
-like TRL's logs and checkpoints.
+TRL's settings are in bench/trl_job.py; `--trl-options '{"beta": 0.1}'` tries others.
 """
 
 from __future__ import annotations
@@ -34,8 +28,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from measuring import Spread, add_json_option, method, ratio, write_json
-from turns import Worker
+from lightning.pytorch.loggers import Logger
+from measuring import Spread, bench_parser, method, ratio, write_json
+from turns import Turns, Worker
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
@@ -45,20 +40,14 @@ from bapo_lightning.runs.inputs import read_inputs
 ROOT = Path(__file__).resolve().parents[1]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 LEARNING_RATE = 1e-7
+LABELS = {"wall": "cycle", "cpu": "cycle, CPU", "rollout": "rollout batch", "update": "update"}
 NUM_PROBLEMS = 512  # largest number of different problems
-QUIET = [
-    "callbacks.validation.every=0",
-    "callbacks.entropy_rule.every=0",
-    "callbacks.rollout_writer.every=1000000",
-    "callbacks.console.every=1000000",
-    "callbacks.checkpoint.every=1000000",
-]
+QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
+QUIET += [f"callbacks.{name}.every=1000000" for name in ("rollout_writer", "console", "checkpoint")]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training job for both sides."""
-
     options: list[str]  # overrides of our run
     epochs: int
     minibatches: int
@@ -66,7 +55,6 @@ class Job:
 
     @property
     def updates(self) -> int:
-        """Updates on each rollout batch."""
         return self.epochs * self.minibatches
 
 
@@ -94,27 +82,42 @@ JOBS = {
 }
 
 
+class TurnLogger(Logger):
+    """Ends the turn of our side, an ordinary run, after each cycle of updates."""
+
+    name, version = "turns", ""
+
+    def __init__(self, updates: int) -> None:
+        super().__init__()
+        self._updates, self._turns, self._rollout = updates, Turns(), 0.0
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        if step % self._updates == 0:  # the first update of a cycle carries the cost of its rollouts
+            parts = ("rollout", "reward", "sync")
+            self._rollout = sum(metrics[f"time/{part}_seconds"] for part in parts)
+            self._tokens, self._samples = metrics["rollout/num_tokens"], metrics["rollout/num_samples"]
+        if (step + 1) % self._updates == 0:
+            self._turns.hand_over(
+                {"rollout": self._rollout, "tokens": self._tokens, "samples": self._samples}
+            )
+
+
 def our_overrides(job: Job, engine: str, threads: int, ours: Sequence[str] = ()) -> list[str]:
-    """Returns the command line of our side without the folder; `ours` are further overrides."""
     return [
-        *job.options,
-        *job.engines[engine],
-        *ours,
-        "algorithm=grpo",
-        "regime=replay",
-        f"regime.epochs={job.epochs}",
-        f"regime.minibatches={job.minibatches}",
-        f"optimizer.optimizer.lr={LEARNING_RATE}",
-        "scale.num_rollout_batches=100000",
-        f"cpu_threads={threads}",
-        *QUIET,
+        *(*job.options, *job.engines[engine], *ours, "algorithm=grpo", "regime=replay"),
+        *(f"regime.epochs={job.epochs}", f"regime.minibatches={job.minibatches}"),
+        *(f"optimizer.optimizer.lr={LEARNING_RATE}", "scale.num_rollout_batches=100000"),
+        *(f"cpu_threads={threads}", *QUIET),
     ]
 
 
 def trl_job(
     job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Returns the same job in the format of bench/trl_job.py; `folder` is TRL's own."""
     run = validate(config)
     inputs, scale = read_inputs(run), run.scale
     problems = []
@@ -125,11 +128,8 @@ def trl_job(
         "model": model_path(run.model.path),
         "problems": problems,
         "reward": run.reward.name.rpartition(".")[2],
-        "prompts_per_batch": scale.prompts_per_batch,
-        "group_size": scale.group_size,
-        "max_new_tokens": scale.max_new_tokens,
-        "epochs": job.epochs,
-        "minibatches": job.minibatches,
+        **{key: getattr(scale, key) for key in ("prompts_per_batch", "group_size", "max_new_tokens")},
+        **{"epochs": job.epochs, "minibatches": job.minibatches},
         "learning_rate": LEARNING_RATE,
         "threads": threads,
         "options": options,
@@ -138,36 +138,24 @@ def trl_job(
 
 
 def commands(job: Job, given: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
-    """Returns the command of each side: TRL as it computes, then ours with each engine."""
     threads, found = given.threads, {}
     config = compose_run([*our_overrides(job, given.engines[0], threads), f"run_folder={folder}"])
     for variant in given.trl:
         description = folder / f"{variant}.json"
         options = TRL_VARIANTS[variant] | given.trl_options
         description.write_text(json.dumps(trl_job(job, config, threads, options, folder / f"trl-{variant}")))
-        found[f"TRL, {variant}"] = [
-            str(TRL_PYTHON),
-            str(ROOT / "bench" / "trl_job.py"),
-            str(description),
-        ]
+        found[f"TRL, {variant}"] = [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]
     for engine in given.engines:
-        logger = ["+logger.turns._target_=turn_logger.TurnLogger", f"+logger.turns.updates={job.updates}"]
-        overrides = [
-            *our_overrides(job, engine, threads, given.ours),
-            *logger,
-            f"run_folder={folder / engine}",
-        ]
+        logger = ["+logger.turns._target_=against_trl.TurnLogger", f"+logger.turns.updates={job.updates}"]
+        own = our_overrides(job, engine, threads, given.ours)
+        overrides = [*own, *logger, f"run_folder={folder / engine}"]
         found[f"ours, {engine}"] = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
     return found
 
 
 def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitStack) -> dict[str, Worker]:
-    """Starts the sides, each after the first cycle of the one before it."""
-    environment = {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment["TOKENIZERS_PARALLELISM"] = "false"
     workers = {}
     for name, command in sides.items():
         paths = [ROOT / "bench", ROOT / "src"] if name.startswith("TRL") else [ROOT / "bench"]
@@ -180,7 +168,6 @@ def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitSt
 
 
 def measure(job: Job, workers: dict[str, Worker], cycles: int) -> dict[str, list[dict[str, float]]]:
-    """Returns the measured cycles of all sides, which take turns."""
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     for _ in range(cycles):
         for name, worker in workers.items():
@@ -190,7 +177,6 @@ def measure(job: Job, workers: dict[str, Worker], cycles: int) -> dict[str, list
 
 
 def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Prints the table; returns it for the record."""
     record: dict[str, Any] = {}
     fastest = min(
         (name for name in taken if name.startswith("TRL")),
@@ -198,48 +184,31 @@ def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     )
     reference = taken[fastest]
     for name, cycles in taken.items():
-        spreads = {
-            key: Spread.of([cycle[key] for cycle in cycles]) for key in ("wall", "cpu", "rollout", "update")
-        }
+        spreads = {key: Spread.of([cycle[key] for cycle in cycles]) for key in LABELS}
         ratios = {
             key: ratio([cycle[key] for cycle in reference], [cycle[key] for cycle in cycles])
             for key in spreads
         }
         length = fmean(cycle["tokens"] / cycle["samples"] for cycle in cycles)
         print(f"{name}: responses of {length:.1f} tokens on average")
-        for key, label in {
-            "wall": "cycle",
-            "cpu": "cycle, CPU",
-            "rollout": "rollout batch",
-            "update": "update",
-        }.items():
+        for key, label in LABELS.items():
             faster = f"   {ratios[key].text(digits=2)} times as fast as {fastest}"
             against = "" if name.startswith("TRL") else faster
             print(f"  {label:14} {spreads[key].text('s', digits=3):34}{against}")
-        record[name] = {
-            "seconds": spreads,
-            "times_faster": ratios,
-            "mean_response_tokens": length,
-            "cycles": cycles,
-        }
+        record[name] = {"seconds": spreads, "times_faster": ratios, "mean_response_tokens": length}
+        record[name]["cycles"] = cycles
     return record
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, cycles=5, threads=2)
     parser.add_argument("job", choices=sorted(JOBS))
-    parser.add_argument("--cycles", type=int, default=5, help="counted cycles of each side")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engines", nargs="+", default=["hf"], choices=["hf", "vllm"])
     parser.add_argument("--trl", nargs="+", default=["float32"], choices=list(TRL_VARIANTS))
     parser.add_argument("--ours", nargs="+", default=[], help="our side's, e.g. model.compile=true")
     parser.add_argument(
         "--trl-options", type=json.loads, default={}, help="further GRPOConfig arguments, as JSON"
     )
-    add_json_option(parser)
     arguments = parser.parse_args()
     if not TRL_PYTHON.exists():
         sys.exit("TRL is not there: make setup-trl")

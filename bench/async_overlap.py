@@ -12,20 +12,16 @@ minibatches:
     one process engine in the trainer's process, both cores and two threads for the one of the two that works:
                 the usual setup
 
-Wall-clock seconds per update are those of `time/step_seconds` without the first two rollout batches and the
-last, beside which an asynchronous run has nothing to generate. Generation: sampling and scoring of a rollout
-batch; training: all that the trainer does with it. Idle is the trainer while it waits for groups, and the
-engine while it does not sample. "Others" is the share of both cores that other processes took meanwhile: it
-should be near 0, and each run waits a while for that before it starts.
+Seconds per update are those of `time/step_seconds` without the first two rollout batches and the last, during
+which an asynchronous run has nothing to generate. Idle is the trainer while it waits for groups, and the
+engine while it does not sample. "Others" is the share of both cores that other processes took meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,15 +31,11 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from measuring import Spread, add_json_option, ratio, write_json
+import run_comparison
+from measuring import Spread, bench_parser, ratio, write_json
 
-QUIET = [
-    "callbacks.validation.every=0",
-    "callbacks.entropy_rule.every=0",
-    "callbacks.rollout_writer.every=100000",
-    "callbacks.console.every=100000",
-]
-QUIET += ["callbacks.checkpoint.every=100000"]
+QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
+QUIET += [f"callbacks.{name}.every=100000" for name in ("rollout_writer", "console", "checkpoint")]
 WARM_UP = 2  # rollout batches that are not counted, and one at the end
 
 
@@ -95,14 +87,9 @@ class Measured:
 
 
 def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], set[int]]]:
-    """Options and cores of the kinds of runs."""
     in_turns = ["regime=replay", "regime.epochs=1"]
-    apart = [
-        *world.child,
-        "cpu_threads=1",
-        "rollout.engine.cpu_threads=1",
-        f"rollout.engine.cpu_affinity=[{second}]",
-    ]
+    apart = [*world.child, "cpu_threads=1", "rollout.engine.cpu_threads=1"]
+    apart.append(f"rollout.engine.cpu_affinity=[{second}]")
     return {
         "async": (["regime=async", f"regime.max_age={2 * world.updates - 1}", *apart], {first}),
         "in turns": ([*in_turns, *apart], {first}),
@@ -113,37 +100,28 @@ def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], s
 def measure(
     world: World, batches: int, options: list[str], cores: set[int], quiet_seconds: float
 ) -> Measured:
-    """Run once, after the cores were quiet or `quiet_seconds` have passed."""
     wait_for_quiet(quiet_seconds)
     with tempfile.TemporaryDirectory() as outputs:
         folder = Path(outputs, "run")
-        sizes = [
-            f"regime.minibatches={world.updates}",
-            f"scale.num_rollout_batches={batches}",
-            f"run_folder={folder}",
-        ]
-        command = [sys.executable, "-m", "bapo_lightning.cli.train", *world.options, *options, *sizes, *QUIET]
         start, own, busy = time.perf_counter(), own_seconds(), busy_seconds()
-        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            preexec_fn=partial(os.sched_setaffinity, 0, cores),
-        )
+        train(folder, world, batches, [*options, *QUIET], cores)
         wall = time.perf_counter() - start
         others = (busy_seconds() - busy - (own_seconds() - own)) / (wall * (os.cpu_count() or 1))
-        if done.returncode:
-            sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     if len(rows) != batches * world.updates:
         sys.exit(f"{len(rows)} updates were made instead of {batches * world.updates}")
     return evaluated(rows[WARM_UP * world.updates : -world.updates], world, "regime=async" in options, others)
 
 
+def train(folder: Path, world: World, batches: int, options: list[str], cores: set[int]) -> None:
+    sizes = [f"regime.minibatches={world.updates}", f"scale.num_rollout_batches={batches}"]
+    pinned = partial(os.sched_setaffinity, 0, cores)
+    run_comparison.train(
+        folder, [*world.options, *options, *sizes], preexec_fn=pinned, OMP_WAIT_POLICY="PASSIVE"
+    )
+
+
 def evaluated(rows: list[dict[str, float]], world: World, overlaps: bool, others: float) -> Measured:
-    """Sums over the updates that count."""
     step, rollout, reward, sync, wait = (
         sum(row.get(f"time/{part}_seconds", 0.0) for row in rows)
         for part in ("step", "rollout", "reward", "sync", "wait")
@@ -168,20 +146,17 @@ def own_seconds() -> float:
 
 
 def busy_seconds() -> float:
-    """CPU time of everything on this machine."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)
 
 
 def wait_for_quiet(seconds: float) -> None:
-    """Until other processes leave the cores alone, but no longer than `seconds`."""
     end = time.perf_counter() + seconds
     while seconds and psutil.cpu_percent(interval=1) > 5 and time.perf_counter() < end:
         pass
 
 
 def show(name: str, runs: list[Measured]) -> None:
-    """Medians, and the range of what is compared."""
     middle = {key: median(getattr(run, key) for run in runs) for key in Measured.__dataclass_fields__}
     update = Spread.of([run.update for run in runs])
     print(
@@ -193,10 +168,7 @@ def show(name: str, runs: list[Measured]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
     parser.add_argument("--repeats", type=int, help="of each kind of run")
     parser.add_argument("--batches", type=int, help="rollout batches of a run")
@@ -206,7 +178,6 @@ def main() -> None:
         default=20,
         help="that a run waits at most for other processes to leave the cores",
     )
-    add_json_option(parser)
     arguments = parser.parse_args()
     world = WORLDS[arguments.world]
     repeats, batches = arguments.repeats or world.repeats, arguments.batches or world.batches

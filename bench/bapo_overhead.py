@@ -3,21 +3,18 @@ minibatch of one micro-batch.
 
     python bench/bapo_overhead.py [--rounds 60]
 
-Both modules update their own copy of the shipped tiny model at the sizes of `experiment=additions`. Updates
-alternate (GRPO, BAPO, GRPO, ...), so that a drift of the machine's speed affects both alike. The output holds
-median and range of each, the median of the ratios of neighbouring pairs, and the search alone, because its
-share of the update is far smaller than the noise between two updates.
+Both modules update their own copy of the shipped tiny model at the sizes of `experiment=additions`, in turns.
+The search is timed alone as well: its share is far smaller than the noise between two updates.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from functools import partial
 from typing import Any
 
 import torch
-from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
+from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 from updates import additions, built
 
 from bapo_lightning.configuration.run_config import RunConfig
@@ -40,16 +37,7 @@ def first_minibatch(config: RunConfig, module: BapoModule) -> TrainBatch:
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=60, help="updates of each algorithm, after 5 that are not counted"
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    add_json_option(parser)
-    arguments = parser.parse_args()
+    arguments = bench_parser(__doc__, rounds=60, threads=2).parse_args()
     torch.set_num_threads(arguments.threads)
     modules = {name: built(additions(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:

@@ -9,12 +9,11 @@ choose the same bounds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any, get_args
 
 import torch
-from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
+from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -68,7 +67,6 @@ def while_loop(
 def curves_and_search(
     tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind
 ) -> tuple[Tensor, Tensor]:
-    """Returns the bounds that this package chooses."""
     positive, negative = contribution_curves(*tokens, lows, highs, kind)
     found = search_bounds(positive, negative, lows, highs, target, "upper_first", "share")
     return found.low, found.high
@@ -102,7 +100,6 @@ def targets(tokens: Tokens, lows: Tensor, highs: Tensor, kind: Kind) -> dict[str
 
 
 def host_syncs(work: Callable[[], object]) -> int:
-    """Counts the host synchronisations of one call."""
     with HostSyncs() as syncs:
         work()
     return syncs.count
@@ -150,15 +147,8 @@ def compare(
 
 
 def main() -> None:
-    """Prints a table for both kinds of contribution and both targets."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tokens", type=int, default=1_000_000)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=11)
+    parser = bench_parser(__doc__, tokens=1000000, threads=2, repeats=11)
     parser.add_argument("--spread", type=float, default=0.3, help="standard deviation of log r")
-    add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     tokens = lognormal_tokens(arguments.tokens, arguments.spread)

@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from measuring import bench_parser
 from turns import Turns, Worker
 
 from bapo_lightning.data.batches.batch import collate
@@ -42,11 +43,7 @@ SIDES = ("none", "one turn", "two turns")
 
 
 def main() -> None:
-    """Prints the table, or serves as one of its sides."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=20, help="rollout batches of each side")
+    parser = bench_parser(__doc__, has_json=False, rounds=20)
     parser.add_argument("--before", type=Path, help="another checkout, whose package is a side")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -76,13 +73,11 @@ def main() -> None:
 
 
 def started(side: str, checkout: Path, log: Path) -> Worker:
-    """Starts a side's process with the package of a checkout."""
     command = [sys.executable, __file__, "--side", side]
     return Worker(command, log, {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"})
 
 
 def serve(side: str) -> None:
-    """Makes a rollout batch in each of its turns."""
     one_batch, turns = rollout_batches(side), Turns()
     while True:
         one_batch()
@@ -93,11 +88,9 @@ class Engine:
     """Answers at once: all tokens of a response, or half of them in each of two turns."""
 
     def __init__(self, side: str) -> None:
-        """`side` of the comparison."""
         self.version, self._turn = -MINIBATCHES, TOKENS // 2 if side == "two turns" else TOKENS
 
     def generate(self, requests: Any, sampling: Any) -> list[Generation]:
-        """Returns equal answers."""
         ids, logprobs = array("i", range(self._turn)), array("f", [-1.0] * self._turn)
         segment = Segment(ids, logprobs, self.version)
         return [Generation(segment, FinishReason.STOP) for _ in requests]
@@ -107,27 +100,21 @@ class Engine:
 
 
 class Tokenizer:
-    """A token is a letter."""
-
     all_special_tokens = ()
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Returns a token for each letter."""
         return list(range(len(text)))
 
     def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-        """Returns a letter for each token."""
         return "x" * len(ids)
 
 
 def reward(problems: Any, completions: Any) -> list[Score]:
-    """Scores two of three responses as right."""
     right, wrong = Score(1.0, ScoreStatus.CORRECT), Score(0.0, ScoreStatus.WRONG)
     return [right if number % 3 else wrong for number, _ in enumerate(problems)]
 
 
 def rollout_batches(side: str) -> Callable[[], None]:
-    """Returns a function that collects a rollout batch and lays out its minibatches."""
     engine: Any = Engine(side)
     sampler = RolloutSampler(
         engine,

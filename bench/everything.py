@@ -42,151 +42,106 @@ PATHS = {TRL: ".venv-trl/bin/python", MODEL: "models/smollm2-135m-instruct"}
 
 @dataclass(frozen=True)
 class Part:
-    """One script with its options."""
-
     title: str
-    command: tuple[str, ...]  # script and the options that make it this part
-    small: tuple[str, ...] = ()  # options of a small size
+    command: str  # script and the options that make it this part
+    small: str = ""  # options of a small size
     needs: tuple[str, ...] = ()
-    in_all: bool = True  # whether it runs when no part is named
+    in_all: bool = False  # whether it runs when no part is named
     has_threads: bool = False  # whether the script takes --threads
     has_json: bool = True  # whether the script takes --json
 
+    @property
+    def script(self) -> str:
+        return self.command.split()[0]
+
     def missing(self) -> list[str]:
-        """Commands to run first."""
         return [REMEDIES[need] for need in self.needs if not is_there(need)]
 
     def options(self, full: bool, threads: int | None) -> list[str]:
         """Options of the script; `threads` None leaves them to it."""
-        sizes = () if full else self.small
-        cores = () if threads is None or not self.has_threads else ("--threads", str(threads))
-        return [*self.command[1:], *sizes, *cores]
+        sizes = [] if full else self.small.split()
+        cores = ["--threads", str(threads)] if self.has_threads and threads is not None else []
+        return [*self.command.split()[1:], *sizes, *cores]
 
 
 def is_there(need: str) -> bool:
-    """Whether a need is met."""
     return (ROOT / PATHS[need]).exists() if need in PATHS else find_spec(need.lower()) is not None
 
 
-ENGINES = ("hf", "vllm") if is_there(VLLM) else ("hf",)
-ASYNC_SMALL = ("--repeats", "3", "--batches", "8", "--quiet-seconds", "2")
+ENGINES = "hf vllm" if is_there(VLLM) else "hf"
 # All parts by name: comparisons with others first, then those that run only when they are named.
 PARTS = {
     "trl": Part(
-        "TRL's GRPOTrainer against this package, tiny model",
-        ("against_trl.py", "tiny"),
-        ("--cycles", "5"),
-        (TRL,),
-        has_threads=True,
+        "TRL's GRPOTrainer against this package, tiny model", "against_trl.py tiny", small="--cycles 5",
+        needs=(TRL,), in_all=True, has_threads=True,
     ),
     "trl-smollm2": Part(
         "TRL's GRPOTrainer against this package, SmolLM2-135M",
-        ("against_trl.py", "smollm2", "--engines", *ENGINES),
-        ("--cycles", "2"),
-        (TRL, MODEL),
+        f"against_trl.py smollm2 --engines {ENGINES}", small="--cycles 2", needs=(TRL, MODEL), in_all=True,
         has_threads=True,
     ),
     "search": Part(
-        "Bound search against a plain while-loop",
-        ("bound_search.py",),
-        ("--tokens", "200000", "--repeats", "7"),
-        has_threads=True,
+        "Bound search against a plain while-loop", "bound_search.py", small="--tokens 200000 --repeats 7",
+        in_all=True, has_threads=True,
     ),
     "overhead": Part(
-        "BAPO's search inside an update", ("bapo_overhead.py",), ("--rounds", "20"), has_threads=True
+        "BAPO's search inside an update", "bapo_overhead.py", small="--rounds 20", in_all=True,
+        has_threads=True,
     ),
     "token-scores": Part(
         "Fused token scores against naive ones; small: at SmolLM2's width and vocabulary",
-        ("token_scores.py",),
-        ("--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3"),
+        "token_scores.py", small="--tokens 1024 --width 576 --vocabulary 49152 --rounds 3", in_all=True,
         has_threads=True,
     ),
     "precision": Part(
         "Updates and sampling in float32 and mixed precision, compiled or not, on SmolLM2-135M",
-        ("precision.py", "smollm2"),
-        needs=(MODEL,),
-        in_all=False,
-        has_threads=True,
+        "precision.py smollm2", needs=(MODEL,), has_threads=True,
     ),
     "verifier": Part(
-        "Verdicts on mathematical answers beside math-verify",
-        ("verifier.py",),
-        ("--rounds", "3", "--integers", "1000", "--expressions", "160"),
+        "Verdicts on mathematical answers beside math-verify", "verifier.py",
+        small="--rounds 3 --integers 1000 --expressions 160", in_all=True,
     ),
     "conversations": Part(
-        "Conversations without a model, beside responses of one turn",
-        ("conversations.py",),
-        ("--rounds", "8"),
-        in_all=False,
-        has_json=False,
+        "Conversations without a model, beside responses of one turn", "conversations.py",
+        small="--rounds 8", has_json=False,
     ),
-    "async": Part("Asynchronous against synchronous training", ("async_overlap.py", "tiny"), ASYNC_SMALL),
-    "scaling": Part("Time of an update over its size", ("scaling.py",), ("--repeats", "5"), has_threads=True),
-    "partial": Part("Partial against whole rollouts", ("partial_rollouts.py",), in_all=False, has_json=False),
+    "async": Part(
+        "Asynchronous against synchronous training", "async_overlap.py tiny",
+        small="--repeats 3 --batches 8 --quiet-seconds 2", in_all=True,
+    ),
+    "partial": Part("Partial against whole rollouts", "partial_rollouts.py", has_json=False),
     "packing": Part(
-        "An update over uneven lengths: padded, packed, with checkpointing",
-        ("packing.py",),
-        in_all=False,
-        has_threads=True,
+        "An update over uneven lengths: padded, packed, with checkpointing", "packing.py", has_threads=True,
     ),
     "ray": Part(
-        "A fleet of Ray actors against one engine in a child process",
-        ("ray_fleet.py",),
-        ("--requests", "512", "--repeats", "5"),
-        (RAY,),
-        in_all=False,
+        "A fleet of Ray actors against one engine in a child process", "ray_fleet.py",
+        small="--requests 512 --repeats 5", needs=(RAY,),
     ),
-    "plan": Part(
-        "Memory that a plan foretells against measured memory",
-        ("plan.py",),
-        in_all=False,
-        has_json=False,
-    ),
+    "plan": Part("Memory that a plan foretells against measured memory", "plan.py", has_json=False),
     "simulation": Part(
-        "Runs in virtual time beside real ones: ages, idle shares, update times",
-        ("simulation.py",),
-        in_all=False,
+        "Runs in virtual time beside real ones: ages, idle shares, update times", "simulation.py",
     ),
-    "ranks": Part(
-        "1, 2 and 4 CPU ranks, DDP and FSDP, against one process",
-        ("ranks.py",),
-        in_all=False,
-        has_json=False,
-    ),
+    "ranks": Part("1, 2 and 4 CPU ranks, DDP and FSDP, against one process", "ranks.py", has_json=False),
     "rank0": Part(
-        "What rank 0 does for all ranks, by the number of tokens",
-        ("rank0.py",),
-        ("--tokens", "100000", "--ranks", "1", "2"),
-        in_all=False,
+        "What rank 0 does for all ranks, by the number of tokens", "rank0.py",
+        small="--tokens 100000 --ranks 1 2",
     ),
     "vllm": Part(
-        "vLLM against transformers, and weight syncs, on SmolLM2-135M",
-        ("rollout_engines.py",),
-        needs=(VLLM, MODEL),
-        in_all=False,
-        has_json=False,
+        "vLLM against transformers, and weight syncs, on SmolLM2-135M", "rollout_engines.py",
+        needs=(VLLM, MODEL), has_json=False,
     ),
     "adapters": Part(
-        "What of a small update of adapters reaches vLLM, on SmolLM2-135M",
-        ("adapters.py",),
-        needs=(VLLM, MODEL),
-        in_all=False,
-        has_json=False,
+        "What of a small update of adapters reaches vLLM, on SmolLM2-135M", "adapters.py",
+        needs=(VLLM, MODEL), has_json=False,
     ),
     "head": Part(
         "Log-probs of vLLM in bfloat16 with logits in bfloat16 and in float32, on SmolLM2-135M",
-        ("head_dtype.py",),
-        needs=(VLLM, MODEL),
-        in_all=False,
-        has_json=False,
+        "head_dtype.py", needs=(VLLM, MODEL), has_json=False,
     ),
     "async-vllm": Part(
-        "Asynchronous training with vLLM, on SmolLM2-135M",
-        ("async_overlap.py", "vllm"),
-        needs=(VLLM, MODEL),
-        in_all=False,
+        "Asynchronous training with vLLM, on SmolLM2-135M", "async_overlap.py vllm", needs=(VLLM, MODEL),
     ),
-}
+}  # fmt: skip
 
 
 def run(part: Part, options: Sequence[str], path: Path) -> tuple[str, Any]:
@@ -194,7 +149,7 @@ def run(part: Part, options: Sequence[str], path: Path) -> tuple[str, Any]:
     if missing := part.missing():
         print(f"not run; first: {', '.join(missing)}", flush=True)
         return "not run", None
-    command = [sys.executable, str(BENCH / part.command[0]), *options]
+    command = [sys.executable, str(BENCH / part.script), *options]
     command += ["--json", str(path)] if part.has_json else []
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
     numbers = json.loads(path.read_text()) if path.exists() else None
@@ -202,7 +157,6 @@ def run(part: Part, options: Sequence[str], path: Path) -> tuple[str, Any]:
 
 
 def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
-    """Our own arguments, and the script's options after `--`."""
     own, given = sys.argv[1:], []
     if "--" in own:
         own, given = own[: own.index("--")], own[own.index("--") + 1 :]
@@ -230,7 +184,6 @@ def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def main() -> None:
-    """Runs all parts, or those named."""
     arguments, given = parsed(PARTS)
     chosen = {name: part for name, part in PARTS.items() if name in (arguments.only or [name] * part.in_all)}
     print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True)
@@ -245,7 +198,7 @@ def main() -> None:
             ended, numbers = run(part, options, Path(folder, f"{name}.json"))
             seconds = time.monotonic() - start
             print(f"-- {name}: {ended} in {seconds:.0f} s", flush=True)
-            command = [part.command[0], *options]
+            command = [part.script, *options]
             ends[name] = {"command": command, "ended": ended, "seconds": seconds, "numbers": numbers}
             write_json(arguments.json, {**machine, "parts": ends})
     print(f"\n{len(chosen)} parts in {time.monotonic() - begun:.0f} s; numbers in {arguments.json}")

@@ -5,11 +5,10 @@ python bench/games.py
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from itertools import permutations
 
-from measuring import Spread, add_json_option, turn, write_json
+from measuring import Spread, bench_parser, turn, write_json
 
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.environments.textarena.games import Game, TextArena
@@ -21,14 +20,8 @@ SLOW = ("Sudoku-v0-hard", "Sokoban-v0-medium")
 
 
 def main() -> None:
-    """Prints both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=100, help="turns of each length")
-    parser.add_argument("--deals", type=int, default=10, help="seeds of each game")
+    parser = bench_parser(__doc__, repeats=100, deals=10)
     parser.add_argument("--slow", action="store_true", help="also deal the games that take many seconds")
-    add_json_option(parser)
     options = parser.parse_args()
     turns = {str(moves): turn_times(moves, options.repeats) for moves in MOVES}
     print(f"a turn of Mastermind-v0, CPU time of {options.repeats}, median (least .. most)")
@@ -43,7 +36,6 @@ def main() -> None:
 
 
 def turn_times(moves: int, repeats: int) -> Spread:
-    """Times turns after some moves in one game, none of which wins it."""
     played = Problem("", "", "", metadata={"game": "Mastermind-v0", "options": {"max_turns": 500}, "seed": 3})
     codes = [f"[{' '.join(map(str, code))}]" for code in permutations(range(1, 7), 4)]
     codes.remove(next(code for code in codes if wins(played, code)))
@@ -53,7 +45,6 @@ def turn_times(moves: int, repeats: int) -> Spread:
 
 
 def wins(played: Problem, code: str) -> bool:
-    """Whether a guess ends the game."""
     return TextArena().respond(Turn(played, code, 0, False, [])).is_done
 
 

@@ -9,11 +9,11 @@ logits in float32. `mean` and `max` are of its absolute value over the sampled t
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import torch
 from adapters import MODEL, PROMPT_TOKENS, answered, random_requests
+from measuring import bench_parser
 
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -24,7 +24,6 @@ from bapo_lightning.rollout.weight_sync import WeightSync
 
 
 def measure(head_dtype: str, temperature: float, requests: list[GenerationRequest]) -> None:
-    """Prints one row."""
     policy = build_policy(ModelOptions(MODEL, dtype="bfloat16"), temperature)
     policy.mix_precision()
     options = VLLMOptions(
@@ -55,11 +54,7 @@ def measure(head_dtype: str, temperature: float, requests: list[GenerationReques
 
 
 def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=32)
-    parsed = parser.parse_args()
+    parsed = bench_parser(__doc__, has_json=False, prompts=64, tokens=32).parse_args()
     requests = random_requests(parsed.prompts, parsed.tokens)
     for temperature in (1.0, 0.6):
         for head_dtype in ("model", "float32"):

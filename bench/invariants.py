@@ -21,7 +21,6 @@ def invariants() -> list[tuple[str, str, str]]:
 
 
 def main() -> int:
-    """Runs each test once; returns 1 when one fails."""
     rows = invariants()
     results = {}
     for test in dict.fromkeys(test for _, test, _ in rows):

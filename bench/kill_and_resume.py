@@ -14,7 +14,6 @@ Of several ranks, any may be killed, or the process that started them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -26,14 +25,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from recording_environment import CALLS_FILE
+from measuring import bench_parser
 from run_comparison import differences, ledger_problems, ranks_of, row_problems
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
+from bapo_lightning.environments.environment import Turn
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.run_folder.record import read_rollouts, read_run
@@ -41,27 +42,21 @@ from bapo_lightning.run_folder.record import read_rollouts, read_run
 # Imported before the forks below, so that a killed run costs no start of Python. This process computes
 # nothing and therefore has no threads.
 from bapo_lightning.runs.train import run
+from bapo_lightning.types import Problem, Reply
 
+CALLS_FILE = "CALLS_FILE"
 SETTINGS = (
     "experiment=additions",
-    "scale.prompts_per_batch=8",
-    "scale.group_size=4",
-    "scale.num_rollout_batches=30",
-    "scale.validation_problems=8",
-    "callbacks.validation.every=20",
-    "callbacks.checkpoint.every=1",
+    *("scale.prompts_per_batch=8", "scale.group_size=4", "scale.num_rollout_batches=30"),
+    *("scale.validation_problems=8", "callbacks.validation.every=20", "callbacks.checkpoint.every=1"),
     "cpu_threads=1",
     "+data.train.limit=30",  # eight epochs
 )
 # A turn ends with `;` too, and an environment answers that must not get the same turn twice.
 TURNS = (
-    "environment=calculator",
-    "environment.stop=[';']",
-    "environment.max_turns=4",
-    "environment.feedback.template='{feedback}'",
-    "scale.max_feedback_tokens=8",
-    "~environment.answers",
-    "+environment.answers={_target_: recording_environment.Recording}",
+    *("environment=calculator", "environment.stop=[';']", "environment.max_turns=4"),
+    *("environment.feedback.template='{feedback}'", "scale.max_feedback_tokens=8", "~environment.answers"),
+    "+environment.answers={_target_: kill_and_resume.Recording}",
     "callbacks.rollout_writer.every=1",  # all that is trained on
     "callbacks.rollout_writer.num_groups=8",
 )
@@ -90,13 +85,30 @@ REGIMES = {
 }
 
 
+@dataclass(frozen=True)
+class Recording:
+    """An environment that answers a turn that ends with `;` by its number, after up to `seconds`, and appends
+    a line to the file that the environment variable `CALLS_FILE` names.
+    """
+
+    seconds: float = 0.0
+
+    def start(self, problem: Problem) -> list[str]:
+        return []
+
+    def respond(self, turn: Turn) -> Reply:
+        time.sleep(random.SystemRandom().uniform(0, self.seconds))
+        texts = [*turn.state, turn.text]
+        reply = Reply(str(turn.number), is_done=not turn.text.endswith(";"), state=texts, calls=1)
+        line = json.dumps([turn.problem.id, *texts]) + "\n"
+        file = os.open(os.environ[CALLS_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, line.encode())
+        os.close(file)
+        return reply
+
+
 def main() -> int:
-    """Drills every regime; returns 1 when one of them failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=20, help="kills of each regime")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
+    parser = bench_parser(__doc__, has_json=False, kills=20, seed=0)
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
     arguments = parser.parse_args()
     moments = random.Random(arguments.seed)
@@ -144,7 +156,6 @@ def drill(
 
 
 def finish(folder: Path, overrides: Sequence[str]) -> None:
-    """Begins or resumes a run and waits for its end."""
     _, status = os.waitpid(start_run(folder, overrides), 0)
     if status:
         raise SystemExit(
@@ -181,7 +192,6 @@ def kill(
 
 
 def updates_saved(folder: Path) -> int:
-    """Returns the number of updates in the newest checkpoint."""
     found = list_checkpoints(folder / "checkpoints")
     return int(found[0].name.removeprefix("update")) if found else 0
 
@@ -221,7 +231,7 @@ def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:
 
 
 def answered_turns(folder: Path) -> Iterator[str]:
-    """Yields each turn of a trained sample that feedback came to, as `recording_environment` writes it:
+    """Yields each turn of a trained sample that feedback came to, as `Recording` writes it:
     without special tokens, which no environment gets.
     """
     file = Path(model_path("package://bapo_lightning/tiny_worlds/additions/model"), "tokenizer_config.json")
@@ -237,7 +247,6 @@ def answered_turns(folder: Path) -> Iterator[str]:
 
 
 def calls_file(folder: Path) -> Path:
-    """Returns the file of what the environment of a run was asked."""
     return folder.parent / f"{folder.name}-calls.jsonl"
 
 

@@ -11,7 +11,6 @@ may be older than the bound.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -26,6 +25,7 @@ from typing import Any
 
 import psutil
 from kill_and_resume import REGIMES, SETTINGS, updates_saved
+from measuring import bench_parser
 from run_comparison import differences, ledger_problems, row_problems
 
 from bapo_lightning.run_folder.record import read_run
@@ -37,8 +37,6 @@ VICTIMS = ("engine", "node", "trainer")
 
 
 class Drill:
-    """A cluster, and a run on it."""
-
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
         from ray.cluster_utils import Cluster
 
@@ -69,18 +67,14 @@ class Drill:
         return True
 
     def close(self) -> None:
-        """Ends the run and the cluster."""
         self.run.kill()
         self.run.wait()
         self._cluster.shutdown()
 
     def _started(self) -> subprocess.Popen[bytes]:
         fleet = [
-            "rollout=ray",
-            f"rollout.engine.address={self._cluster.address}",
-            "rollout.engine.actors=3",
-            f"rollout.engine.requests_per_call={ROWS}",
-            "rollout.engine.cpu_threads=1",
+            *("rollout=ray", f"rollout.engine.address={self._cluster.address}", "rollout.engine.actors=3"),
+            *(f"rollout.engine.requests_per_call={ROWS}", "rollout.engine.cpu_threads=1"),
             "rollout.max_restarts=1000",
         ]
         return start(self._folder, [*fleet, *self._overrides])
@@ -96,13 +90,7 @@ class Drill:
 
 
 def main() -> int:
-    """Drills; returns 1 when a run ended otherwise than it should."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=20, help="of each kind in each regime")
-    parser.add_argument("--batches", type=int, default=120, help="rollout batches of a run")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
+    parser = bench_parser(__doc__, has_json=False, kills=20, batches=120, seed=0)
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=list(VICTIMS))
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=["replay", "async"])
     arguments = parser.parse_args()
@@ -116,9 +104,8 @@ def main() -> int:
                 alone = start(whole, ["rollout=hf", f"rollout.engine.max_rows={ROWS}", *overrides])
                 assert alone.wait() == 0, log_of(whole)
             for victim in arguments.victims:
-                problems = drill(
-                    Path(folder, regime, victim), whole, overrides, victim, arguments.kills, moments
-                )
+                inside = whole.with_name(victim)
+                problems = drill(inside, whole, overrides, victim, arguments.kills, moments)
                 failed += bool(problems)
                 for problem in problems[:5]:
                     print(f"  FAILED: {problem}", flush=True)
@@ -128,7 +115,6 @@ def main() -> int:
 def drill(
     folder: Path, whole: Path, overrides: Sequence[str], victim: str, num_kills: int, moments: random.Random
 ) -> list[str]:
-    """One run with kills; returns what is wrong with it."""
     began, killed = time.monotonic(), 0
     made = Drill(folder, overrides)
     try:
@@ -172,25 +158,14 @@ def pace(overrides: Sequence[str], num_kills: int) -> int:
 
 
 def start(folder: Path, overrides: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Begins or resumes a run, whose output goes to a file next to its folder."""
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *SETTINGS, *overrides]
-    with log_file(folder).open("ab") as log:
-        return subprocess.Popen(
-            [*command, f"run_folder={folder}", "resume=auto"],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
-
-
-def log_file(folder: Path) -> Path:
-    """Where the output of the run in `folder` goes."""
-    return folder.with_suffix(".log")
+    with folder.with_suffix(".log").open("ab") as log:
+        command += [f"run_folder={folder}", "resume=auto"]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def log_of(folder: Path) -> str:
-    """The end of a run's output."""
-    return log_file(folder).read_text(encoding="utf-8", errors="replace")[-3000:]
+    return folder.with_suffix(".log").read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +25,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Turn:
-    """Time of one call."""
-
     wall: float  # seconds
     cpu: float  # seconds of all threads of this process
 
 
 def turn(work: Callable[[], object]) -> Turn:
-    """Times one call."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Turn(time.perf_counter() - wall, time.process_time() - cpu)
@@ -57,7 +54,6 @@ def alternating(names: Iterable[str], number: int) -> list[str]:
 
 
 def method(repeats: int, warm_up: int, threads: int) -> str:
-    """Returns the line that explains how numbers were measured."""
     return (
         f"method: {threads} threads, in turns, {warm_up} warm-up and {repeats} counted of each; median "
         "(least .. most)"
@@ -88,8 +84,6 @@ def apart(script: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median with the range around it."""
-
     median: float
     least: float
     most: float
@@ -97,7 +91,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Returns the spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     def text(self, unit: str = "", scale: float = 1.0, digits: int = 2) -> str:
@@ -111,9 +104,15 @@ def ratio(reference: Sequence[float], ours: Sequence[float]) -> Spread:
     return Spread.of([theirs / own for theirs, own in zip(reference, ours, strict=True)])
 
 
-def add_json_option(parser: ArgumentParser) -> None:
-    """Adds the option that every benchmark has."""
-    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+def bench_parser(doc: str | None, has_json: bool = True, **numbers: int) -> ArgumentParser:
+    """Options of a benchmark: whole numbers by name, and `--json` unless it has none."""
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    for name, value in numbers.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=value, help="default: %(default)s")
+    if has_json:
+        parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    return parser
 
 
 def plain(value: Any) -> Any:

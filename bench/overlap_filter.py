@@ -9,10 +9,11 @@ word of the training sets, left out, or followed by one. Files are .jsonl, .json
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from pathlib import Path
+
+from measuring import bench_parser
 
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.overlap import LeakageFilter
@@ -24,10 +25,7 @@ NUM_WORDS = 20_000
 
 
 def main() -> None:
-    """Reads the files and prints both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, has_json=False)
     parser.add_argument("--training", nargs="+", type=Path, required=True)
     parser.add_argument("--evaluation", nargs="+", type=Path, required=True)
     parser.add_argument("--problem", default="problem", help="column")
@@ -47,9 +45,8 @@ def main() -> None:
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         print(f"  {name:<24} {reasons.total():>4} of {len(problems):>6}  {listed}")
     largest = max(training.values(), key=len)
-    words = sorted({word for problem in largest for word in problem.prompt.split() if word.isalpha()})[
-        :NUM_WORDS
-    ]
+    known = {word for problem in largest for word in problem.prompt.split() if word.isalpha()}
+    words = sorted(known)[:NUM_WORDS]
     print("\nfound evaluation problems in %, by share of altered words:")
     print("  " + " " * 24 + "".join(f"{rate:>8.0%}" for rate in RATES))
     found = {rate: recall(rule, largest, held_out, rate, words) for rate in RATES}
@@ -81,7 +78,6 @@ def recall(
 
 
 def altered(text: str, rate: float, words: list[str], rng: random.Random) -> str:
-    """Returns a text with some of its words changed."""
     changed: list[str] = []
     for word in text.split(" "):
         change = rng.randrange(3) if rng.random() < rate else None

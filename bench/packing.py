@@ -21,23 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import Spread, Turn, add_json_option, apart, turn, with_peak, write_json
+from measuring import Spread, Turn, apart, bench_parser, turn, with_peak, write_json
 from transformers import Qwen2Config
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.types import (
-    FinishReason,
-    Group,
-    Problem,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-)
+from bapo_lightning.types import FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
 
 VARIANTS = {
     "padded": {"packing": "none"},
@@ -47,7 +38,6 @@ VARIANTS = {
 
 
 def minibatch(given: argparse.Namespace) -> TrainBatch:
-    """Returns random responses of log-normal lengths; each group shares a prompt."""
     generator = np.random.default_rng(0)
     lengths = (
         generator.lognormal(np.log(given.median_length), 0.8, given.samples)
@@ -70,7 +60,6 @@ def minibatch(given: argparse.Namespace) -> TrainBatch:
 
 
 def random_policy(variant: str, given: argparse.Namespace) -> Policy:
-    """Returns a random policy of Qwen2's architecture."""
     config = Qwen2Config(
         vocab_size=given.vocabulary,
         hidden_size=given.width,
@@ -92,7 +81,6 @@ def random_policy(variant: str, given: argparse.Namespace) -> Policy:
 
 
 def measure(variant: str, given: argparse.Namespace) -> dict[str, float]:
-    """Measures seconds and bytes in this process."""
     torch.set_num_threads(given.threads)
     batch, policy = minibatch(given), random_policy(variant, given)
     on_gpu = given.device != "cpu"
@@ -118,18 +106,11 @@ def measure(variant: str, given: argparse.Namespace) -> dict[str, float]:
     else:
         taken, peak = with_peak(work)
     tokens = sum(batch.context_lengths) + sum(batch.response_lengths)
-    return {
-        "wall": taken.wall,
-        "cpu": taken.cpu,
-        "bytes": peak,
-        "loss": sum(losses),
-        "tokens": tokens,
-        "micro_batches": len(losses),
-    }
+    counts = {"tokens": tokens, "micro_batches": len(losses)}
+    return {**vars(taken), "bytes": peak, "loss": sum(losses), **counts}
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Prints one line for each variant."""
     padded = Spread.of([one["wall"] for one in found["padded"]]).median
     for variant, rounds in found.items():
         wall, cpu = (Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu"))
@@ -145,27 +126,12 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    sizes = {
-        "samples": 48,
-        "group_size": 8,
-        "prompt": 64,
-        "median_length": 200,
-        "longest": 1500,
-        "budget": 4096,
-        "vocabulary": 8192,
-        "layers": 4,
-        "width": 256,
-    }
-    for name, value in {**sizes, "threads": 2, "rounds": 3}.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    sizes = {"samples": 48, "group_size": 8, "prompt": 64, "median_length": 200, "longest": 1500}
+    sizes |= {"budget": 4096, "vocabulary": 8192, "layers": 4, "width": 256}
+    parser = bench_parser(__doc__, **sizes, threads=2, rounds=3)
     for name, text in {"device": "cpu", "dtype": "float32", "attention": "sdpa"}.items():
         parser.add_argument(f"--{name}", default=text)
     parser.add_argument("--measure", choices=VARIANTS, help=argparse.SUPPRESS)
-    add_json_option(parser)
     given = parser.parse_args()
     if given.measure:
         print(json.dumps(measure(given.measure, given)))

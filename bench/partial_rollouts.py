@@ -3,19 +3,17 @@ and their price.
 
     python bench/partial_rollouts.py [--sizes 2x4 8x8] [--rounds 3] [--threads 1]
 
-Generation alone: the scheduler and the collector that training uses, synchronous, with the transformers
-engine and a model of the shipped tiny one's size. After each rollout batch the version grows by one, as with
-one update per batch; weights stay. Lengths follow a law instead of the model: log-normal, cut at the limit. A
-resume draws the length anew from the rest of the law, which gives the same distribution.
+Generation alone, synchronous, with the transformers engine and a model of the shipped tiny one's size. After
+each rollout batch the version grows by one; weights stay. Lengths follow a law instead of the model:
+log-normal, cut at the limit; a resume draws the length anew from the rest of the law.
 
     whole           a pass lasts until the longest response of the batch has ended
     limit/n         a pass lasts limit/n tokens; the next one resumes the rest and reads their tokens again
     max_age=A       the same, but groups (or only tokens) older than A rollout batches are evicted (masked)
     over-started    no resume: twice the groups are started, the half that is complete first is the batch
 
-All ways take turns, batch by batch, so that a drift of the machine's speed meets them alike; before that each
-makes batches that are not counted, until rollouts of all ages are in flight. Shares are of the sampled
-tokens. The trained length shows a bias against long responses.
+All ways take turns, batch by batch, after batches that are not counted, until rollouts of all ages are in
+flight. Shares are of the sampled tokens. The trained length shows a bias against long responses.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from statistics import NormalDist, fmean, median
 from typing import Any
 
 import torch
+from measuring import bench_parser
 
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
@@ -69,7 +68,6 @@ class LawfulEngine(HFEngine):
     """Ends responses by the law: the stop token is replaced by a limit for each request."""
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`."""
         lefts = [
             drawn_length(so_far := len(item.token_ids) - PROMPT_TOKENS, item.seed) - so_far
             for item in requests
@@ -85,29 +83,22 @@ class LawfulEngine(HFEngine):
 
 
 class NoText:
-    """A tokenizer for rewards that do not read."""
-
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
-        """An empty text."""
         return ""
 
 
 def prompt(tokenizer: Any, problem: Problem) -> array[int]:
-    """A prompt of fixed length."""
     return array(
         "i", [1 + Random(f"{problem.id}/{index}").randrange(VOCABULARY) for index in range(PROMPT_TOKENS)]
     )
 
 
 def reward(problems: list[Problem], completions: list[Completion]) -> list[Score]:
-    """The same score for all."""
     return [Score(1.0, ScoreStatus.CORRECT) for _ in problems]
 
 
 @dataclass
 class Tally:
-    """Sums over the batches of a round."""
-
     seconds: float = 0.0
     sampled: int = 0
     trained: int = 0
@@ -119,7 +110,6 @@ class Tally:
     lengths: list[int] = field(default_factory=list)
 
     def add_groups(self, groups: Sequence[Group], version: int, age_bound: int) -> None:
-        """Counts the groups that training at `version` gets."""
         for group in groups:
             for sample in group.samples:
                 self.lengths.append(sample.rollout.length)
@@ -134,10 +124,7 @@ class Tally:
 
 
 class ScheduledWay:
-    """Rollout batches from the scheduler under a regime."""
-
     def __init__(self, regime: Regime, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
-        """`sizes`: groups in a batch, and responses in a group."""
         self._regime, self._policy, self._groups = regime, policy, sizes[0]
         restarting = RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCABULARY, max_restarts=0)
         self._sampler = sampler = RolloutSampler(
@@ -149,7 +136,6 @@ class ScheduledWay:
         self._version = 0
 
     def batch(self, tally: Tally) -> None:
-        """Makes one and counts it."""
         groups = self._collector.next_groups(self._groups, TrainerState(self._version, self._version))
         made = self._scheduler.statistics.take()
         tally.seconds += made.rollout_seconds
@@ -169,7 +155,6 @@ class OverStarted:
     """
 
     def __init__(self, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
-        """See `ScheduledWay`."""
         self._engine, self._policy, self._sizes, self._started = engine, policy, sizes, 0
 
     def batch(self, tally: Tally) -> None:
@@ -206,8 +191,6 @@ class OverStarted:
 def ways(
     engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]
 ) -> dict[str, ScheduledWay | OverStarted]:
-    """All ways that are compared."""
-
     def partial_regime(parts: int, **others: Any) -> ScheduledWay:
         regime = Regime(
             "partial", epochs=1, minibatches=1, max_new_tokens=LIMIT, partial_tokens=LIMIT // parts, **others
@@ -225,7 +208,6 @@ def ways(
 
 
 def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
-    """Medians over rounds for what is timed, sums for the rest."""
     rates = [item.trained / item.seconds for item in rounds]
     ratios = [rate / (other.trained / other.seconds) for rate, other in zip(rates, reference, strict=True)]
     trained, sampled = sum(item.trained for item in rounds), sum(item.sampled for item in rounds)
@@ -242,7 +224,6 @@ def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
 
 
 def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given: argparse.Namespace) -> None:
-    """Measures all ways with batches of this size, and prints."""
     compared = ways(engine, policy, sizes)
     print(
         f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {given.batches} batches of "
@@ -263,18 +244,10 @@ def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, has_json=False, rounds=3, batches=8, warm_up=18, threads=1)
     parser.add_argument(
         "--sizes", nargs="+", default=["2x4", "8x8"], help="of rollout batches: groups x responses in a group"
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    several = "of each way in a round; one may need no generation, so take several"
-    parser.add_argument("--batches", type=int, default=8, help=several)
-    parser.add_argument("--warm-up", type=int, default=18, help="batches of each way that are not counted")
-    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     engine = LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu")

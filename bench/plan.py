@@ -10,7 +10,6 @@ prediction is off by more than 10 %.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 from gpu.models import Architecture, random_policy, ready_module, run_shape
+from measuring import bench_parser
 from torch.profiler import ProfilerActivity, profile
 from updates import Size, random_batch
 
@@ -63,14 +63,7 @@ def peak_on_cpu(update: Callable[[], Any]) -> int:
 
 
 def updates(architecture: Architecture, device: str, size: Size = SIZE, **options: Any) -> None:
-    """Makes two updates of a new model on one minibatch, four samples at once.
-
-    Args:
-        architecture: config.json.
-        device: cpu or cuda.
-        size: of the minibatch, in groups of four.
-        options: of `random_policy`.
-    """
+    """Makes two updates of a new model on one minibatch, `SAMPLES_AT_ONCE` at once."""
     policy = random_policy(architecture, device, **options)
     module = ready_module(policy, SAMPLES_AT_ONCE * (size.prompt_tokens + size.response_tokens))
     batch = random_batch(size, architecture["vocab_size"]).to(device)
@@ -79,7 +72,6 @@ def updates(architecture: Architecture, device: str, size: Size = SIZE, **option
 
 
 def peak_on_gpu(update: Callable[[], Any]) -> int:
-    """Returns the peak of allocated bytes from the caching allocator."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     update()
@@ -88,10 +80,7 @@ def peak_on_gpu(update: Callable[[], Any]) -> int:
 
 
 def main() -> int:
-    """Measures, predicts and prints; returns 1 when a prediction is off by more than the tolerance."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, has_json=False)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     parser.add_argument(
         "--models", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="default: all"

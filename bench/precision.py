@@ -11,14 +11,13 @@ turns; CPU seconds are those of all threads.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
-from measuring import Spread, Turn, add_json_option, in_turns, method, ratio, turn, write_json
+from measuring import Spread, Turn, bench_parser, in_turns, method, ratio, turn, write_json
 from updates import Size, attach, random_batch
 
 from bapo_lightning.configuration.compose import compose_run
@@ -48,12 +47,10 @@ SAMPLING = SamplingParams(1.0, stop_token_ids=())
 
 
 def configured(model: str, *overrides: str) -> RunConfig:
-    """Returns the configuration of the model's experiment."""
     return validate(compose_run([f"experiment={EXPERIMENTS[model]}", "run_folder=unused", *overrides]))
 
 
 def module_of(model: str, way: str) -> BapoModule:
-    """Returns a module that computes in one of `WAYS`, ready to be stepped."""
     precision, compiled = WAYS[way]
     config = configured(model, f"model.compile={str(compiled).lower()}", f"trainer.precision={precision}")
     module = build_module(config, config.strategy.make())
@@ -62,14 +59,12 @@ def module_of(model: str, way: str) -> BapoModule:
 
 
 def engine_of(model: str, dtype: str, policy: Policy) -> HFEngine:
-    """Returns an engine with the policy's weights."""
     engine = HFEngine(model_path(configured(model).model.path), dtype=dtype, device="cpu")  # type: ignore[arg-type]
     engine.load_weights(policy, 0)
     return engine
 
 
 def requests_of(batch: TrainBatch, size: Size) -> list[GenerationRequest]:
-    """Returns one request for each sample of a minibatch."""
     samples = [sample for group in batch.groups for sample in group.samples]
     return [
         GenerationRequest(sample.rollout.prompt_ids, size.response_tokens, seed)
@@ -78,7 +73,6 @@ def requests_of(batch: TrainBatch, size: Size) -> list[GenerationRequest]:
 
 
 def speed(model: str, rounds: int) -> dict[str, Any]:
-    """Prints seconds of updates and rollout batches; returns the numbers."""
     size = SIZES[model]
     modules = {way: module_of(model, way) for way in WAYS}
     policy = modules["float32"].policy
@@ -101,7 +95,6 @@ def speed(model: str, rounds: int) -> dict[str, Any]:
 
 
 def shown(title: str, taken: dict[str, list[Turn]], first: dict[str, Turn]) -> dict[str, Any]:
-    """Prints a line for each way; returns the numbers."""
     record: dict[str, Any] = {}
     reference = [one.cpu for one in taken["float32"]]
     for way, turns in taken.items():
@@ -131,26 +124,15 @@ def mismatches(size: Size) -> Iterator[tuple[str, str, list[float]]]:
         ]
         for way, module in modules.items():
             scored = module.policy.response_logprobs(rollouts, 4096)
-            yield (
-                dtype,
-                way,
-                [
-                    abs(own - theirs)
-                    for rollout, scores in zip(rollouts, scored, strict=True)
-                    for own, theirs in zip(rollout.logprobs, scores, strict=True)
-                ],
-            )
+            pairs = [
+                zip(rollout.logprobs, own, strict=True) for rollout, own in zip(rollouts, scored, strict=True)
+            ]
+            yield dtype, way, [abs(theirs - ours) for pair in pairs for theirs, ours in pair]
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, rounds=5, threads=1)
     parser.add_argument("part", choices=[*EXPERIMENTS, "mismatch"])
-    parser.add_argument("--rounds", type=int, default=5, help="counted turns of each way")
-    parser.add_argument("--threads", type=int, default=1)
-    add_json_option(parser)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     record: dict[str, Any] = {"arguments": vars(given)}

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measuring import Spread, add_json_option, turn, write_json
+from measuring import Spread, bench_parser, turn, write_json
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
@@ -52,16 +52,11 @@ Work = Callable[[], object]
 
 
 def main() -> None:
-    """Measures both checkouts on every number of ranks and prints a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, repeats=5)
     parser.add_argument("--other", type=Path, help="folder of another checkout")
     parser.add_argument("--tokens", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rank", type=int, nargs=3, help=argparse.SUPPRESS)  # rank, ranks, port
-    add_json_option(parser)
     arguments = parser.parse_args()
     if arguments.rank:
         serve(*arguments.rank, arguments.tokens, arguments.repeats)
@@ -88,15 +83,8 @@ def main() -> None:
 
 
 def measured(checkout: Path, ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the rows that rank 0 of a checkout measures."""
-    command = [
-        sys.executable,
-        __file__,
-        "--repeats",
-        str(arguments.repeats),
-        "--tokens",
-        *map(str, arguments.tokens),
-    ]
+    command = [sys.executable, __file__, f"--repeats={arguments.repeats}"]
+    command += ["--tokens", *map(str, arguments.tokens)]
     own = {"PYTHONPATH": str(checkout.resolve() / "src"), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     port = str(free_port())
     started = [
@@ -116,7 +104,6 @@ def measured(checkout: Path, ranks: int, arguments: argparse.Namespace) -> list[
 
 
 def serve(rank: int, ranks: int, port: int, tokens: list[int], repeats: int) -> None:
-    """Works as one rank; rank 0 prints a row for each part."""
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     channel = Channel(rank, ranks) if ranks > 1 else None
@@ -171,7 +158,6 @@ def works(rank: int, ranks: int, tokens: int, channel: Channel | None) -> dict[s
 
 
 def unread(problems: Any, completions: Any) -> list[Score]:
-    """A reward that costs nothing."""
     return [Score(0.0, ScoreStatus.WRONG)] * len(completions)
 
 
@@ -192,17 +178,14 @@ class SampleSize:
 
     @reads("ratio", "count")
     def prepare(self, table: TokenTable) -> dict[str, torch.Tensor]:
-        """Returns the effective sample size of the update, 0-dim."""
         weight = table.ratio * table.count
         return {"sample_size": weight.sum().square() / (weight * table.ratio).sum() / table.count.sum()}
 
     def __call__(self, table: TokenTable) -> torch.Tensor:
-        """Returns the objective of each token, [N]."""
         return table.ratio.minimum(table["sample_size"]) * table.advantage
 
 
 def tables_of(rank: int, tokens: int) -> list[TokenTable]:
-    """Returns the tables of a rank's micro-batches, of random numbers."""
     generator = torch.Generator().manual_seed(rank)
     made = []
     for start in range(0, tokens, AT_ONCE):

@@ -9,19 +9,17 @@ and continues from that checkpoint with the right side.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import run_comparison
 import torch
+from measuring import bench_parser
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
+from bapo_lightning.run_folder.record import read_rows
 
 VARIANTS = {
     "single": ["strategy=single"],
@@ -52,52 +50,30 @@ METRICS = {
 
 
 def train(folder: Path, variant: str, num_batches: int, changes: Sequence[str], resume: bool = False) -> None:
-    """Runs one session with changed keys. Raises RuntimeError with its output when it fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        *RUN,
-        *(["experiment=additions"] if not any(text.startswith("experiment=") for text in changes) else []),
-        *changes,
-        *VARIANTS[variant],
-        f"run_folder={folder}",
-    ]
-    command += [f"scale.num_rollout_batches={num_batches}", *(["resume=auto"] if resume else [])]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{variant}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    own = any(text.startswith("experiment=") for text in changes)
+    experiment = [] if own else ["experiment=additions"]
+    sizes = [f"scale.num_rollout_batches={num_batches}", *["resume=auto"] * resume]
+    options = [*RUN, *experiment, *changes, *VARIANTS[variant], *sizes]
+    run_comparison.train(folder, options, OMP_NUM_THREADS="1")
 
 
 def run_case(folder: Path, case: str, changes: Sequence[str]) -> None:
-    """Runs all sessions of a case."""
     first, arrow, then = case.partition(" -> ")
     train(folder, first, 1 if arrow else 2, changes)
     if arrow:
         train(folder, then, 2, changes, resume=True)
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Returns the metrics of every update."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Returns the policy's weights after the last update."""
     path = folder / "checkpoints" / "update000010" / "trainer.ckpt"
-    state: dict[str, torch.Tensor] = DirectCheckpointIO().load_checkpoint(path, map_location="cpu")[
-        "state_dict"
-    ]
-    return state
+    return DirectCheckpointIO().load_checkpoint(path, map_location="cpu")["state_dict"]
 
 
 def differences(reference: Path, folder: Path) -> dict[str, float]:
     """Returns the largest relative differences. Each metric is relative to its largest value, because single
     losses may be close to zero.
     """
-    expected, found = rows_of(reference), rows_of(folder)
+    expected, found = read_rows(reference), read_rows(folder)
     if len(expected) != 10 or len(found) != 10:
         raise RuntimeError(f"expected 10 updates, got {len(expected)} and {len(found)}")
     result = {}
@@ -126,10 +102,7 @@ def differences(reference: Path, folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    """Prints the table; returns 1 when texts differ, or numbers by more than rounding."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, has_json=False)
     parser.add_argument("--cases", nargs="+", default=CASES, help=f"any of: {'; '.join(CASES)}")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs")
     arguments = parser.parse_args()

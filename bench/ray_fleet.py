@@ -9,7 +9,6 @@ sync is the hand-over of all weights without the proof.
 
 from __future__ import annotations
 
-import argparse
 from array import array
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
+from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
@@ -34,7 +33,6 @@ NEW_TOKENS = 32
 
 
 def requests(count: int) -> list[GenerationRequest]:
-    """Prompts of six tokens, eight samples of each."""
     return [
         GenerationRequest(array("i", [3 + (row // 8 + place) % 9 for place in range(6)]), NEW_TOKENS, row)
         for row in range(count)
@@ -42,15 +40,10 @@ def requests(count: int) -> list[GenerationRequest]:
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, repeats=7)
     parser.add_argument("--requests", type=int, nargs="+", default=[512, 2048], help="of a pass")
     parser.add_argument("--per-call", type=int, nargs="+", default=[64, 512], help="sampled at once")
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 2, 3], help="of the fleets")
-    parser.add_argument("--repeats", type=int, default=7, help="counted turns")
-    add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = model_path(str(Path("src/bapo_lightning/tiny_worlds", MODEL, "model")))
@@ -73,7 +66,6 @@ def main() -> None:
 def measured(
     engines: dict[str, RolloutEngine], policy: Any, counts: list[int], per_call: int, repeats: int
 ) -> dict[str, Any]:
-    """Prints and returns the numbers of one size of call."""
     record: dict[str, Any] = {}
     syncs: dict[str, Callable[[], object]] = {
         name: partial(engine.load_weights, policy, 1) for name, engine in engines.items()

@@ -3,9 +3,7 @@ machine's CPU.
 
     python bench/rollout_engines.py [--requests 64] [--new-tokens 48] [--rounds 3]
 
-Both engines sample the same prompts in float32, in one process and with the same number of threads. They take
-turns (transformers, vLLM, ...), so that a drift of the machine's speed affects both alike; medians are
-printed.
+Both engines sample the same prompts in float32, in one process, with the same number of threads, in turns.
 Lengths: `equal` never stops, `ragged` stops at the end token.
 
 Syncs: five pushes of weights that change by 2 % each time, within the process in float32 and bfloat16, and to
@@ -15,7 +13,6 @@ during the push above its size before.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -28,6 +25,7 @@ from typing import Any
 
 import psutil
 import torch
+from measuring import bench_parser
 from transformers import AutoTokenizer
 
 from bapo_lightning.data.problems.prompts import ChatPrompt
@@ -49,12 +47,10 @@ MIB = 1 << 20
 
 
 def options(dtype: str) -> VLLMOptions:
-    """Returns the options of all engines here."""
     return VLLMOptions(max_model_len=144, dtype=dtype, kv_cache_bytes=512 * MIB)
 
 
 def prompts(count: int) -> list[array[int]]:
-    """Returns chat prompts of one-digit sums, eight of each as in training."""
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     problems = reasoning_gym_problems("chain_sum", 500, 0, SUMS, "train", 0.25)
     prompt = ChatPrompt(None, "{problem}")
@@ -64,7 +60,6 @@ def prompts(count: int) -> list[array[int]]:
 def throughput(
     engines: dict[str, RolloutEngine], requests: list[GenerationRequest], stops: tuple[int, ...], rounds: int
 ) -> None:
-    """Prints each engine's median tokens per second and the median of the ratios of neighbouring turns."""
     rates: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(rounds + 1):
         for name, engine in engines.items():
@@ -122,7 +117,6 @@ def peak_bytes(pid: int) -> int:
 def syncs(
     title: str, engine: RolloutEngine, policy: Policy, tolerance: float, processes: Callable[[], list[int]]
 ) -> None:
-    """Prints time, disagreement and memory of five pushes, after a first one that starts the engine."""
     sync = WeightSync(tolerance=tolerance, probe_tokens=40, num_probes=8, sampled_tokens=8)
     vocab_size = policy.model.config.vocab_size
     sync.push(policy, engine, 0, vocab_size)
@@ -146,12 +140,7 @@ def syncs(
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = bench_parser(__doc__, has_json=False, requests=64, new_tokens=48, rounds=3).parse_args()
     torch.manual_seed(0)
     policy = build_policy(ModelOptions(MODEL), temperature=1.0)
     requests = [

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,24 @@ from bapo_lightning.run_folder.record import read_run
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def train(folder: Path, overrides: Sequence[str], checkout: Path = ROOT) -> None:
+def train(
+    folder: Path,
+    overrides: Sequence[str],
+    checkout: Path = ROOT,
+    preexec_fn: Callable[[], object] | None = None,
+    **environment: str,
+) -> None:
     """Trains by the package of a checkout, in a process whose output appears only if it fails; that ends this
     one.
     """
     done = subprocess.run(
         [sys.executable, "-m", "bapo_lightning.cli.train", *overrides, f"run_folder={folder}"],
         cwd=checkout,
-        env=os.environ | {"PYTHONPATH": str(checkout / "src")},
+        env=os.environ | {"PYTHONPATH": str(checkout / "src")} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
+        preexec_fn=preexec_fn,
     )
     if done.returncode:
         sys.exit(f"the run of {checkout} ended with {done.returncode}:\n{done.stdout}")
@@ -86,12 +92,10 @@ def differences(whole: Path, killed: Path) -> list[str]:
 
 
 def newest(folder: Path) -> Path:
-    """Returns the last checkpoint."""
     return list_checkpoints(folder / "checkpoints")[0]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compares nested containers of tensors to the bit."""
     if hasattr(one, "untyped_storage"):
         return one.shape == other.shape and bool((one == other).all())
     if isinstance(one, dict):

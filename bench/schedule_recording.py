@@ -5,13 +5,14 @@ python bench/schedule_recording.py [--pairs 6]
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from measuring import bench_parser
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
@@ -22,19 +23,13 @@ from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.runs.train import run
 
 SETTINGS = (
-    "experiment=additions",
-    "regime=async",
-    "rollout=hf_child",
-    "rollout.engine.cpu_threads=1",
-    "cpu_threads=1",
-    "scale.num_rollout_batches=16",
-    "callbacks.validation.every=0",
+    *("experiment=additions", "regime=async", "rollout=hf_child", "rollout.engine.cpu_threads=1"),
+    *("cpu_threads=1", "scale.num_rollout_batches=16", "callbacks.validation.every=0"),
 )
 WARM_UP = 8  # updates that are not counted
 
 
 def seconds(folder: Path, records: bool) -> float:
-    """Trains in a forked process; returns the median seconds of an update."""
     process = os.fork()
     if process:
         _, status = os.waitpid(process, 0)
@@ -60,10 +55,7 @@ def ignored(*arguments: Any, **content: Any) -> None:
 
 
 def main() -> None:
-    """Prints the ratio of each pair and their median."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=6, help="pairs of runs; the order alternates")
-    pairs = parser.parse_args().pairs
+    pairs = bench_parser(__doc__, has_json=False, pairs=6).parse_args().pairs
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(pairs):

@@ -22,7 +22,6 @@ SETTINGS = ("experiment=additions", "regime=async", "rollout=hf_child", "scale.n
 
 
 def main() -> None:
-    """Prints what is equal in each pair of the runs."""
     with tempfile.TemporaryDirectory() as folder:
         recorded, first, second = (Path(folder, name) for name in ("recorded", "followed", "followed again"))
         options = [*SETTINGS, *sys.argv[1:]]
@@ -34,7 +33,6 @@ def main() -> None:
 
 
 def comparison(one: Path, other: Path) -> str:
-    """What is equal in two runs, and how far their last weights are apart."""
     rows = [[without_times(row) for row in read_rows(run)] for run in (one, other)]
     equal = [first == second for first, second in zip(*rows, strict=True)]
     num_equal = equal.index(False) if False in equal else len(equal)
@@ -48,7 +46,6 @@ def comparison(one: Path, other: Path) -> str:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Last weights of a run."""
     checkpoint = torch.load(newest(folder) / TRAINER_FILE, weights_only=True)
     state: dict[str, torch.Tensor] = checkpoint["state_dict"]
     return state

@@ -11,20 +11,17 @@ while no pass runs; ages are those of the tokens in each update. In turns, ages 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
-from async_overlap import QUIET, WARM_UP, WORLDS, kinds, wait_for_quiet
-from measuring import add_json_option, write_json
+from async_overlap import QUIET, WARM_UP, WORLDS, kinds, train, wait_for_quiet
+from measuring import Spread, bench_parser, write_json
 
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import Row
@@ -57,14 +54,8 @@ class Look:
 
 
 def main() -> None:
-    """Trains, simulates, prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=3, help="of each kind of run")
-    parser.add_argument("--batches", type=int, default=24, help="rollout batches of a run")
+    parser = bench_parser(__doc__, repeats=3, batches=24)
     parser.add_argument("--quiet-seconds", type=float, default=20, help="to wait at most for quiet cores")
-    add_json_option(parser)
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -80,7 +71,9 @@ def main() -> None:
             for name, options in settings.items():
                 wait_for_quiet(arguments.quiet_seconds)
                 folder = Path(outputs, f"{number}-{name.replace(' ', '_').replace(',', '')}")
-                train(folder, options, cores[0], arguments.batches)
+                quiet = [option for option in QUIET if "rollout_writer" not in option]
+                quiet.append("callbacks.rollout_writer.every=20")
+                train(folder, WORLD, arguments.batches, [*options, *quiet], {cores[0]})
                 record = read_run(folder)
                 own = measured_times(record, number)
                 times_of_turns = times_of_turns or own
@@ -103,25 +96,7 @@ def main() -> None:
     )
 
 
-def train(folder: Path, options: list[str], core: int, batches: int) -> None:
-    """Trains once, on one core for the trainer."""
-    sizes = [f"regime.minibatches={U}", f"scale.num_rollout_batches={batches}", f"run_folder={folder}"]
-    quiet = [option for option in QUIET if "rollout_writer" not in option]
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", *WORLD.options, *options, *sizes, *quiet]
-    command.append("callbacks.rollout_writer.every=20")
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
-        preexec_fn=partial(os.sched_setaffinity, 0, {core}),
-    )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-
-
 def real(record: RunRecord) -> Look:
-    """What a real run shows."""
     overlaps = bool(record.config["regime"]["async_generation"])
     rows = record.rows[WARM_UP * U : -U]
     parts = {
@@ -141,10 +116,8 @@ def real(record: RunRecord) -> Look:
 
 
 def setting_of(record: RunRecord, seed: int) -> Setting:
-    """The setting of a real run."""
     config = validate(record.config, "run")
-    lengths = [int(row["num_tokens"]) for row in read_rollouts(record.path)]
-    scale = config.scale
+    scale, lengths = config.scale, [int(row["num_tokens"]) for row in read_rollouts(record.path)]
     return Setting(
         regime=config.staleness,
         group_size=scale.group_size,
@@ -158,7 +131,6 @@ def setting_of(record: RunRecord, seed: int) -> Setting:
 
 
 def simulated(record: RunRecord, times: ServiceTimes, seed: int) -> Look:
-    """What the run would look like with these service times."""
     with tempfile.TemporaryDirectory() as folder:
         overlaps = bool(record.config["regime"]["async_generation"])
         run = VirtualRun(setting_of(record, seed), times, Path(folder, SCHEDULE_FILE) if overlaps else None)
@@ -177,7 +149,6 @@ def simulated(record: RunRecord, times: ServiceTimes, seed: int) -> Look:
 
 
 def check_equal_ages(record: RunRecord, times: ServiceTimes) -> None:
-    """Ends the program unless the ages of every update are those of the real run."""
     run = VirtualRun(setting_of(record, 0), times)
     run.run()
     for row, update in zip(record.rows, run.updates, strict=True):
@@ -186,7 +157,6 @@ def check_equal_ages(record: RunRecord, times: ServiceTimes) -> None:
 
 
 def mean_age(ages: Counter[int]) -> float:
-    """Mean over tokens."""
     return sum(age * count for age, count in ages.items()) / ages.total()
 
 
@@ -211,7 +181,6 @@ def entry_ages(folder: Path) -> dict[int, float]:
 
 
 def show(found: dict[str, list[dict[str, Look]]]) -> None:
-    """Prints medians, and the spread of the measured."""
     for name, every in found.items():
         print(f"\n{name}: {len(every)} runs, median (least .. most)")
         for who in every[0]:
@@ -233,7 +202,6 @@ def show(found: dict[str, list[dict[str, Look]]]) -> None:
 
 
 def beside_measured(every: list[dict[str, Look]], who: str) -> str:
-    """Differences of simulated to measured runs, run by run."""
     pairs = [(looks[who], looks["measured"]) for looks in every]
     times = [made.update_seconds / found.update_seconds for made, found in pairs]
     trainer = [100 * (made.trainer_idle - found.trainer_idle) for made, found in pairs]
@@ -246,9 +214,7 @@ def beside_measured(every: list[dict[str, Look]], who: str) -> str:
 
 
 def text(values: list[float], digits: int = 0) -> str:
-    """Median and range."""
-    low, middle, high = min(values), median(values), max(values)
-    return f"{middle:.{digits}f} ({low:.{digits}f} .. {high:.{digits}f})"
+    return Spread.of(values).text(digits=digits)
 
 
 if __name__ == "__main__":

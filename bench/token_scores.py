@@ -5,10 +5,8 @@
     python bench/token_scores.py --mixed          both as mixed precision computes them: the naive one by
                                                   autocast, with products in bfloat16
 
-Each measurement is a process of its own that makes the inputs, computes once and ends. Rounds go in turns
-(naive, fused, naive, ...), so that a drift of the machine's speed affects both alike. Wall time and CPU time
-of all threads are both shown; where other processes share the cores, CPU time is fairer. The naive version is
-a fair opponent: it frees what it no longer needs, and its entropy takes no part in the graph.
+Each measurement is a process of its own that makes the inputs and computes once; rounds go in turns. The
+naive version is a fair opponent: it frees what it no longer needs, and its entropy has no graph.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in the main job; read when torch loads
 
 import torch
-from measuring import Spread, add_json_option, apart, with_peak, write_json
+from measuring import Spread, apart, bench_parser, with_peak, write_json
 from torch import Tensor
 
 from bapo_lightning.modules.token_scores import token_scores
@@ -42,7 +40,6 @@ def mixed_scores(variant: str, *given: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def naive_scores(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the same as `token_scores` with all logits at once."""
     log_probs = torch.log_softmax(hidden @ head_weight.T, dim=-1, dtype=torch.float32)
     with torch.no_grad():
         entropy = -log_probs.exp().mul_(log_probs).sum(-1)
@@ -50,7 +47,6 @@ def naive_scores(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> tuple[
 
 
 def measure(variant: str, passes: str, given: argparse.Namespace) -> dict[str, float]:
-    """Measures seconds and bytes of one computation in this process, the first one of this size."""
     torch.set_num_threads(given.threads)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(given.tokens, given.width, generator=generator)
@@ -76,7 +72,6 @@ def measure(variant: str, passes: str, given: argparse.Namespace) -> dict[str, f
 
 
 def report(passes: str, found: Found) -> dict[str, Any]:
-    """Prints one line for each variant and one for their ratios; returns the numbers."""
     spreads = {
         variant: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")}
         for variant, rounds in found.items()
@@ -99,19 +94,10 @@ def report(passes: str, found: Found) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--width", type=int, default=1024, help="width of the hidden state")
-    parser.add_argument("--vocabulary", type=int, default=152_000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = bench_parser(__doc__, tokens=2048, width=1024, vocabulary=152000, threads=2, rounds=3)
     parser.add_argument("--mixed", action="store_true", help="mixed precision instead of float32")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--passes", choices=PASSES, nargs="*", default=PASSES)
     parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "PASSES"), help=argparse.SUPPRESS)
-    add_json_option(parser)
     given = parser.parse_args()
     if given.measure:
         print(json.dumps(measure(*given.measure, given)))

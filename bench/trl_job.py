@@ -3,10 +3,7 @@ setup-trl`).
 
     .venv-trl/bin/python bench/trl_job.py JOB.json
 
-The settings are the fastest ones for equal work: no gradient checkpointing (TRL's
-default trades time for memory), no reference model, no logging, no saving, the fused optimizer, as many
-optimizer updates per rollout batch as on our side. The job's `options` are passed on unchanged, to try
-others.
+The settings are the fastest ones for equal work; the job's `options` are passed on unchanged, to try others.
 """
 
 from __future__ import annotations
@@ -34,10 +31,7 @@ SCORERS = {"final_value": final_value, "last_number": last_number}
 
 
 class EndOfTurn(TrainerCallback):
-    """Ends the turn after each cycle of updates."""
-
     def __init__(self, updates: int) -> None:
-        """`updates` is the number of updates on each rollout batch, one cycle."""
         self._updates = updates
         self._turns = Turns()
         self.rollout = 0.0
@@ -45,7 +39,6 @@ class EndOfTurn(TrainerCallback):
         self.samples = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends the turn after the last update of a cycle."""
         if state.global_step % self._updates == 0:
             self._turns.hand_over({"rollout": self.rollout, "tokens": self.tokens, "samples": self.samples})
 
@@ -53,7 +46,6 @@ class EndOfTurn(TrainerCallback):
 def timed(
     generate: Callable[..., dict[str, Any]], into: EndOfTurn, inputs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Times TRL's own step from prompts to scored completions."""
     start = time.perf_counter()
     output = generate(inputs)
     into.rollout = time.perf_counter() - start
@@ -69,7 +61,6 @@ def reward(
     answer: list[str],
     **_: Any,
 ) -> list[float]:
-    """Returns the verdicts of our side."""
     finishes = [
         FinishReason.STOP if ids and ids[-1] == end else FinishReason.LENGTH for ids in completion_ids
     ]
@@ -82,20 +73,12 @@ def reward(
 
 
 def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
-    """All that decides how much work there is, and how fast it can go."""
     rollouts = job["prompts_per_batch"] * job["group_size"]
     values: dict[str, Any] = {
-        "output_dir": folder,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "dataloader_pin_memory": False,
-        "report_to": "none",
-        "logging_strategy": "no",
-        "save_strategy": "no",
-        "disable_tqdm": True,
+        **{"output_dir": folder, "use_cpu": True, "bf16": False, "gradient_checkpointing": False},
+        **{"dataloader_pin_memory": False, "report_to": "none", "logging_strategy": "no"},
+        **{"save_strategy": "no", "disable_tqdm": True, "shuffle_dataset": False},
         "max_steps": 1_000_000,  # the runner ends it
-        "shuffle_dataset": False,
         "model_init_kwargs": {"dtype": "float32"},
         "per_device_train_batch_size": rollouts // job["minibatches"],
         "gradient_accumulation_steps": 1,
@@ -103,20 +86,14 @@ def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
         "num_iterations": job["epochs"],
         "num_generations": job["group_size"],
         "max_completion_length": job["max_new_tokens"],
-        "temperature": 1.0,
-        "beta": 0.0,
-        "learning_rate": job["learning_rate"],
-        "lr_scheduler_type": "constant",
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "optim": "adamw_torch_fused",
-        "use_transformers_continuous_batching": False,
+        **{"temperature": 1.0, "beta": 0.0, "learning_rate": job["learning_rate"]},
+        **{"lr_scheduler_type": "constant", "weight_decay": 0.0, "max_grad_norm": 1.0},
+        **{"optim": "adamw_torch_fused", "use_transformers_continuous_batching": False},
     }
     return GRPOConfig(**values | job["options"])
 
 
 def main() -> None:
-    """Trains until the runner asks for no further cycle."""
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job["threads"])
     tokenizer = AutoTokenizer.from_pretrained(job["model"])

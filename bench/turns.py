@@ -26,12 +26,7 @@ class Worker:
     """The runner's side: a process that works when told to."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        """
-        Args:
-            command: starts the process.
-            log: gets what it prints.
-            environment: added to this process's own.
-        """
+        """`log` gets what the command prints; `environment` is added to this process's own."""
         self._log = log
         self._pipe, theirs = Pipe()
         with log.open("w") as output:
@@ -59,7 +54,6 @@ class Worker:
             sys.exit(f"{words}\nended with {self._process.wait()}:\n{self._log.read_text()[-3000:]}")
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()

@@ -9,14 +9,13 @@ FOLDER holds the other checkout. Both use this environment's installed packages,
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from measuring import add_json_option, alternating, ratio, write_json
+from measuring import alternating, bench_parser, ratio, write_json
 from run_comparison import ROOT, newest, same, train, without_times
 
 from bapo_lightning.run_folder.record import read_rows
@@ -26,14 +25,9 @@ WARM_UP = 8  # updates that are not timed, if there are more
 
 
 def main() -> None:
-    """Prints each pair, the ratio of all, and what differs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, pairs=7)
     parser.add_argument("other", type=Path, help="folder of the other checkout")
-    parser.add_argument("--pairs", type=int, default=7, help="pairs of runs; the order alternates")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of both runs")
-    add_json_option(parser)
     arguments = parser.parse_args()
     checkouts = {"other": arguments.other.resolve(), "this": ROOT}
     seconds: dict[str, list[float]] = {name: [] for name in checkouts}
@@ -55,7 +49,6 @@ def main() -> None:
 
 
 def difference(other: Path, this: Path) -> str:
-    """Says what differs first: a metric that both have, the end weights or the ledger."""
     if found := differing_metrics(read_rows(other), read_rows(this)):
         return found
     if not same(end_weights(other), end_weights(this)):
@@ -75,7 +68,6 @@ def differing_metrics(other: list[dict[str, Any]], this: list[dict[str, Any]]) -
 
 
 def end_weights(run: Path) -> dict[str, Any]:
-    """Returns the policy's weights in the newest checkpoint."""
     state = torch.load(newest(run) / "trainer.ckpt", weights_only=True)["state_dict"]
     return {name: weight for name, weight in state.items() if name.startswith("policy.")}
 

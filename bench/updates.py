@@ -16,21 +16,10 @@ from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.runs.build import build_module
-from bapo_lightning.types import (
-    FinishReason,
-    Group,
-    Problem,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-)
+from bapo_lightning.types import FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
 
 
 class ReadsAll(Callback):
-    """Reads every column of the token table."""
-
     needs = NAMES
 
 
@@ -43,8 +32,6 @@ class Attached:
 
 @dataclass(frozen=True)
 class Size:
-    """Size of one minibatch."""
-
     groups: int = 16
     group_size: int = 8
     prompt_tokens: int = 16
@@ -52,19 +39,16 @@ class Size:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that pass through the model."""
         return self.groups * self.group_size * (self.prompt_tokens + self.response_tokens)
 
 
 def additions(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
-    """Returns the configuration of the additions with another algorithm, in replay."""
     return validate(
         compose_run(["experiment=additions", f"algorithm={algorithm}", f"run_folder={folder}", *overrides])
     )
 
 
 def built(config: RunConfig) -> BapoModule:
-    """Returns the module of a run, ready to be stepped."""
     return attach(build_module(config, config.strategy.make()))
 
 
@@ -80,7 +64,6 @@ def attach(module: BapoModule) -> BapoModule:
 
 
 def random_batch(size: Size, vocab_size: int) -> TrainBatch:
-    """Returns a minibatch of random tokens."""
     return collate(random_groups(size, vocab_size), {})
 
 

@@ -72,7 +72,6 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    """Makes the environment; `dev` and `vllm` add to it, `trl` and `verl` make that one's own."""
     if sys.argv[1:] == ["dev"]:
         add_tools()
     elif sys.argv[1:] == ["vllm"]:
@@ -89,7 +88,6 @@ def main() -> None:
 
 
 def make_all() -> None:
-    """Runs the steps."""
     started = time.monotonic()
     use_supported_python()
     make_venv()
@@ -280,7 +278,6 @@ def compile_bytecode(venv: Path = VENV) -> None:
 
 
 def last_error() -> str:
-    """The last line of the log that starts with ERROR, and where the whole log is."""
     errors = [line for line in LOG.read_text().splitlines() if line.startswith("ERROR")]
     return f"{errors[-1] if errors else 'pip failed'} (all of it: {LOG.relative_to(ROOT)})"
 

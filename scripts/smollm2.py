@@ -47,7 +47,6 @@ DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 
 @command(2, OSError)
 def main(arguments: list[str] | None = None) -> None:
-    """Makes the folder unless it is complete already; the exit code is 2 after an error."""
     parser = argparse.ArgumentParser(description="Makes a model folder of SmolLM2-135M-Instruct.")
     text = "model folder to write (default: %(default)s)"
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help=text)
@@ -139,9 +138,6 @@ def convert(gguf_file: Path, folder: Path) -> None:
 
     GGUF names the split before the merges (`pre = smollm`), but transformers ignores it. Without `Digits`, a
     number takes the last of several spaces before it, and such a text gets other tokens than in training.
-
-    Raises:
-        DataError: a weight of the architecture is missing, or one is unknown.
     """
     config = LlamaConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     model = LlamaForCausalLM(config)
@@ -161,11 +157,7 @@ def convert(gguf_file: Path, folder: Path) -> None:
 
 
 def check(folder: Path) -> str:
-    """Loads the written model and asks it a question. Returns the answer, for a reader to judge.
-
-    Raises:
-        DataError: the folder holds another model than expected.
-    """
+    """Loads the written model and asks it a question. Returns the answer, for a reader to judge."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder)
     with safe_open(folder / "model.safetensors", framework="pt") as weights:

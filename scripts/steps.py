@@ -17,7 +17,6 @@ LOOK_SECONDS = 0.5  # between two looks at the log
 
 
 def say(text: str) -> None:
-    """Prints one line."""
     print(f"set-up: {text}", flush=True)
 
 

@@ -61,7 +61,6 @@ class World:
 
 
 def one_turn(response: Callable[[Problem, random.Random], str]) -> Demonstration:
-    """Returns demonstrations in which nobody answers the policy."""
     return lambda problem, generator: [response(problem, generator)]
 
 
@@ -151,7 +150,6 @@ def labelled(tokenizer: PreTrainedTokenizerFast, texts: list[list[str]]) -> tupl
 
 
 def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, readme: str) -> None:
-    """Writes weights (safetensors), tokenizer and README as a Hugging Face model folder."""
     model.generation_config.do_sample = True
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -159,7 +157,6 @@ def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFa
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Trains, measures and saves a model; prints its figures, which its README holds as well."""
     parser = argparse.ArgumentParser(description="Make the starting model of a tiny world.")
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--output", type=Path, required=True, help="model folder to write")

@@ -41,7 +41,6 @@ class AdditionFigures:
     cut_fraction: float  # responses that reached the token limit
 
     def report(self) -> str:
-        """Returns how it was measured, and a Markdown table with one row per figure."""
         measured = (
             f"Measured on {self.num_problems} validation problems, {self.samples} samples each at temperature"
             f" 1, at most {Additions().response_tokens} tokens:"
@@ -107,14 +106,12 @@ class LockFigures:
     searches_where_it_does_not: float  # probability that the search goes on after a popular key that fails
 
     def report(self) -> str:
-        """Returns how it was measured, and a Markdown table with one row per figure."""
         measured = "Computed from the probabilities at temperature 1, for every lock on every day:"
         return _report(measured, asdict(self))
 
 
 @torch.no_grad()
 def measure_locks(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> LockFigures:
-    """Measures the distribution of keys, and what follows them."""
     problems, locks = all_lock_problems(), all_locks()
     own = [locks[int(problem.prompt.partition(":")[0])] for problem in problems]
     end = tokenizer.convert_tokens_to_ids(END_MARK)
@@ -158,7 +155,6 @@ class SumFigures:
     reward: float  # of all: the last turn is the sum
 
     def report(self) -> str:
-        """Returns how it was measured, and a Markdown table with one row per figure."""
         measured = (
             f"Measured on {self.num_problems} validation problems, {self.samples} conversations each at"
             f" temperature 1, at most {MAX_TURNS} turns:"
@@ -230,7 +226,6 @@ def _take_turns(
 
 
 def _sampled(model: LlamaForCausalLM, context: Any, **limits: Any) -> Tensor:
-    """Prompts and responses at temperature 1."""
     # transformers 5 types `generate` by a self argument that no model class satisfies.
     return cast(Any, model).generate(**context, do_sample=True, top_k=0, top_p=1.0, **limits)
 

@@ -26,7 +26,6 @@ def difference_map(first: str, second: str) -> Colormap:
 
 
 def draw_colour_bar(figure: Figure, mapped: ScalarMappable, axes: Any, label: str) -> None:
-    """Draws the key of a colour map beside `axes`, in the type of their labels."""
     opaque = ScalarMappable(mapped.norm, mapped.cmap)
     bar = figure.colorbar(opaque, ax=axes, pad=0.02)
     bar.set_label(label, fontsize=9, color=style.INK)

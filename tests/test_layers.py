@@ -7,9 +7,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import import_graph
 import pytest
-from import_graph import Graph, circle, imported_modules, imports_between
+from tests import import_graph
+from tests.import_graph import Graph, circle, imported_modules, imports_between
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"

@@ -35,7 +35,6 @@ class Answers:
         return Answers(*(getattr(self, field.name)[seeds, problems] for field in fields(self)))
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Returns the fields, in order."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -88,7 +87,6 @@ def draw(
 
 
 def answer_lengths(world: ExactWorld, reward: Tensor) -> Tensor:
-    """Returns the tokens of answers with these rewards, of any shape."""
     return torch.where(reward > 0, world.right_tokens, world.wrong_tokens)
 
 

@@ -100,7 +100,6 @@ class Course:
 
 
 def train(world: ExactWorld, method: Algorithm, protocol: Protocol, seeds: Sequence[int]) -> Course:
-    """Trains one policy for each seed and returns how they went."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     parameters = world.prior.expand(len(seeds), *world.prior.shape).clone().requires_grad_()
     optimizer = protocol.optimizer([parameters])
@@ -143,7 +142,6 @@ class Problems:
         self._waiting = torch.empty(len(generators), 0, dtype=torch.long)
 
     def take(self, count: int) -> Tensor:
-        """Returns the next contexts, [S, count]."""
         while self._waiting.shape[1] < count:
             orders = [torch.randperm(self._num_contexts, generator=each) for each in self._generators]
             self._waiting = torch.cat([self._waiting, torch.stack(orders)], 1)
@@ -152,7 +150,6 @@ class Problems:
 
 
 def shuffled(answers: Answers, protocol: Protocol, generators: Sequence[torch.Generator]) -> list[Answers]:
-    """Returns the minibatches of all epochs, reshuffled in each."""
     num_problems = answers.reward.shape[1]
     found = []
     for _ in range(protocol.epochs):
@@ -242,7 +239,6 @@ def known(objective: Objective, table: TokenTable, past: Tensor) -> tuple[Mappin
 
 @torch.no_grad()
 def exact(world: ExactWorld, parameters: Tensor) -> tuple[Tensor, ...]:
-    """The exact fields of `Course`, each [S]."""
     logp = world.log_probs(parameters)
     success = world.success(logp)
     worst = success.sort(dim=-1).values[:, : max(world.num_contexts // 4, 1)].mean(-1)

@@ -47,15 +47,12 @@ class ExactWorld:
         return torch.einsum("cf,...fka->...cka", chosen, parameters).log_softmax(-1)
 
     def success(self, logp: Tensor) -> Tensor:
-        """Probability of a right answer in each context, [..., C], under log-probs [..., C, K, A]."""
         return (logp.exp() * self.right).sum(-1).prod(-1)
 
     def entropy(self, logp: Tensor) -> Tensor:
-        """Entropy in nats of a decision, mean over decisions and contexts, [...]."""
         return -(logp.exp() * logp).sum(-1).mean((-1, -2))
 
     def key_probability(self, logp: Tensor) -> Tensor:
-        """Probability of the key action, mean over contexts, [...]."""
         keys = self.key.expand(logp.shape[:-2]).unsqueeze(-1)
         return logp[..., 0, :].gather(-1, keys).exp().mean((-1, -2))
 

@@ -23,7 +23,6 @@ from studies.figures.plan import read_figures_plan
 
 
 def help_text() -> str:
-    """Text of `--help`."""
     protocol = read_protocol()
     titles = {name: read_figure(name, protocol).title for name in figure_names()}
     shown = usage(
@@ -37,7 +36,6 @@ def help_text() -> str:
 
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
     plan = read_figures_plan([*map(in_hydra, sys.argv[1:] if arguments is None else arguments)])
     codes = run_plan(plan.runs, *plan.launcher)
     with phases_shown():

@@ -31,8 +31,6 @@ class Variant:
 
 @dataclass(frozen=True)
 class FigureProtocol:
-    """The runs that all figures are drawn from."""
-
     variants: dict[str, Variant]
     seeds: tuple[int, ...]
     common: dict[str, Any]  # overrides of all runs
@@ -59,8 +57,6 @@ class Claim:
 
 @dataclass(frozen=True)
 class Figure:
-    """One picture."""
-
     name: str
     title: str
     paper: str  # what the paper shows
@@ -78,7 +74,6 @@ _FIGURE_KEYS = {item.name for item in fields(Figure)} - {"name"}
 
 
 def read_protocol(folder: Path = FOLDER) -> FigureProtocol:
-    """Reads the runs that figures are drawn from."""
     content = yaml.safe_load((folder / f"{PROTOCOL}.yaml").read_text(encoding="utf-8"))
     variants = {
         name: Variant(variant["label"], variant["set"]) for name, variant in content["variants"].items()
@@ -87,17 +82,12 @@ def read_protocol(folder: Path = FOLDER) -> FigureProtocol:
 
 
 def figure_names(folder: Path = FOLDER) -> list[str]:
-    """Names of all figures; those of the paper first, by their numbers."""
     names = [path.stem for path in folder.glob("*.yaml") if path.stem != PROTOCOL]
     return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
 
 
 def read_figure(name: str, protocol: FigureProtocol, folder: Path = FOLDER) -> Figure:
-    """Reads and checks the file of a figure.
-
-    Raises:
-        ConfigError: there is no such file; or all that is wrong with it.
-    """
+    """Reads and checks the file of a figure."""
     if name not in figure_names(folder):
         raise ConfigError(
             [f"figure={name} is no figure; write one of {', '.join(figure_names(folder))} (FIG=2 with make)"]

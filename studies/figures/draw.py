@@ -37,12 +37,6 @@ def draw_figures(
 ) -> Findings:
     """Draws `figures` from the finished runs in `folder`, judges their claims together, writes figures.md and
     figures.json.
-
-    Args:
-        figures: to draw.
-        folder: of the runs; the files are written there.
-        variant_of_run: name of each run that belongs to the figures -> its variant.
-        arguments: of the command line, so that the page can name the command.
     """
     with phase("reading runs", len(variant_of_run)):
         runs = _by_variant(folder, variant_of_run)
@@ -57,7 +51,6 @@ def draw_figures(
 
 
 def _picture(figure: Figure, runs: RunsByVariant, folder: Path) -> Path:
-    """Draws a figure, and counts it in the present phase."""
     path = save_png(_DRAWINGS[figure.draw](figure, runs), folder / f"figure_{figure.name}.png")
     advance()
     return path

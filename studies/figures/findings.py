@@ -34,8 +34,6 @@ HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """Result of judging a claim on the runs."""
-
     figure: str
     claim: Claim
     interval: Interval | None  # 95 %, of the difference in the claimed direction: positive agrees
@@ -55,8 +53,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Findings:
-    """All results of the command."""
-
     figures: Sequence[Figure]
     pictures: dict[str, Path]
     verdicts: Sequence[ClaimVerdict]
@@ -132,7 +128,6 @@ def adjust(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
-    """Prints one table for all figures, then the paths of the files."""
     console = console or Console()
     wide = _wide(findings.verdicts)
     console.print(wide if fits(wide, console) else _narrow(findings.verdicts))
@@ -145,7 +140,6 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
 
 def _wide(verdicts: Sequence[ClaimVerdict]) -> Printed:
-    """A line for each verdict."""
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
         table.add_column(title, justify="right" if title in ("difference", "p (Holm)") else "left")
@@ -156,7 +150,6 @@ def _wide(verdicts: Sequence[ClaimVerdict]) -> Printed:
 
 
 def _narrow(verdicts: Sequence[ClaimVerdict]) -> Printed:
-    """The claim, and below it what is found here."""
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("figure", no_wrap=True)
     table.add_column("the paper says; here: difference, p (Holm)")
@@ -167,7 +160,6 @@ def _narrow(verdicts: Sequence[ClaimVerdict]) -> Printed:
 
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
-    """Writes figures.md (all pictures and tables) and figures.json (every value of every run)."""
     sections = (line for figure in findings.figures for line in _section(findings, figure))
     write_text(folder / "figures.md", "\n".join(["# The paper's figures in small", "", *sections]))
     claims = [
@@ -183,7 +175,6 @@ def write_findings(findings: Findings, table: Table, folder: Path) -> None:
 
 
 def _section(findings: Findings, figure: Figure) -> Sequence[str]:
-    """The part of figures.md on one figure, as lines of Markdown."""
     source = findings.sources[figure.name]
     name = f"Figure {figure.name}" if figure.name.isdigit() else "Not in the paper"
     arguments = f' ARGS="{" ".join(findings.arguments)}"' if findings.arguments else ""
@@ -208,7 +199,6 @@ def _section(findings: Findings, figure: Figure) -> Sequence[str]:
 
 
 def _interval_text(interval: Interval | None) -> str:
-    """Formats a mean with its half-width: three decimals, one for large numbers."""
     if interval is None:
         return "-"
     return interval.text(1 if abs(interval.mean) >= 10 else 3, sign="+")

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
-from bapo_lightning.report.comparison.mean_curve import draw_mean, mean_curve
+from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, limits_of
+from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, metric_of
 from bapo_lightning.report.run.curves import Curve
 from studies.figures.catalogue import Figure
 from studies.figures.values import LOSS_SHARE, TOKEN_SHARE, VALUES, RunsByVariant
@@ -42,7 +42,6 @@ _HATCHES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # of bars, by the line 
 
 
 def draw_curves(figure: Figure, runs: RunsByVariant) -> Canvas:
-    """Draws one panel for each metric of the figure, one line for each variant."""
     rows = -(-len(figure.metrics) // _COLUMNS)
     canvas = style.new_figure(11.0, 0.9 + 3.0 * rows)
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
@@ -54,7 +53,6 @@ def draw_curves(figure: Figure, runs: RunsByVariant) -> Canvas:
 
 
 def draw_variants(canvas: Canvas, figure: Figure, runs: RunsByVariant) -> None:
-    """Draws the legend of a figure of curves: its title, what lines and bands are, and its variants."""
     looks = _looks(figure, runs)
     handles = [
         Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2.0, label=figure.labels[variant])
@@ -73,7 +71,7 @@ def draw_metric(axes: Axes, metric: str, figure: Figure, runs: RunsByVariant, xl
     """
     title, ylabel = _METRIC_TITLES[metric]
     style.style_axes(axes, title, xlabel, ylabel)
-    is_log, limits = metric in SPIKY, limits_of(metric)
+    is_log, limits = metric in SPIKY, metric_of(metric).limits
     reached: list[float] = []
     for variant, look in _looks(figure, runs).items():
         period = runs[variant][0].staleness
@@ -89,6 +87,18 @@ def draw_metric(axes: Axes, metric: str, figure: Figure, runs: RunsByVariant, xl
     else:
         margin = 0.06 * (max(reached) - min(reached)) or 0.05
         axes.set_ylim(min(reached) - margin, max(reached) + margin)
+
+
+def draw_mean(
+    axes: Axes, curve: MeanCurve, look: style.Look, period: int = 0, label: str | None = None
+) -> None:
+    """Draws a mean with its band over updates; with a `period` over rollout batches of so many updates."""
+    xs = [(step + 1) / period for step in curve.steps] if period else curve.steps
+    marker = "o" if len(xs) == 1 else ""
+    axes.plot(
+        xs, curve.means, color=look.colour, linestyle=look.line, linewidth=1.8, marker=marker, label=label
+    )
+    axes.fill_between(xs, curve.lower, curve.upper, color=look.colour, alpha=0.15, linewidth=0)
 
 
 def _looks(figure: Figure, runs: RunsByVariant) -> dict[str, style.Look]:
@@ -121,7 +131,7 @@ def draw_shares(figure: Figure, runs: RunsByVariant) -> Canvas:
             (curves, style.Look(positive, "-"), "positive tokens"),
             (mirrored, style.Look(negative, "--"), "negative tokens"),
         ):
-            draw_mean(axes, mean_curve(drawn, period, limits=limits_of(metric)), look, period, sign)
+            draw_mean(axes, mean_curve(drawn, period, limits=metric_of(metric).limits), look, period, sign)
         axes.axhline(0.5, color=style.INK, linewidth=0.8, linestyle=":")
     if handles := canvas.axes[0].get_legend_handles_labels()[0]:
         seeds = style.seeds_text([len(runs[variant])])
@@ -146,7 +156,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
                 found = [number for run in members if (number := VALUES[value](run)) is not None]
-                shown = shown_interval(found, limits=limits_of(_METRIC_OF_VALUE[value]))
+                shown = shown_interval(found, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
                 if shown is not None:
                     _draw_bar(axes, index + offset, found, shown, width, looks[label])
         axes.set_xticks(range(len(groups)), groups)
@@ -159,7 +169,6 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
 
 
 def _algorithm(row: Mapping[str, str], runs: RunsByVariant) -> str:
-    """The algorithm of a series of bars; none where nothing was run."""
     return next((run.algorithm for variant in row.values() for run in runs.get(variant, ())), "")
 
 

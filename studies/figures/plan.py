@@ -23,8 +23,6 @@ FIGURE, SEED = "figure", "seed"
 
 @dataclass(frozen=True)
 class FiguresPlan:
-    """The figures to draw and the runs they are drawn from."""
-
     figures: tuple[Figure, ...]
     runs: SweepPlan
     launcher: tuple[Launch, bool]
@@ -35,9 +33,6 @@ class FiguresPlan:
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     """Reads the command line and the files of the figures. Runs are ordered by seed, so that a sweep that is
     stopped early leaves runs that can be compared.
-
-    Raises:
-        ConfigError: all that is wrong with the command line or the files.
     """
     own, changes = _sort_arguments(arguments)
     protocol = read_protocol()
@@ -76,7 +71,6 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Sorts the command line into this command's own keys and overrides of all runs."""
     own: dict[str, str] = {}
     changes: dict[str, Any] = {}
     problems = []

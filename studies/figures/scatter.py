@@ -66,7 +66,6 @@ def _draw_scatter(canvas: Canvas, axes: Axes, tables: list[Columns]) -> None:
 
 
 def _draw_classes(axes: Axes, tables: list[Columns], name: str, colour: str) -> None:
-    """Draws the mean over the tokens of a class within each seed, then over seeds."""
     for index, (low, high) in enumerate(pairwise(_EDGES)):
         classes = [
             [value for ratio, value in zip(table["ratio"], table[name], strict=True) if low <= ratio < high]

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def help_text() -> str:
-    """Text of `--help`."""
     files = sorted((CONF / "maps").glob("*.yaml"))
     shown = usage(
         "[map=NAME] [KEY=VALUE ...]",
@@ -42,7 +41,6 @@ def help_text() -> str:
 
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; its exit code is 1 when a training run failed, 2 when nothing could be started."""
     from studies.map.plan import read_map
 
     config = read_map(sys.argv[1:] if arguments is None else arguments)
@@ -50,11 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compute(config: MapConfig) -> int:
-    """Computes what is missing; returns the exit code of its training runs.
-
-    Raises:
-        ConfigError: the folder holds another map, or a method cannot be composed.
-    """
+    """Computes what is missing; returns the exit code of its training runs."""
     from bapo_lightning.runs.sweeps.launchers import run_local
     from bapo_lightning.runs.sweeps.run import print_failures, run_plan
     from studies.map.exact import fill
@@ -81,7 +75,6 @@ def compute(config: MapConfig) -> int:
 
 
 def draw(config: MapConfig) -> int:
-    """Judges and draws a map that is whole."""
     folder = Path(config.output)
     labels = {name: entry.label for name, entry in config.methods.items()}
     settings = (
@@ -102,7 +95,6 @@ def draw(config: MapConfig) -> int:
 
 
 def methods_of(config: MapConfig) -> dict[str, MethodLook]:
-    """How the methods are shown."""
     return {
         name: MethodLook(entry.label, str((config.common | entry.set).get("algorithm", name)))
         for name, entry in config.methods.items()
@@ -110,7 +102,6 @@ def methods_of(config: MapConfig) -> dict[str, MethodLook]:
 
 
 def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
-    """Writes the files of a leaderboard, and returns their paths."""
     folder = Path(config.output)
     boards = read_boards(folder, config.cells, list(labels), config.duels)
     return [
@@ -123,7 +114,6 @@ def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) ->
 def _written(
     config: MapConfig, results: Sequence[CellResult], labels: Mapping[str, str], settings: str
 ) -> list[Path]:
-    """Writes the files of a map, and returns their paths."""
     folder, reference = Path(config.output), next(iter(labels))
     methods = methods_of(config)
     return [

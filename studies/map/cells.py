@@ -16,8 +16,6 @@ FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide whi
 
 @dataclass(frozen=True)
 class MapCell:
-    """One combination of the axes."""
-
     world: str
     learning_rate: float
     staleness: int  # updates on a rollout batch
@@ -25,7 +23,6 @@ class MapCell:
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
         parts = [self.world, *(f"{key.rpartition('.')[2]}={value:g}" for key, value in self.options)]
         return "-".join([*parts, f"lr={self.learning_rate:g}", f"staleness={self.staleness}"])
 
@@ -45,12 +42,10 @@ class Measured:
 
     @property
     def area(self) -> np.ndarray:
-        """Mean reward over training, [seeds]."""
         return self.curves["reward"].mean(1)
 
     @property
     def final(self) -> np.ndarray:
-        """Reward at the end, [seeds]."""
         return self.curves["reward"][:, -1]
 
     def mean(self, name: str) -> float | None:

@@ -22,8 +22,6 @@ from studies.map.plan import MapConfig
 
 @dataclass(frozen=True)
 class Job:
-    """One method in one cell, with all its seeds."""
-
     path: Path
     cell: MapCell
     method: str
@@ -31,16 +29,11 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether its curves are there."""
         return self.path.exists()
 
 
 def keep_settings(config: MapConfig, folder: Path) -> None:
-    """Writes the settings beside the map; methods may be added to one that is there.
-
-    Raises:
-        ConfigError: other settings differ from those that the map began with.
-    """
+    """Writes the settings beside the map; methods may be added to one that is there."""
     plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn", "duels"})
     file = folder / "map.yaml"
     if file.exists():
@@ -70,11 +63,7 @@ def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
 
 
 def composed(config: MapConfig, name: str) -> RunConfig:
-    """The typed configuration of a run by a method: its algorithm and optimizer are used.
-
-    Raises:
-        ConfigError: Hydra cannot compose it, or it is wrong.
-    """
+    """The typed configuration of a run by a method: its algorithm and optimizer are used."""
     overrides = hydra_overrides(config.common | config.methods[name].set)
     try:
         found = validate(compose_run(["run_folder=unused", *overrides]), "run")

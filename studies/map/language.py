@@ -36,7 +36,6 @@ SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
 
 def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> SweepPlan:
-    """The runs of these jobs."""
     return SweepPlan(
         name="map",
         folder=Path(config.output, "runs"),
@@ -73,7 +72,6 @@ def overrides(config: MapConfig, job: Job, seed: int) -> tuple[str, ...]:
 
 
 def collect(config: MapConfig, methods: Mapping[str, RunConfig], job: Job) -> None:
-    """Writes the curves of a job whose runs have finished."""
     rule = methods[next(iter(methods)) if job.method == FRESH else job.method].algorithm.bounds.make()
     folders = [Path(config.output, "runs", run_name(job, seed)) for seed in job.seeds]
     curves = [curves_of(folder, rule) for folder in folders]
@@ -104,6 +102,5 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
 
 
 def mean(rows: Sequence[Row], metric: str) -> float:
-    """Mean over the rows that have the metric; NaN where none has."""
     values = [value for row in rows if (value := finite(row.get(metric))) is not None]
     return float(np.mean(values)) if values else float("nan")

@@ -49,7 +49,6 @@ class Board:
 
     @property
     def title(self) -> str:
-        """World, options and staleness."""
         options = ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in self.options)
         return f"{self.world}{f' ({options})' if options else ''}, staleness {self.staleness}"
 
@@ -57,14 +56,7 @@ class Board:
 def read_boards(
     folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
 ) -> list[Board]:
-    """Reads all boards of a map.
-
-    Args:
-        folder: of the map.
-        cells: its cells.
-        methods: all methods; the gap is that of the first one.
-        duels: pairs of methods that are compared, paired by seed.
-    """
+    """Reads all boards of a map."""
     conditions = dict.fromkeys((cell.world, cell.options, cell.staleness) for cell in cells)
     return [
         _board(folder, [cell for cell in cells if (cell.world, cell.options, cell.staleness) == condition],

@@ -18,7 +18,6 @@ APART = 2.2  # ranks between two names
 
 
 def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], settings: str) -> str:
-    """Returns the page: a table for each board, then the duels."""
     shown = {**labels, FRESH: "fresh data (the ceiling)"}
     parts = [
         "# Leaderboard",

@@ -13,7 +13,6 @@ from studies.map.verdicts import EQUAL, LESS, MORE, OPEN, CellResult
 def render(
     results: Sequence[CellResult], labels: Mapping[str, str], controls: Sequence[str], settings: str
 ) -> str:
-    """Returns the page: the gate, verdicts counted by world, then every cell."""
     reference = next(iter(labels))
     parts = ["# The map", settings]
     for world in dict.fromkeys(result.cell.world for result in results):

@@ -23,8 +23,6 @@ PROTOCOL_AXES = ("learning_rate", "staleness")
 
 
 class MethodEntry(Section):
-    """An algorithm by its overrides."""
-
     label: str
     set: dict[str, Any]
 
@@ -38,8 +36,6 @@ class WorldEntry(Section):
 
 
 class MapConfig(Section):
-    """A file of `studies/conf/maps/`."""
-
     output: str
     processes: Count | None
     gate_seeds: Annotated[int, Ge(2)]
@@ -74,7 +70,6 @@ class MapConfig(Section):
         return found
 
     def problems(self) -> Iterator[str]:
-        """Methods that are named exist; axes have values, and worlds take them as options."""
         for key in ("gate", "controls", "drawn"):
             for name in getattr(self, key):
                 if name not in self.methods:
@@ -107,11 +102,7 @@ class MapConfig(Section):
 
 
 def read_map(arguments: Sequence[str]) -> MapConfig:
-    """Reads the file that `map` names, the one that it extends, and the command line (KEY=VALUE).
-
-    Raises:
-        ConfigError: with everything that is wrong.
-    """
+    """Reads the file that `map` names, the one that it extends, and the command line (KEY=VALUE)."""
     unreadable = [text for text in arguments if "=" not in text]
     if unreadable:
         raise ConfigError([f"{text} cannot be read; write KEY=VALUE" for text in unreadable])
@@ -140,11 +131,7 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
 
 
 def chosen_methods(plain: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings with the methods that `only` names, and the duels between them.
-
-    Raises:
-        ConfigError: it names a method that does not exist, or neither of a leaderboard's pairs.
-    """
+    """Returns the settings with the methods that `only` names, and the duels between them."""
     only = plain.pop("only", None)
     if only is None:
         return plain

@@ -63,7 +63,6 @@ class PairedComparison:
 
     @property
     def verdict(self) -> str:
-        """more, less, equal, or unresolved."""
         mean, half_width = self.difference.mean, self.difference.half_width
         if self.adjusted is not None and self.adjusted < LEVEL:
             return MORE if mean > 0 else LESS
@@ -74,8 +73,6 @@ class PairedComparison:
 
 @dataclass(frozen=True)
 class CellResult:
-    """Everything about one cell."""
-
     cell: MapCell
     gate: GateResult
     figures: Mapping[str, MethodSummary]  # by method, fresh data among them
@@ -83,7 +80,6 @@ class CellResult:
     gap_closed: Mapping[str, Interval]  # share of the cost of staleness that a method makes good
 
     def comparison(self, method: str, against: str) -> PairedComparison:
-        """The comparison of two methods."""
         return next(item for item in self.comparisons if (item.method, item.against) == (method, against))
 
     def plain(self) -> dict[str, Any]:
@@ -102,15 +98,7 @@ def read_results(
     gate: Sequence[str],
     controls: Sequence[str],
 ) -> list[CellResult]:
-    """Reads all cells.
-
-    Args:
-        folder: of the map.
-        cells: its cells.
-        methods: all methods; the first is the reference.
-        gate: methods of fixed bounds that must differ from the reference.
-        controls: methods that, besides the reference, every method is compared with.
-    """
+    """Reads all cells."""
     read = {cell: _read(folder, cell, [FRESH, *methods]) for cell in cells}
     pairs = [(one, other) for other in (methods[0], *controls) for one in methods if one != other]
     by_pair = [
@@ -130,11 +118,7 @@ def read_results(
 
 
 def compare(pairs: Sequence[tuple[str, str, np.ndarray, np.ndarray]]) -> list[PairedComparison]:
-    """Compares methods by seed, and adjusts the p-values over all pairs (Holm).
-
-    Args:
-        pairs: names of two methods, and the values of each, [seeds].
-    """
+    """Compares methods by seed, and adjusts the p-values over all pairs (Holm)."""
     sides = [(by_seed(values), by_seed(others)) for _, _, values, others in pairs]
     p_values = [paired_p_value(*both) for both in sides]
     return [
@@ -146,7 +130,6 @@ def compare(pairs: Sequence[tuple[str, str, np.ndarray, np.ndarray]]) -> list[Pa
 
 
 def by_seed(values: np.ndarray) -> dict[int, float]:
-    """Values by the place of their seed."""
     return dict(enumerate(values.tolist()))
 
 
@@ -184,11 +167,9 @@ def _gap_closed(measured: Mapping[str, Measured], name: str, reference: str) -> 
 
 
 def interval_of(values: np.ndarray) -> Interval:
-    """Mean of at least two seeds, with its interval."""
     return certain(mean_interval(values.tolist()))
 
 
 def certain(interval: Interval | None) -> Interval:
-    """An interval of at least two seeds, which always exists."""
     assert interval is not None, "at least two seeds are asked for"
     return interval

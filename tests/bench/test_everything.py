@@ -34,7 +34,8 @@ def scripts(tmp_path, monkeypatch):
     return use
 
 
-SIZED = {"a": Part("A", ("good.py", "x"), ("--few", "1"), has_threads=True), "b": Part("B", ("good.py",))}
+GOOD_PART = Part("B", "good.py", in_all=True)
+SIZED = {"a": Part("A", "good.py x", "--few 1", in_all=True, has_threads=True), "b": GOOD_PART}
 
 
 def arguments(record):
@@ -43,7 +44,7 @@ def arguments(record):
 
 
 def test_the_numbers_of_all_parts_are_in_one_file(scripts):
-    scripts(**SIZED, c=Part("C", ("bad.py",), in_all=False))
+    scripts(**SIZED, c=Part("C", "bad.py"))
     parts = scripts.record()
     assert {name: part["ended"] for name, part in parts.items()} == {"a": "done", "b": "done"}
     assert arguments(parts) == {"a": "x --few 1 --threads 3 --json", "b": "--json"}
@@ -74,12 +75,12 @@ def test_options_of_a_script_need_the_name_of_one_part(scripts, capsys):
 
 def test_a_part_that_fails_does_not_stop_the_rest_and_is_named_at_the_end(scripts):
     with pytest.raises(SystemExit, match=r"^a failed with 7$"):
-        scripts(a=Part("A", ("bad.py",), has_json=False), b=Part("B", ("good.py",)))
+        scripts(a=Part("A", "bad.py", in_all=True, has_json=False), b=GOOD_PART)
     assert [part["ended"] for part in scripts.record().values()] == ["failed with 7", "done"]
 
 
 def test_a_part_without_what_it_needs_says_what_to_do(scripts, capsys):
-    part = Part("A", ("good.py",), needs=(TRL, MODEL))
+    part = Part("A", "good.py", needs=(TRL, MODEL), in_all=True)
     scripts(a=part)
     assert "not run; first: make setup-trl, make model-smollm2" in capsys.readouterr().out
     assert scripts.record()["a"]["ended"] == "not run"
@@ -90,7 +91,7 @@ def test_a_part_without_what_it_needs_says_what_to_do(scripts, capsys):
 @pytest.mark.parametrize("name", everything.PARTS)
 def test_every_part_is_a_script_that_takes_its_options(name):
     part = everything.PARTS[name]
-    source = (everything.BENCH / part.command[0]).read_text()
-    assert ("add_json_option(" in source) == part.has_json
+    source = (everything.BENCH / part.script).read_text()
+    assert ("write_json(" in source) == part.has_json
     options = [word for word in part.options(full=False, threads=2) if word.startswith("--")]
     assert [option for option in options if option.removeprefix("--") not in source] == []

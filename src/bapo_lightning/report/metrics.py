@@ -254,16 +254,6 @@ def compared_among(names: Iterable[str]) -> tuple[Metric, ...]:
     return (*EXPECTED, *(metric_of(name) for place, name in places if place in optional))
 
 
-def in_group(group: str) -> list[Metric]:
-    """The rows of a panel or a sum, the main one first."""
-    return [metric for metric in CATALOGUE if metric.group == group]
-
-
-def limits_of(name: str) -> tuple[float, float] | None:
-    """`Metric.limits` of a name."""
-    return metric_of(name).limits
-
-
 def place_of(name: str) -> tuple[int, str]:
     """Sort key of metrics: number of the row, those without one last; then the name."""
     row = next((place for place, row in enumerate(_PATTERNS) if row.fullmatch(name)), len(_PATTERNS))

@@ -73,7 +73,6 @@ def sign_colours(algorithm: str) -> tuple[str, str]:
 
 
 def _shade(colour: str, rank: int, count: int) -> str:
-    """The shade number `rank` of `count`: mixed with white before the middle, with black after it."""
     place = 2 * rank / (count - 1) - 1 if count > 1 else 0.0  # -1 to 1
     end, share = (1.0, -_LIGHTEST * place) if place < 0 else (0.0, _DARKEST * place)
     red, green, blue = ((1 - share) * part + share * end for part in to_rgb(colour))

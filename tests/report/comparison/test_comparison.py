@@ -8,13 +8,11 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.files import write_table
 from bapo_lightning.report.comparison.mean_curve import mean_curve
 from bapo_lightning.report.comparison.page import render_page
-from bapo_lightning.report.comparison.runs import COLUMNS, Run, damage, statistic_of
+from bapo_lightning.report.comparison.runs import COLUMNS, damage
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import mean_interval
-from bapo_lightning.report.metrics import EXPECTED, OPTIONAL
-
-NAMES = [metric.name for metric in EXPECTED]
+from bapo_lightning.report.metrics import EXPECTED
 
 
 def test_curves_are_averaged_where_all_runs_have_values():
@@ -52,15 +50,6 @@ def test_a_thinned_curve_keeps_its_last_point():
     thin = mean_curve([(list(range(10)), [float(step) for step in range(10)])], 1).thinned(4)
     assert thin.steps == [0, 3, 6, 9] and thin.means == [0.0, 3.0, 6.0, 9.0]
     assert mean_curve([], 1).thinned(4).steps == []
-
-
-def test_the_statistics_of_a_run():
-    curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in NAMES} | {"policy/approx_kl": ([], [])}
-    run = Run("run", None, curves=curves)
-    names = ("final", "extreme", "mean", "gain", "last")
-    assert [statistic_of(run, "train/reward", name) for name in names] == [3.0, 5.0, 3.0, 2.0, 3.0]
-    assert statistic_of(run, "policy/entropy", "extreme") == 1.0
-    assert statistic_of(run, "policy/approx_kl", "final") is None
 
 
 def constant_runs(make_run, rewards):
@@ -162,21 +151,7 @@ def test_runs_with_turns_are_compared_by_them(make_run, tmp_path):
     assert "turns/mean,final" in write_table(comparison, tmp_path / "compare.csv").read_text()
 
 
-def test_runs_without_turns_are_compared_as_ever(make_run, tmp_path):
-    comparison = with_turns(make_run, {})
-    assert comparison.metrics == EXPECTED
-    page = render_page(comparison, "title", "make compare", "today")
-    assert all(metric.title not in page for metric in OPTIONAL)
-    assert "turns/" not in write_table(comparison, tmp_path / "compare.csv").read_text()
-
-
 def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run):
     notes = with_turns(make_run, {("bapo", 0): 2.0}).limits
     assert "bapo at staleness 8: Turns of a conversation was not recorded by seeds [1]" in notes
     assert not any("grpo" in note and "Turns" in note for note in notes)
-
-
-def test_shares_end_at_1_and_numbers_of_turns_nowhere():
-    bounded = {metric.name for metric in OPTIONAL if metric.limits == (0.0, 1.0)}
-    assert bounded == {metric.name for metric in OPTIONAL if "share" in metric.name}
-    assert len(OPTIONAL) - len(bounded) == 3

@@ -44,21 +44,13 @@ def test_the_summary_names_what_matters(make_run):
     assert f"{folder}/\n" in text
 
 
-@pytest.mark.parametrize(
-    ("width", "is_terminal"), [(80, False), (120, False), (60, True), (72, True), (80, True)]
-)
+@pytest.mark.parametrize(("width", "is_terminal"), [(120, False), (60, True), (80, True)])
 def test_the_summary_fits_and_breaks_between_values(make_run, width, is_terminal):
     folder = make_run("run")
     text = summary_text(folder, width, force_terminal=is_terminal)
     assert all(len(line) <= width for line in text.splitlines() if str(folder) not in line)
     assert re.search(r"target met in\s\d+%", text) and "target met in\n" not in text
     assert all(f"{name}\n" not in text for name in ("mean", "max", "low", "high", "rollout", "update"))
-
-
-def test_the_summary_of_nothing_is_short_and_honest(make_run):
-    text = summary_text(make_run("run", rows=[], status="interrupted", wall_seconds=0))
-    assert "bapo, replay, staleness 8, seed 0: interrupted after 0 updates in 0.0 s" in text
-    assert "reward" not in text and "drops" not in text
 
 
 @pytest.mark.parametrize(("status", "says"), [("interrupted", True), ("failed", True), ("finished", False)])
@@ -82,8 +74,7 @@ def test_irregularities_are_told(make_run):
     assert "drops           2 evicted\n" in text
 
 
-@pytest.mark.parametrize("width", [80, 120, 160])
-@pytest.mark.parametrize("num_seeds", [1, 3])
+@pytest.mark.parametrize(("width", "num_seeds"), [(80, 1), (80, 3), (160, 3)])
 def test_the_table_fits_without_cutting_a_number(make_run, width, num_seeds):
     folders = short_runs(make_run, ("grpo", "bapo", "bapo_authors_code"), num_seeds)
     text = comparison_text(compare(collect(folders)), width)

@@ -8,9 +8,11 @@ from tests.configuration.compositions import composed
 
 from bapo_lightning.cli.record import main
 from bapo_lightning.errors import DataError
+from bapo_lightning.report.run import plots
 from bapo_lightning.report.run import recorded as module
+from bapo_lightning.report.run.charts import panel_charts
 from bapo_lightning.report.run.console import print_summary
-from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.run.plots import draw_chart
 from bapo_lightning.report.run.recorded import NUM_POINTS, find_recorded, protocol_of, record
 from bapo_lightning.report.run.summary import write_summary
 
@@ -57,7 +59,7 @@ def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):
     assert protocol_of({"scale": {"name": "tiny"}, "seed": 1})["scale"] == {"name": "tiny"}
 
 
-def test_the_summary_and_the_plots_show_them(shipped, make_run):
+def test_the_summary_and_the_plots_show_them(shipped, make_run, monkeypatch):
     folder = make_run("mine", algorithm="bapo", num_updates=60)
     summary = write_summary(folder)
     metrics = summary["compared_to_recorded"]["metrics"]
@@ -66,11 +68,17 @@ def test_the_summary_and_the_plots_show_them(shipped, make_run):
     print_summary(summary, folder, console)
     text = console.file.getvalue()
     assert "grpo, 3 seeds, recorded at abc" in text and "(recorded 0." in text
-    beside = plot_run(folder)[0].read_bytes()
+    drawn = []
+    monkeypatch.setattr(plots, "draw_chart", lambda axes, chart, recorded: drawn.append(recorded.label))
+    monkeypatch.setattr(plots.style, "save_png", lambda figure, path: path)
+    plots.plot_run(folder)
+    assert set(drawn) == {"grpo, 3 seeds"}
+    axes = plots.style.new_figure(6.4, 4.0).subplots()
+    draw_chart(axes, panel_charts(module.read_run(folder))[0], find_recorded({}))
+    assert axes.get_legend_handles_labels()[1][0] == "grpo, 3 seeds"
     module._shipped.cache_clear()
     (module.FOLDER / "mine.json").unlink()
-    assert write_summary(folder)["compared_to_recorded"] is None
-    assert plot_run(folder)[0].read_bytes() != beside
+    assert write_summary(folder)["compared_to_recorded"] is None and find_recorded({}) is None
 
 
 def test_runs_that_cannot_be_averaged_are_refused(make_run, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bapo_lightning.report.metrics import EXPECTED, HELD_OUT, HIGH_RAISED, LOW_RAISED, limits_of
+from bapo_lightning.report.metrics import EXPECTED, HELD_OUT, HIGH_RAISED, LOW_RAISED, metric_of
 from bapo_lightning.report.run.curves import series
 from bapo_lightning.report.run.summary import TIME_PARTS, count_fates, summarise, write_summary
 from bapo_lightning.run_folder.record import RunRecord
@@ -81,7 +81,7 @@ def test_held_out_accuracy_is_the_mean_over_sets_for_the_largest_k():
 
 def test_every_metric_that_is_drawn_has_its_limits():
     others = (HELD_OUT, HIGH_RAISED, "bapo/target_met", "staleness/age_mean", "val/locks/avg@4")
-    limits = {metric: limits_of(metric) for metric in (*(row.name for row in EXPECTED), *others)}
+    limits = {metric: metric_of(metric).limits for metric in (*(row.name for row in EXPECTED), *others)}
     assert {metric for metric, found in limits.items() if found is None} == {"train/reward"}
     shares = {metric for metric, found in limits.items() if found == (0.0, 1.0)}
     assert {HELD_OUT, HIGH_RAISED, "bapo/target_met", "val/locks/avg@4"} <= shares
@@ -111,14 +111,6 @@ def test_counts_are_summed_or_taken_from_the_last_update():
     totals = [summary[name] for name in ("updates", "samples", "tokens", "skipped_updates")]
     assert totals == [2, 128, 1700, 1]
     assert (summary["drops"]["uniform_groups"], summary["drops"]["evicted"]) == (7, None)
-
-
-def test_validation_keeps_first_and_last_and_the_best_accuracy():
-    accuracies = rows_of("val/sums/avg@8", [0.5, None, 0.9, 0.7])
-    found = summary_of([row | {"val/sums/response_length": 20.0} for row in accuracies])["metrics"]
-    accuracy, length = found["val/sums/avg@8"], found["val/sums/response_length"]
-    assert [accuracy[name] for name in ("first", "last", "extreme")] == [0.5, 0.7, 0.9]
-    assert (length["first"], length["last"]) == (20.0, 20.0)
 
 
 def test_non_finite_values_are_counted_and_enter_no_mean():

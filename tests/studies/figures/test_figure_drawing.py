@@ -1,7 +1,5 @@
 """Every figure of the catalogue is drawn from whatever runs there are, also from none."""
 
-from __future__ import annotations
-
 import io
 import json
 import random
@@ -21,7 +19,7 @@ FIGURES = [read_figure(name, PROTOCOL) for name in figure_names()]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def write_variant(folder: Path, variant: str, seed: int) -> None:
+def write_variant(folder, variant, seed):
     noise = random.Random(f"{variant} {seed}")
     algorithm = PROTOCOL.variants[variant].overrides["algorithm"]
     rows = [synthetic_row(step, 24, algorithm, noise) for step in range(24)]
@@ -44,7 +42,7 @@ def write_variant(folder: Path, variant: str, seed: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     target = tmp_path_factory.mktemp("figures")
     for variant in PROTOCOL.variants:
         for seed in (1, 2):
@@ -52,12 +50,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def runs_of(folder: Path) -> dict[str, str]:
+def runs_of(folder):
     return {path.name: path.name.rpartition("-")[0] for path in sorted(folder.iterdir()) if path.is_dir()}
 
 
 @pytest.mark.slow
-def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_figures_and_their_page(folder, capsys):
     findings = draw_figures(FIGURES, folder, runs_of(folder), ["seed=1,2"])
     assert set(findings.pictures) == set(figure_names())
     assert all(path.read_bytes().startswith(PNG) for path in findings.pictures.values())
@@ -77,7 +75,7 @@ def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("width", "rows_of_a_claim"), [(60, 2), (80, 2), (160, 1)])
-def test_verdicts_fit_and_no_number_is_wrapped(width: int, rows_of_a_claim: int) -> None:
+def test_verdicts_fit_and_no_number_is_wrapped(width, rows_of_a_claim):
     figure = next(figure for figure in FIGURES if figure.name == "5")
     interval = mean_interval([0.10, 0.12, -0.3])
     verdicts = [
@@ -93,7 +91,7 @@ def test_verdicts_fit_and_no_number_is_wrapped(width: int, rows_of_a_claim: int)
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_a_figure_without_runs_says_so_instead_of_failing(figure, tmp_path: Path) -> None:
+def test_a_figure_without_runs_says_so_instead_of_failing(figure, tmp_path):
     names = {f"{variant}-s1": variant for variant in figure.variants}
     findings = draw_figures([figure], tmp_path, names, [])
     assert findings.pictures[figure.name].read_bytes().startswith(PNG)

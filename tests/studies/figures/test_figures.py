@@ -1,8 +1,7 @@
 """The command: what it needs and trains, what it draws, what it says of wrong input."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,13 @@ from studies.figures.plan import read_figures_plan
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_every_figure_of_the_paper_is_there() -> None:
+def test_every_figure_of_the_paper_is_there():
     numbered = {name for name in figure_names() if name.isdigit()}
     assert numbered == {"2", "4", "5", "7", "8", "9", "10", "11", "12"}
     assert {"entropy_rule", "contribution"} <= set(figure_names())
 
 
-def test_a_run_that_several_figures_show_is_trained_once() -> None:
+def test_a_run_that_several_figures_show_is_trained_once():
     plan = read_figures_plan(["figure=2,9"])
     assert len(plan.runs.jobs) == 25
     assert plan.variant_of_run["grpo_8-s3"] == "grpo_8"
@@ -42,23 +41,17 @@ def test_a_run_that_several_figures_show_is_trained_once() -> None:
 
 
 @pytest.mark.slow
-def test_variants_differ_from_each_other_in_what_they_name_alone() -> None:
+def test_variants_differ_from_each_other_in_what_they_name_alone():
     plan = read_figures_plan(["seed=1"])
-    configs = compose_runs(plan.runs)
+    named = ("grpo_8_slow-s1", "wide_high-s1", "wide_low-s1", "higher_4-s1")
+    configs = compose_runs(replace(plan.runs, jobs={run: plan.runs.jobs[run] for run in named}))
     assert {config["scale"]["num_rollout_batches"] for config in configs.values()} == {32}
     assert configs["grpo_8_slow-s1"]["optimizer"]["optimizer"]["lr"] == 1.2e-4
-    bounds = {
-        run: (config["algorithm"]["bounds"]["low"], config["algorithm"]["bounds"]["high"])
-        for run, config in configs.items()
-    }
-    assert (bounds["wide_high-s1"], bounds["wide_low-s1"], bounds["higher_4-s1"]) == (
-        (0.8, 1.5),
-        (0.5, 1.2),
-        (0.8, 1.28),
-    )
+    bounds = [config["algorithm"]["bounds"] for config in configs.values()]
+    assert [(each["low"], each["high"]) for each in bounds[1:]] == [(0.8, 1.5), (0.5, 1.2), (0.8, 1.28)]
 
 
-def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own() -> None:
+def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own():
     plan = read_figures_plan(["figure=8", "scale.num_rollout_batches=2", "seed=7", "output_root=elsewhere"])
     assert plan.runs.folder == Path("elsewhere/figures-scale.num_rollout_batches_2")
     assert set(plan.runs.jobs) == {"bapo_8-s7", "bapo_target_40-s7"}
@@ -70,23 +63,20 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own() -> None:
     [
         (["figure="], "write one of 2, 4, 5"),
         (["figure=3"], "figure=3 is no figure; write one of 2, 4, 5"),
-        (
-            ["figure=2", "algorithm=bapo"],
-            "is set by the variants of studies/conf/figures/protocol.yaml",
-        ),
+        (["figure=2", "algorithm=bapo"], "is set by the variants of studies/conf/figures/protocol.yaml"),
         (["seed=one"], "seed=one must be whole numbers"),
         (["2"], "2 cannot be read; write KEY=VALUE"),
         pytest.param(["figure=2", "scale.nothing=1"], "scale.nothing", marks=pytest.mark.slow),
         (["launcher=cloud"], "hydra/launcher=cloud is no choice; it takes local"),
     ],
 )
-def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp_path, capsys) -> None:
+def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp_path, capsys):
     assert main([*arguments, f"output_root={tmp_path}"]) == 2
     assert complaint in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -> None:
+def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path):
     content = yaml.safe_load((FOLDER / "9.yaml").read_text())
     content["draw"] = "pies"
     content["claims"] = [
@@ -101,7 +91,7 @@ def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_trained_drawn_and_judged(tmp_path, capsys):
     sizes = ["scale.num_rollout_batches=4", "scale.prompts_per_batch=8", "scale.validation_problems=8"]
     arguments = ["figure=4,5", "seed=1,2", *sizes, f"output_root={tmp_path}"]
     with forked_children():
@@ -123,7 +113,7 @@ def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.Cap
     assert "2 finished before" in capsys.readouterr().out
 
 
-def test_help_lists_every_figure_by_its_title() -> None:
+def test_help_lists_every_figure_by_its_title():
     lines = help_text().splitlines()
     assert lines[0] == "usage: python -m studies.figures [figure=2,9] [seed=1,2] [KEY=VALUE ...]"
     for name in figure_names():

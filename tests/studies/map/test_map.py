@@ -4,11 +4,13 @@ import json
 import subprocess
 
 import pytest
+from rich.console import Console
 from tests.children import forked_children
 
 from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
+from studies.map.exact import CountBar, counted
 from studies.map.plan import read_map
 
 SMALL = [
@@ -17,7 +19,7 @@ SMALL = [
     "num_updates=8",
     "processes=1",
     "drawn=[bapo_50]",
-    "only=[grpo,wide_low,wide_high,end,bapo_50,bapo_memory,authors_code]",
+    "only=[grpo,wide_low,wide_high,end,bapo_50]",
     "worlds.table.world.num_contexts=8",
     "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
     "worlds.factored.world.num_classes=2",
@@ -41,7 +43,7 @@ def test_every_cell_is_measured_judged_and_drawn(drawn):
         ("factored", 2),
     ]
     figures = results[0]["figures"]
-    assert {"fresh", "grpo", "bapo_memory", "authors_code"} <= figures.keys()
+    assert {"fresh", "grpo", "bapo_50"} <= figures.keys()
     assert isinstance(results[0]["gate"]["is_passed"], bool)
     assert {"more", "less", "equal", "unresolved"} >= {each["verdict"] for each in results[0]["comparisons"]}
     assert all(0 < found["area"]["mean"] < 1 for found in figures.values())
@@ -123,6 +125,7 @@ def test_wrong_input_is_one_error_before_anything_is_computed(argument, message,
     assert not list(tmp_path.rglob("*.npz"))
 
 
+@pytest.mark.slow
 def test_a_leaderboard_compares_chosen_methods(tmp_path, capsys):
     folder = tmp_path / "board"
     settings = [
@@ -139,6 +142,16 @@ def test_a_leaderboard_compares_chosen_methods(tmp_path, capsys):
     ]
     assert main([*settings[:1], "only=[grpo,higher]", *settings[2:]]) == 2
     assert "only leaves none of the duels" in capsys.readouterr().err
+
+
+def test_jobs_are_counted_by_a_bar_or_by_lines(capsys):
+    with counted("jobs", 10) as count:
+        count("table  grpo")
+    assert capsys.readouterr().out == "[ 1/10] table  grpo\n"
+    bar = CountBar("jobs", 2)
+    bar.count()
+    Console(width=80).print(bar)
+    assert "jobs 1/2 " in capsys.readouterr().out
 
 
 def test_make_sweep_makes_a_leaderboard():

@@ -1,11 +1,53 @@
-"""Verdicts of the map on made-up curves whose answer is known."""
+"""Verdicts and pictures of a map on made-up curves whose answer is known."""
 
+import numpy as np
 import pytest
-from tests.studies.map.made_up_map import CELL, METHODS, write
+from matplotlib.colors import to_hex
 
-from studies.map.cells import Measured, measured_file
+from bapo_lightning.report import style
+from studies.colour_maps import difference_map
+from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, Measured, measured_file
 from studies.map.page import render
-from studies.map.verdicts import EQUAL, LESS, MORE, OPEN
+from studies.map.picture import MethodLook, draw_gap, draw_phases
+from studies.map.verdicts import EQUAL, LESS, MORE, OPEN, read_results
+
+CELL = MapCell("table", 0.1, 8, (("wrong_tokens", 9),))
+OTHER = MapCell("table", 0.1, 32, (("wrong_tokens", 9),))
+CURVES = [
+    *("reward", "entropy", "pass_at_k", "key_probability", "worst_quarter", "low", "high", "target_met"),
+    *("rests", "ends", "positive_share", "positive_share_unclipped", "clip_fraction"),
+    *("clip_fraction_positive", "clip_fraction_negative", "grad_norm"),
+]
+METHODS = ["grpo", "narrow", "wide", "better", "same", "noisy"]
+GAIN = {FRESH: 0.2, "grpo": 0.0, "narrow": -0.1, "wide": 0.1, "better": 0.1, "same": 0.0, "noisy": 0.01}
+DRAWN = {name: MethodLook(name.upper(), "bapo" if name == "better" else "grpo") for name in METHODS}
+
+
+def write(folder, cell, method, gain, spread=0.001):
+    """A method whose reward is GRPO's plus `gain`, give or take `spread` from seed to seed."""
+    seeds = np.array([*range(4), *range(FIRST_COMPARED, FIRST_COMPARED + 8)])
+    luck = 0.05 * np.sin(seeds)[:, None]  # of the seed, alike for all methods
+    own = spread * np.where(np.arange(len(seeds)) % 2, 1, -1)[:, None]
+    reward = np.full((len(seeds), 5), 0.5) + luck + gain + own
+    curves = {name: np.full_like(reward, 0.3) for name in CURVES} | {"reward": reward}
+    if method != "better":
+        curves |= {"rests": np.full_like(reward, np.nan), "ends": np.full_like(reward, np.nan)}
+    path = measured_file(folder, cell, method)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, seeds=seeds, **curves)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A map of two cells: in the first bounds matter, in the second nothing does."""
+    folder = tmp_path_factory.mktemp("map")
+    for cell, scale in ((CELL, 1.0), (OTHER, 0.0)):
+        for method, gain in GAIN.items():
+            spread = 0.1 if method == "noisy" else 0.0 if method in ("grpo", FRESH) else 0.001
+            if method == FRESH and cell is OTHER:
+                continue  # that of the other cell serves both
+            write(folder, cell, method, gain * scale, spread)
+    return read_results(folder, [CELL, OTHER], METHODS, ["narrow", "wide"], ["wide"])
 
 
 def test_verdicts_are_paired_by_seed_and_adjusted(results):
@@ -43,3 +85,48 @@ def test_seeds_of_the_gate_are_not_compared(tmp_path):
     write(tmp_path, CELL, "grpo", 0.0)
     path = measured_file(tmp_path, CELL, "grpo")
     assert len(Measured.read(path).area) == 8 and len(Measured.read(path, gate=True).area) == 4
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved from now on."""
+    found = []
+    monkeypatch.setattr(style, "save_png", lambda figure, path: found.append(figure) or path)
+    return found
+
+
+def test_a_difference_has_the_colour_of_the_algorithm_that_has_more(results, figures, tmp_path):
+    draw_phases(results, "better", ["grpo", "wide"], DRAWN, tmp_path / "better.png")
+    against_grpo, against_wide, *bars = figures[0].axes
+    assert len(bars) == 2 and against_grpo.get_title(loc="left") == "table: BETTER\nagainst GRPO"
+    colours = against_grpo.images[0].get_cmap()
+    assert [to_hex(colours(end)).upper() for end in (0.0, 1.0)] == [
+        style.algorithm_colour("grpo"),
+        style.algorithm_colour("bapo"),
+    ]
+    texts = {text.get_text(): text.get_fontweight() for text in against_grpo.texts}
+    assert texts == {"+0.100": "bold", "= +0.000": "normal"} and len(against_wide.texts) == 2
+
+
+def test_algorithms_that_share_a_colour_are_told_apart():
+    ends = [to_hex(difference_map("grpo", "grpo")(end)).upper() for end in (0.0, 1.0)]
+    assert ends == [style.FAINT.upper(), style.algorithm_colour("grpo")]
+
+
+def test_every_cell_that_passes_the_gate_has_its_dot_inside_the_axes(results, figures, tmp_path):
+    told = [result for result in results if result.gate.is_passed]
+    draw_gap(results, DRAWN, tmp_path / "gap.png")
+    (axes,) = figures[0].axes
+    dots = {round(float(line.get_xdata()[0])): line for line in axes.lines if line.get_marker() == "o"}
+    assert len(dots) == len(METHODS) - 1
+    for place, name in enumerate(METHODS[1:]):
+        assert dots[place].get_ydata()[0] == pytest.approx(told[0].gap_closed[name].mean)
+        assert dots[place].get_color().upper() == style.algorithm_colour(DRAWN[name].algorithm)
+    low, high = axes.get_ylim()
+    assert all(low < line.get_ydata()[0] < high for line in dots.values())
+    assert "(0.30 to 0.30)" in figures[0].get_suptitle()
+
+
+def test_a_map_without_a_cell_that_tells_says_so(results, figures, tmp_path):
+    draw_gap(results[1:], DRAWN, tmp_path / "gap.png")
+    assert [text.get_text() for text in figures[0].axes[0].texts] == ["no cell can tell methods apart"]

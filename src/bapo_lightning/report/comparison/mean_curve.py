@@ -6,11 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.axes import Axes
-
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.smoothing import moving_average, smoothing_window
-from bapo_lightning.report.style import Look
+from bapo_lightning.report.run.curves import moving_average, smoothing_window
 
 
 @dataclass(frozen=True)
@@ -75,13 +72,3 @@ def _smoothed(values: list[float], period: int, logarithmic: bool) -> list[float
     if not logarithmic:
         return moving_average(values, window)
     return [math.exp(value) for value in moving_average([math.log(value) for value in values], window)]
-
-
-def draw_mean(axes: Axes, curve: MeanCurve, look: Look, period: int = 0, label: str | None = None) -> None:
-    """Draws a mean with its band over updates; with a `period` over rollout batches of so many updates."""
-    xs = [(step + 1) / period for step in curve.steps] if period else curve.steps
-    marker = "o" if len(xs) == 1 else ""
-    axes.plot(
-        xs, curve.means, color=look.colour, linestyle=look.line, linewidth=1.8, marker=marker, label=label
-    )
-    axes.fill_between(xs, curve.lower, curve.upper, color=look.colour, alpha=0.15, linewidth=0)

@@ -17,8 +17,7 @@ from bapo_lightning.report.comparison.runs import COLUMNS, STATISTICS, Column, d
 from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.intervals import Interval, shown_interval
 from bapo_lightning.report.metrics import HEADLINES, Metric, metric_of
-from bapo_lightning.report.page.charts import AXES, DASHES, axis_limits, places, short
-from bapo_lightning.report.page.environment import page_environment
+from bapo_lightning.report.page.charts import AXES, DASHES, axis_limits, page_environment, places, short
 from bapo_lightning.report.run.console import duration_text
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -98,7 +98,6 @@ def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dic
 
 
 def _varying_keys(peers: Sequence[Run]) -> list[str]:
-    """Keys that differ among these runs; of several that differ together the one nearest to the root."""
     tables: list[dict[str, Any]] = [dict(leaves(run.config)) for run in peers]
     keys = list(dict.fromkeys(key for table in tables for key in table if is_setting(key)))
     found: dict[tuple[str, ...], str] = {}

@@ -156,7 +156,6 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
 def _results(
     cells: Mapping[Cell, Sequence[Run]], reference: str, metric: str, statistic: str
 ) -> dict[ResultKey, Result]:
-    """Results of all cells for one statistic of one metric, adjusted together."""
     values = {
         cell: {
             run.seed: number for run in runs if (number := statistic_of(run, metric, statistic)) is not None

@@ -1,11 +1,14 @@
-"""Numbers of charts as `plot.js` takes them."""
+"""Templates of pages, and numbers of charts as `plot.js` takes them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from statistics import fmean
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bapo_lightning.report.run.curves import Curve
 from bapo_lightning.report.style import LineStyle
@@ -19,6 +22,21 @@ AXES = {
 # What an update cost; the last is of one update, the others of all so far.
 COSTS = {"samples": "progress/samples", "tokens": "progress/tokens", "minutes": "time/step_seconds"}
 DASHES: dict[LineStyle, str] = {"-": "", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
+_SHARED = Path(__file__).with_name("templates")
+
+
+def page_environment(templates: Path) -> Environment:
+    """Environment with the templates in `templates` and the shared style sheet and script for curves.
+
+    It escapes everything: folder names, settings, errors and samples are text that others wrote.
+    """
+    return Environment(
+        loader=FileSystemLoader([templates, _SHARED]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def places(steps: Sequence[int], costs: Sequence[Mapping[str, Curve]]) -> dict[str, list[float]]:

@@ -23,7 +23,6 @@ class PhaseLine:
     """Current activity of this process, in each of its threads: "validation: sampling 40/128, 12 s"."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """One line; an empty one between two phases."""
         text = " | ".join(phase_text(phases, time.monotonic()) for phases in running())
         yield Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from bapo_lightning.report import style
 from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of, place_of
-from bapo_lightning.report.run.curves import recorded_names, series
-from bapo_lightning.report.smoothing import moving_average, smoothing_window
+from bapo_lightning.report.run.curves import moving_average, recorded_names, series, smoothing_window
 from bapo_lightning.run_folder.record import RunRecord, finite
 
 _LINES: Mapping[str, style.LineStyle] = {"positive": "--", "negative": "-.", "grey": "--"}
@@ -69,7 +68,6 @@ def colours_of(algorithm: str) -> dict[str, str]:
 
 
 def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
-    """Curves of metrics; those that share the algorithm's colour, as a family does, in shades of it."""
     colours = colours_of(str(record.manifest.get("algorithm", "")))
     period = record.manifest.get("staleness") or 1  # updates on each rollout batch
     alike = [metric for metric in metrics if metric.colour == "algorithm"]

@@ -73,7 +73,6 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[tuple[str, str]]:
-    """A line for each panel: the course of its main metric, means of the others; and for each validation."""
     rows = [row for name in sorted(found, key=place_of) if not (row := metric_of(name)).source]
     lines: dict[str, list[str]] = {group: [] for group in PANELS}
     for row in rows:

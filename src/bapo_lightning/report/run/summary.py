@@ -11,15 +11,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bapo_lightning.report.metrics import EXPECTED, HEADLINES, PANELS, TARGET_MET, Metric, in_group, metric_of
-from bapo_lightning.report.run.curves import recorded_names, series
+from bapo_lightning.report.metrics import (
+    CATALOGUE,
+    EXPECTED,
+    HEADLINES,
+    PANELS,
+    TARGET_MET,
+    Metric,
+    metric_of,
+)
+from bapo_lightning.report.run.curves import moving_average, recorded_names, series
 from bapo_lightning.report.run.recorded import find_recorded
-from bapo_lightning.report.smoothing import moving_average
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
 
-TIME_PARTS = tuple(metric.name[len("time/") : -len("_seconds")] for metric in in_group("time"))
-DROP_KINDS = tuple(metric.name.removeprefix("rollout/") for metric in in_group("drops"))
+TIME_PARTS = tuple(row.name[len("time/") : -len("_seconds")] for row in CATALOGUE if row.group == "time")
+DROP_KINDS = tuple(row.name.removeprefix("rollout/") for row in CATALOGUE if row.group == "drops")
 IRREGULARITIES = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 

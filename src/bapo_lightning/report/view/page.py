@@ -8,8 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.report.page.charts import AXES, COSTS, DASHES, axis_limits, places, short
-from bapo_lightning.report.page.environment import page_environment
+from bapo_lightning.report.page.charts import (
+    AXES,
+    COSTS,
+    DASHES,
+    axis_limits,
+    page_environment,
+    places,
+    short,
+)
 from bapo_lightning.report.run.charts import Chart, RunCurve, other_charts, panel_charts
 from bapo_lightning.report.run.summary import TIME_PARTS
 from bapo_lightning.run_folder.lock import is_held
@@ -156,7 +163,6 @@ def _first_tokens(tokens: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cut_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The turns of a conversation, of which the policy and the environment have so many characters each."""
     left = dict.fromkeys((turn["by"] for turn in turns), _MOST_CHARACTERS)
     cut = []
     for turn in turns:
