@@ -21,14 +21,14 @@ OTHERS = sorted(
 )
 
 
-def shown_runs(document: str) -> set[str]:
+def shown_runs(document):
     """Returns the arguments of every run that a page starts by make."""
     commands = [words(command) for command in shown_commands((ROOT / document).read_text())]
     made = "\n".join(dry_run(*command[1:]).stdout for command in commands if command[0] == "make")
     return {run for run in RUNS.findall(made) if "<" not in run and run.strip()}
 
 
-def composed(arguments: str) -> list[str]:
+def composed(arguments):
     """Returns the overrides of a run; of a multirun those of its first run."""
     words = [word for word in shlex.split(arguments) if word != "-m"]
     parsed = OverridesParser.create().parse_overrides(words)
@@ -54,7 +54,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
 
 
 @pytest.mark.parametrize("document", [*FRONT, *SLOW])
-def test_every_run_that_is_shown_can_be_composed(document: str, functions: None) -> None:
+def test_every_run_that_is_shown_can_be_composed(document, functions):
     wrong = {}
     for arguments in shown_runs(document):
         try:

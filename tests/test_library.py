@@ -125,10 +125,7 @@ def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"reward": lambda completions: [0.0] * len(completions)},
-            "define it at the top",
-        ),
+        ({"reward": lambda completions: [0.0] * len(completions)}, "define it at the top"),
         ({"reward": "maths"}, "maths.*math"),
         ({"model": "additions"}, r"data\.train\.path"),
         ({"data": "additions"}, r"model\.path"),

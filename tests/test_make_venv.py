@@ -155,8 +155,7 @@ IMPORTED = ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas",
 
 
 @pytest.mark.parametrize(
-    ("name", "installed"),
-    [("trl", [("trl==1.16.0",)]), ("verl", [IMPORTED, ("--no-deps", "verl==0.9.1")])],
+    ("name", "installed"), [("trl", [("trl==1.16.0",)]), ("verl", [IMPORTED, ("--no-deps", "verl==0.9.1")])]
 )
 def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
     script, monkeypatch, tmp_path, name, installed

@@ -32,7 +32,7 @@ EXTRAS = {
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def wheel_names(tmp_path_factory):
     """Names in a wheel built offline from a copy, so that no build folder is left in the repository."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("src", "conf", "studies"):
@@ -59,7 +59,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def shipped(folder: Path, pattern: str, prefix: str) -> set[str]:
+def shipped(folder, pattern, prefix):
     return {
         f"{prefix}/{path.relative_to(folder)}"
         for path in folder.rglob(pattern)
@@ -67,23 +67,23 @@ def shipped(folder: Path, pattern: str, prefix: str) -> set[str]:
     }
 
 
-def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
+def test_the_wheel_ships_every_config_file(wheel_names):
     configs = shipped(ROOT / "conf", "*.yaml", "bapo_lightning/conf")
     assert "bapo_lightning/conf/train.yaml" in configs
     assert configs - wheel_names == set()
 
 
-def test_the_wheel_has_the_package_alone(wheel_names: set[str]) -> None:
+def test_the_wheel_has_the_package_alone(wheel_names):
     rooms = {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name}
     assert rooms == {"bapo_lightning", "hydra_plugins"}
 
 
-def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
+def test_the_wheel_ships_every_module(wheel_names):
     assert shipped(ROOT / "src" / "bapo_lightning", "*.py", "bapo_lightning") - wheel_names == set()
     assert "hydra_plugins/bapo_lightning/__init__.py" in wheel_names
 
 
-def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names: set[str]) -> None:
+def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names):
     source = ROOT / "src" / "bapo_lightning"
     models = shipped(source / "tiny_worlds", "*/model/*", "bapo_lightning/tiny_worlds")
     assert sum(name.endswith(".safetensors") for name in models) == 3
@@ -91,7 +91,7 @@ def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names: set[st
     assert (models | curves) - wheel_names == set()
 
 
-def test_the_wheel_ships_nothing_but_the_package(wheel_names: set[str]) -> None:
+def test_the_wheel_ships_nothing_but_the_package(wheel_names):
     assert {name.split("/")[0] for name in wheel_names} == {
         "bapo_lightning",
         "hydra_plugins",
@@ -99,7 +99,7 @@ def test_the_wheel_ships_nothing_but_the_package(wheel_names: set[str]) -> None:
     }
 
 
-def wheel_version(names: set[str]) -> str:
+def wheel_version(names):
     (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
     return metadata.split("/")[0].removeprefix("bapo_lightning-").removesuffix(".dist-info")
 
@@ -108,7 +108,7 @@ def wheel_version(names: set[str]) -> str:
     ("version", "allowed"),
     [("2.6.1", False), ("2.6.2", False), ("2.6.3", False), ("2.6.4", True), ("2.7.0", True)],
 )
-def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bool) -> None:
+def test_the_malicious_lightning_releases_are_excluded(version, allowed):
     assert REQUIREMENTS["lightning"].specifier.contains(version) is allowed
 
 
@@ -124,11 +124,11 @@ def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bo
         ("transformers", "5.20.0", False),
     ],
 )
-def test_torch_and_transformers_fit_vllm(library: str, version: str, allowed: bool) -> None:
+def test_torch_and_transformers_fit_vllm(library, version, allowed):
     assert REQUIREMENTS[library].specifier.contains(version) is allowed
 
 
-def test_vllm_has_the_torch_that_it_was_compiled_against() -> None:
+def test_vllm_has_the_torch_that_it_was_compiled_against():
     cpu = map(Requirement, PROJECT["optional-dependencies"]["cpu"])
     (torch,) = (requirement for requirement in cpu if requirement.name == "torch")
     assert not torch.specifier.contains("2.12.1") and torch.specifier.contains("2.13.0+cpu")
@@ -138,11 +138,11 @@ def test_vllm_has_the_torch_that_it_was_compiled_against() -> None:
     ("version", "allowed"),
     [("3.10.13", False), ("3.11.0", True), ("3.12.1", True), ("3.13.0", True), ("3.14.0", False)],
 )
-def test_python_3_11_to_3_13_is_required(version: str, allowed: bool) -> None:
+def test_python_3_11_to_3_13_is_required(version, allowed):
     assert SpecifierSet(PROJECT["requires-python"]).contains(version) is allowed
 
 
-def test_every_imported_library_is_declared() -> None:
+def test_every_imported_library_is_declared():
     """A library that only comes along with another one goes away when that one stops needing it."""
     distributions = packages_distributions()
     # hydra-core and transformers fix the versions of the first two; `make setup-vllm` installs the third
@@ -161,7 +161,7 @@ def test_every_imported_library_is_declared() -> None:
     assert undeclared == set()
 
 
-def test_extras_are_installed_from_the_clone_and_exist() -> None:
+def test_extras_are_installed_from_the_clone_and_exist():
     """The package is on no index: what is installed from there under its name would be somebody else's."""
     files = [path for room in ("src", "conf", "docs") for path in (ROOT / room).rglob("*.*")]
     texts = [path.read_text() for path in files if path.suffix in (".py", ".yaml", ".md")]
@@ -170,7 +170,7 @@ def test_extras_are_installed_from_the_clone_and_exist() -> None:
     assert {"sweep", "gpu", "flash", "dev"} <= named <= set(PROJECT["optional-dependencies"])
 
 
-def test_what_is_compiled_for_hours_is_in_an_extra_of_its_own() -> None:
+def test_what_is_compiled_for_hours_is_in_an_extra_of_its_own():
     """pip installs all or nothing: without nvcc, flash-attn would take vLLM with it."""
     extras = {
         extra: {canonicalize_name(Requirement(line).name) for line in lines}
@@ -180,7 +180,7 @@ def test_what_is_compiled_for_hours_is_in_an_extra_of_its_own() -> None:
     assert [extra for extra, names in extras.items() if "flash-attn" in names] == ["flash"]
 
 
-def test_help_answers_with_less_than_a_second_of_work() -> None:
+def test_help_answers_with_less_than_a_second_of_work():
     """Of processor time: the tests beside it take the wall clock's."""
     seconds = []
     for _ in range(3):

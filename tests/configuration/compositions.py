@@ -14,7 +14,6 @@ from omegaconf import flag_override
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 
@@ -84,7 +83,7 @@ def composed(*overrides):
     return resolve(unresolved(*overrides))
 
 
-def validated(*overrides) -> RunConfig:
+def validated(*overrides):
     return validate(composed(*overrides))
 
 

@@ -2,8 +2,6 @@
 harmless, and none ends in a traceback.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import contextmanager
 from typing import Any

@@ -11,8 +11,7 @@ from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.run_folder.config_keys import differences
-from bapo_lightning.runs.rehearsal.problems import shipped_problems, write_table
-from bapo_lightning.runs.rehearsal.script import LONGEST, write_script
+from bapo_lightning.runs.rehearsal.script import LONGEST, shipped_problems, write_script, write_table
 
 EXPERIMENTS = [
     pytest.param(name, marks=[pytest.mark.slow] * (name not in ("bapo_7b", "bapo_32b", "own")))

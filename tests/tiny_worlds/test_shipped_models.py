@@ -1,7 +1,5 @@
 """The models that ship with the package, and the command that makes them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

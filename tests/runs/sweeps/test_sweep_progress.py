@@ -12,7 +12,7 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.report.progress import display
 from bapo_lightning.runs.sweeps import progress
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
-from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, RunState, followed, num_updates
+from bapo_lightning.runs.sweeps.run import RunRow, RunsTable, RunState, followed, num_updates
 
 
 def write_updates(folder, count, reward=0.5):
