@@ -234,10 +234,8 @@ def test_what_a_verifier_has_no_need_of_is_refused_and_modules_can_still_be_impo
     code = "from bapo_lightning.rewards.math.workers.worker import Refused, Sandbox\n"
     code += "sandbox = Sandbox(64)\nsandbox.enter()\n"
     for statement in INSIDE:
-        code += f"try:\n    {statement}\nexcept Refused: print(*sandbox.refusals, end='')\n"
-        code += (
-            "except MemoryError: print('MemoryError', end='')\nprint(end='\\0')\nsandbox.refusals.clear()\n"
-        )
+        code += f"try:\n    {statement}\nexcept Refused: print(*sandbox.refusals)\n"
+        code += "except MemoryError: print('MemoryError')\nprint(end='\\0')\nsandbox.refusals.clear()\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = [text.strip() for text in done.stdout.split("\0")[:-1]]
     assert dict(zip(INSIDE, said, strict=True)) == INSIDE
