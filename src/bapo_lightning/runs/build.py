@@ -62,10 +62,8 @@ class BuiltRun:
 
 
 def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
-    """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
-
-    Raises:
-        BapoLightningError: an input cannot be had, or the run folder cannot be made.
+    """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it. Raises
+    BapoLightningError: an input cannot be had, or the run folder cannot be made.
     """
     inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
     ranks.on_controller(lambda: start.prepare(config.plain))

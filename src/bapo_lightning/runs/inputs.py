@@ -67,10 +67,8 @@ def read_problems(
 
 
 def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
-    """The schedule that the run is to follow; None where it has its own.
-
-    Raises:
-        ConfigError: there is none, or it is of a run with other sizes.
+    """The schedule that the run is to follow; None where it has its own. Raises ConfigError: there is none,
+    or it is of a run with other sizes.
     """
     folder = config.staleness.schedule
     if folder is None:
@@ -102,10 +100,8 @@ def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
 def build_conversations(
     environment: EnvironmentSection | None, tokenizer: Any, max_new_tokens: int, max_feedback_tokens: int
 ) -> Conversations | None:
-    """Makes the turn taking; None where a response is one turn.
-
-    Raises:
-        DataError: the tokenizer's chat template cannot be continued by feedback.
+    """Makes the turn taking; None where a response is one turn. Raises DataError: the tokenizer's chat
+    template cannot be continued by feedback.
     """
     if environment is None:
         return None

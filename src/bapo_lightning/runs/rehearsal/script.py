@@ -73,10 +73,8 @@ class Script:
 
 def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
     """Prepares a rehearsal in a folder that exists: model, tables, overrides. `given` are further overrides
-    of the experiment itself.
-
-    Raises:
-        ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.
+    of the experiment itself. Raises ConfigError: the experiment, or the rehearsal on this machine, breaks a
+    rule.
     """
     asked = [f"experiment={name}", *given]
     composed = composed_run(asked, with_hydra=True)

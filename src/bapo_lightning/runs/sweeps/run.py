@@ -34,10 +34,8 @@ from bapo_lightning.runs.sweeps.plan import SweepPlan, check_runs, compose_runs,
 
 def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str, int]:
     """Runs what was not finished before, and keeps in `sweep.json` how it went; returns exit codes by run.
-    Elsewhere than `is_here` there may be other devices and files, which are not checked.
-
-    Raises:
-        ConfigError: nothing was started, because the sweep cannot work.
+    Elsewhere than `is_here` there may be other devices and files, which are not checked. Raises ConfigError:
+    nothing was started, because the sweep cannot work.
     """
     with phases_shown():
         configs = compose_runs(plan)
