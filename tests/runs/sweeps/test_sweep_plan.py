@@ -93,6 +93,7 @@ def test_every_run_of_every_sweep_can_be_composed(sweep):
     assert len(compose_runs(SweepPlan("x", plan.folder, jobs, plan.common))) == len(jobs) >= 2
 
 
+@pytest.mark.slow
 def test_the_sweeps_have_the_runs_that_they_announce():
     counts = {"baselines": 20, "staleness": 75, "bounds": 20}
     counts |= dict.fromkeys(("bapo_target", "quickstart", "additions"), 30)
