@@ -3,6 +3,7 @@
 import random
 from array import array
 from bisect import bisect_right
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -63,7 +64,6 @@ def random_policy(seed=0, temperature=1.0):
 
 
 def logprobs(policy, prompt, response):
-    """The policy's log-probs of a response."""
     (found,) = policy.response_logprobs([rollout(prompt, response, [0.0] * len(response))], token_budget=1)
     return found
 
@@ -71,6 +71,21 @@ def logprobs(policy, prompt, response):
 def rollout(prompt, response, logprobs, version=0):
     segment = Segment(array("i", response), array("f", logprobs), version)
     return Rollout(array("i", prompt), (segment,), FinishReason.STOP)
+
+
+def conversation(*parts, replies, finish=FinishReason.STOP):
+    """Returns a rollout of policy version 0 whose parts are the token ids of the policy and of the
+    environment in alternation; `replies` beyond the environment's parts are of the last turn.
+    """
+    rollout = Rollout(array("i", [1]))
+    for number, ids in enumerate(parts):
+        tokens = array("i", ids)
+        if number % 2:
+            rollout = rollout.answered(replies[number // 2], tokens)
+        else:
+            segment = Segment(tokens, array("f", [-1.0] * len(tokens)), version=0)
+            rollout = replace(rollout, segments=(*rollout.segments, segment))
+    return replace(rollout, finish=finish, replies=tuple(replies))
 
 
 def group(name, rollouts, scores, advantages=()):
@@ -82,8 +97,6 @@ def group(name, rollouts, scores, advantages=()):
 
 
 class ReadsAll(Callback):
-    """Reads every column of the token table."""
-
     needs = frozenset(NAMES)
 
 

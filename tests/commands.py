@@ -79,7 +79,6 @@ class Command:
 
     @property
     def pid(self):
-        """The number of the process, which leads a session of its own."""
         return self._process.pid
 
     @property
@@ -89,28 +88,19 @@ class Command:
             return self._process.exitcode
 
     def poll(self):
-        """As `returncode`."""
         return self.returncode
 
     def send_signal(self, number):
-        """Sends a signal to this process alone."""
         os.kill(self.pid, number)
 
     def kill(self):
-        """Ends it at once."""
         self._process.kill()
 
     def output(self):
-        """Standard output and standard error so far."""
         return tuple(file.read_text() if file.exists() else "" for file in self._files)
 
     def communicate(self, timeout=300):
-        """Waits for the end and returns all output; a process that runs longer than `timeout` seconds is
-        killed.
-
-        Raises:
-            TimeoutError: with what it had written.
-        """
+        """Waits for the end and returns all output. Raises TimeoutError with it after so many seconds."""
         self._process.join(timeout)
         if self.returncode is None:
             self._process.kill()
@@ -146,7 +136,6 @@ class Terminal:
 def run_command(
     module, *arguments, cwd=None, env=None, pictures=False, columns=None, forks=False, timeout=300
 ):
-    """Runs a `Command` to its end, as `subprocess.run(..., capture_output=True)` does."""
     command = Command(module, arguments, cwd, env, pictures, columns, forks)
     try:
         output = command.communicate(timeout)

@@ -53,8 +53,6 @@ waits: list[str] = []  # the package's function that waited, as `folder/file.py:
 
 
 class FakeTensor(Tensor):
-    """A tensor on `DEVICE`."""
-
     held: Tensor  # its numbers
 
     @staticmethod
@@ -78,7 +76,6 @@ class FakeTensor(Tensor):
         return _again, (self.detach().held, self.requires_grad)
 
     def tolist(self):
-        """Fetches the numbers."""
         return self.cpu().tolist()
 
 
@@ -133,7 +130,6 @@ def _wrapped(result, own, others):
 
 
 def _is_refused(func, args, others):
-    """Whether a GPU takes none of the tensors `others`, which are on the host."""
     if func is aten.copy_.default or (func in INDEXING and isinstance(args[0], FakeTensor)):
         return False
     return any(tensor.dim() or func in JOINING for tensor in others)
@@ -148,7 +144,6 @@ def _looks_at_index(func, args, others):
 
 
 def _note():
-    """Notes the innermost function of the package that is running."""
     frame = inspect.currentframe()
     while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back

@@ -32,7 +32,6 @@ def name(path):
 
 
 def prose(text):
-    """Returns a document without its fenced blocks."""
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -76,7 +75,6 @@ def test_every_link_leads_somewhere():
 
 
 def leads_somewhere(document, link):
-    """Returns whether the file that a document links to exists, and the heading if the link names one."""
     path, _, anchor = unquote(link).partition("#")
     file = (document.parent / path).resolve() if path else document
     return file.exists() and (not anchor or anchor in anchors(file.read_text()))
@@ -128,13 +126,11 @@ def is_printed(quote):
 
 
 def glossary():
-    """Returns the metrics of docs/metrics.md, one for each row of its tables."""
     text = (ROOT / "docs" / "metrics.md").read_text()
     return re.findall(r"^\| `([a-z_]+/[^`|*{}]*[^`|*{}/])` \| \S", text, re.MULTILINE)
 
 
 def logged_metrics():
-    """Returns every metric name of the source, and the names that it composes from a prefix."""
     names = ("algorithms", "callbacks", "modules", "data", "rollout", "ray")
     rooms = [ROOT / "src/bapo_lightning" / name for name in names]
     nodes = (
@@ -186,7 +182,6 @@ def test_every_function_of_algorithm_1_is_where_its_table_says():
 
 
 def is_defined(parts):
-    """Returns whether a dotted name below the package is a module or something that a module defines."""
     for end in range(len(parts), 0, -1):
         file = ROOT.joinpath("src", "bapo_lightning", *parts[:end]).with_suffix(".py")
         if file.is_file():
@@ -196,7 +191,6 @@ def is_defined(parts):
 
 
 def fenced_blocks(document, language):
-    """Returns the fenced blocks of a document in one language; an empty one for blocks without a language."""
     text = (ROOT / document).read_text()
     return [
         block

@@ -101,9 +101,9 @@ def test_set_up_is_not_ready_where_torch_cannot_use_the_gpu(fault, script, monke
     assert ("set-up: ready" in capsys.readouterr().out) is not bool(fault)
 
 
-def test_the_set_up_asks_the_package_why_a_gpu_is_not_used(script):
-    done = subprocess.run([sys.executable, "-c", loaded().CHECK_GPU], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, unused_gpu() or "")
+def test_the_set_up_asks_the_package_why_a_gpu_is_not_used(capsys):
+    exec(loaded().CHECK_GPU)
+    assert capsys.readouterr().out.strip() == (unused_gpu() or "")
 
 
 def test_the_tools_come_when_they_are_asked_for(script, monkeypatch):
@@ -158,13 +158,13 @@ def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
 ):
     done = []
     monkeypatch.setattr(sys, "argv", ["make_venv.py", name])
-    for name, stand_in in {
+    for function, stand_in in {
         "pip_install": lambda *arguments, venv: done.append((venv, *arguments)) or True,
         "compile_bytecode": lambda venv: done.append((venv, "bytecode")),
         "answer": lambda *command: "transformers==5.19.0",
         "use_supported_python": lambda: None,
     }.items():
-        monkeypatch.setattr(script, name, stand_in)
+        monkeypatch.setattr(script, function, stand_in)
     ended = subprocess.CompletedProcess([], 0, "", "")
     monkeypatch.setattr(script.subprocess, "run", lambda command, **options: ended)
     monkeypatch.delenv("TORCH", raising=False)

@@ -48,7 +48,6 @@ def shown_commands(text):
 
 
 def words(command):
-    """Returns the words of a command, without the variables set in front of it."""
     split = shlex.split(command, comments=True)
     while split and re.match(r"[A-Z_]+=", split[0]):
         split.pop(0)
@@ -56,7 +55,6 @@ def words(command):
 
 
 def dry_run(*arguments):
-    """Returns what make says that it would do."""
     return subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
@@ -125,7 +123,6 @@ TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "lint", "docs", "cl
 
 
 def started(command):
-    """Returns the modules of this repository and the files of bench/ and scripts/ that a command starts."""
     program, *arguments = words(command)
     if program == "make":
         command = dry_run(*arguments).stdout
@@ -175,7 +172,6 @@ PAGES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.
 
 
 def shown_runs(document):
-    """Returns the arguments of every run that a page starts by make."""
     commands = [words(command) for command in shown_commands((ROOT / document).read_text())]
     made = "\n".join(dry_run(*command[1:]).stdout for command in commands if command[0] == "make")
     return {run for run in RUNS.findall(made) if "<" not in run and run.strip()}

@@ -27,7 +27,6 @@ def records(path):
 
 
 def history(path):
-    """The logged rows, in order."""
     parsed = [Record.FromString(data) for data in records(path)]
     items = [record.history.item for record in parsed if record.WhichOneof("record_type") == "history"]
     return [

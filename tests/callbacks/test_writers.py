@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from tests.builders import adaptive, group, random_policy, rollout, stale_batch, step
-from tests.callbacks.conversations import conversation
+from tests.builders import adaptive, conversation, group, random_policy, rollout, stale_batch, step
 from tests.token_tables import table
 
 from bapo_lightning.callbacks.run_bar import RunBar

@@ -25,13 +25,7 @@ def names(group):
 
 
 def algorithms_with(part, holds=lambda target: True):
-    """Names of the algorithms that have a part, and whose function or class of it holds what is asked.
-
-    Args:
-        part: its keys below `algorithm`, with dots.
-        holds: (function or class) -> bool.
-    """
-
+    """Names of the algorithms that have a part (keys below `algorithm`) whose function or class `holds`."""
     known = {*names("algorithm"), "base"}
 
     def target(name):
@@ -98,7 +92,6 @@ def unresolved(*overrides):
 
 
 def composed(*overrides):
-    """The resolved configuration."""
     return resolve(unresolved(*overrides))
 
 
@@ -107,7 +100,6 @@ def validated(*overrides):
 
 
 def found(*overrides):
-    """Everything that is wrong."""
     return problems_of(composed(*overrides))
 
 

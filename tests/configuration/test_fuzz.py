@@ -27,7 +27,6 @@ SAMPLED = 25  # one change in so many is tried where time is short
 
 
 def leaves(node, path=()):
-    """Paths of all values that are no mapping."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from leaves(value, (*path, key))
@@ -37,7 +36,6 @@ def leaves(node, path=()):
 
 @contextmanager
 def changed(plain, path, value):
-    """Context in which a leaf has another value."""
     node = plain
     for key in path[:-1]:
         node = node[key]

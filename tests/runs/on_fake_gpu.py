@@ -64,7 +64,6 @@ def update(folder, algorithm):
 
 
 def loss(module, batch):
-    """Loss of one update, fetched without being noted."""
     found = module.training_step(batch, 0)["loss"]
     return float(getattr(found, "held", found))
 
@@ -81,7 +80,6 @@ def whole(folder, *overrides):
 
 
 def composed(overrides, folder):
-    """The configuration of a small run."""
     named = [each for each in overrides if each.startswith("experiment=")] or ["experiment=additions"]
     others = [each for each in overrides if each not in named]
     has_engine = any(each.startswith("rollout=") for each in others)
@@ -104,7 +102,6 @@ def check(folder, stage, name):
 
 
 def refused(folder):
-    """The operations on tensors of both devices that are refused."""
     here, there = torch.arange(4.0), torch.arange(4.0, device=fake_gpu.DEVICE)
     tried = {
         "add": lambda: here + there,
@@ -116,7 +113,6 @@ def refused(folder):
 
 
 def is_refused(work):
-    """Whether a GPU would not do it."""
     try:
         work()
     except fake_gpu.MixedDevices:
@@ -133,7 +129,6 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main(folder, *cases):
-    """Runs the cases."""
     use_instead_of_the_cpu()
     with fake_gpu.in_use():
         for number, case in enumerate(cases):

@@ -32,7 +32,6 @@ def reward():
 
 
 def peak_megabytes(pid):
-    """Largest resident size that a process had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 

@@ -35,7 +35,6 @@ VALUES = [
 
 @cache
 def options(sweep):
-    """Content of a sweep's file."""
     chosen = ["run_folder=unused", "hydra/sweeper=runs", *([f"sweep={sweep}"] if sweep else [])]
     config = composed_run(chosen, with_hydra=True)
     return OmegaConf.to_container(config.hydra.sweeper, resolve=False)
