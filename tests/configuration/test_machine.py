@@ -252,7 +252,6 @@ def command(module, *arguments, gpus=(1, 80), cwd):
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("train", ["experiment=bapo_7b"]),
         ("train", ["experiment=bapo_7b", "algorithm=grpo,dapo", "-m"]),
         ("sweep", ["sweep=quickstart", "experiment=bapo_7b", "seed=0,1"]),
     ],

@@ -71,7 +71,6 @@ MISSPELT = [
     (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name"),
     ([COUNTING, "+rollout.engine.max_row=3"], f"an option of {OWN}.CountingEngine; did you mean max_rows?"),
     ([f"reward._target_={OWN}.short_is_right", "+reward.limit=many"], "limit=many must be a whole number"),
-    (["+scale.groups=3"], "scale.groups is not an option of scale; did you mean group_size?"),
 ]
 
 
