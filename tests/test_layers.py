@@ -54,6 +54,7 @@ def room(module):
     return leaf or (module[1] if len(module) > 1 else "")
 
 
+@cache
 def imports_of(file):
     return import_graph.imports_of(from_where_imports_start(file), file.read_text())
 

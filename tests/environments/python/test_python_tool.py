@@ -219,24 +219,19 @@ def test_a_host_knows_nothing_of_the_trainer_and_may_leave_out_the_last_value(mo
     assert "secret" not in json.dumps(known) and "API_KEY" not in known
 
 
-def test_a_short_text_is_kept_whole():
-    output = Output(10)
-    for part in (b"abc", b"", b"defghij"):
+def kept(max_bytes, *parts):
+    output = Output(max_bytes)
+    for part in parts:
         output.add(part)
-    assert output.text() == "abcdefghij" and output.kept == b"abcdefghij"
+    assert len(output.kept) <= max_bytes
+    return output.text()
 
 
-def test_of_a_long_text_both_ends_are_kept():
-    output = Output(5)
-    for _ in range(1000):
-        output.add(b"0123456789" * 100)
-    assert output.text() == "012\n[999995 bytes left out]\n89" and len(output.kept) == 5
-
-
-def test_a_character_that_is_cut_does_no_harm():
-    output = Output(3)
-    output.add("ääää".encode())
-    assert output.text() == "ä\n[5 bytes left out]\n\N{REPLACEMENT CHARACTER}"
+def test_a_short_text_is_kept_whole_and_of_a_long_one_both_ends():
+    assert kept(10, b"abc", b"", b"defghij") == "abcdefghij"
+    assert kept(5, *[b"0123456789" * 100] * 1000) == "012\n[999995 bytes left out]\n89"
+    # A character that is cut does no harm.
+    assert kept(3, "ääää".encode()) == "ä\n[5 bytes left out]\n\N{REPLACEMENT CHARACTER}"
 
 
 def test_a_pipe_is_read_to_its_end_without_waiting():
