@@ -3,13 +3,14 @@ import pytest
 from bapo_lightning.rewards.math import MathReward
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 
-PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for another verdict
-
 
 @pytest.fixture(scope="session")
 def pool():
-    """One for all tests: a start takes seconds, and the pool recovers from whatever they do to it."""
-    pool = VerifierPool(num_workers=2, timeout_seconds=PATIENCE, memory_megabytes=512)
+    """One for all tests: a start takes seconds, and the pool recovers from whatever they do to it.
+
+    An answer has a minute: a loaded machine is no reason for another verdict.
+    """
+    pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=512)
     yield pool
     pool.close()
 

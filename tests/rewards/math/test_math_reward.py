@@ -7,13 +7,13 @@ import psutil
 import pytest
 from pydantic import ValidationError
 from tests.commands import command_line
-from tests.rewards.math.conftest import PATIENCE
 
 from bapo_lightning.rewards.math import MathReward, score_answers
 from bapo_lightning.rewards.math.workers.pool import Verdict
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 CORRECT, WRONG = ScoreStatus.CORRECT, ScoreStatus.WRONG
+PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for another verdict
 
 
 @pytest.fixture

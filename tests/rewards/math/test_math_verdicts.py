@@ -1,5 +1,4 @@
 import pytest
-from tests.rewards.math.conftest import PATIENCE
 from tests.rewards.math.verdicts import RIGHT, RIGHT_SENTENCES, WRONG, WRONG_SENTENCES
 
 from bapo_lightning.types import ScoreStatus
@@ -13,7 +12,7 @@ def reward(make_reward):
 
 
 def judged(reward, pairs, form):
-    scores = reward.score_texts([gold for gold, _ in pairs], [form % answer for _, answer in pairs], PATIENCE)
+    scores = reward.score_texts([gold for gold, _ in pairs], [form % answer for _, answer in pairs])
     return {pair: score.status for pair, score in zip(pairs, scores, strict=True)}
 
 
