@@ -42,11 +42,16 @@ def anchors(text):
 
 
 @cache
+def tree_of(file):
+    return ast.parse(file.read_text())
+
+
+@cache
 def messages():
     """Returns all string literals of the source, f-strings without their fields."""
     texts = []
     for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
             elif isinstance(node, ast.JoinedStr):
@@ -133,12 +138,7 @@ def glossary():
 def logged_metrics():
     names = ("algorithms", "callbacks", "modules", "data", "rollout", "ray")
     rooms = [ROOT / "src/bapo_lightning" / name for name in names]
-    nodes = (
-        node
-        for room in rooms
-        for file in room.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-    )
+    nodes = (node for room in rooms for file in room.rglob("*.py") for node in ast.walk(tree_of(file)))
     written = {
         node.value for node in nodes if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value))
     }
@@ -185,7 +185,7 @@ def is_defined(parts):
     for end in range(len(parts), 0, -1):
         file = ROOT.joinpath("src", "bapo_lightning", *parts[:end]).with_suffix(".py")
         if file.is_file():
-            defined = {getattr(node, "name", None) for node in ast.walk(ast.parse(file.read_text()))}
+            defined = {getattr(node, "name", None) for node in ast.walk(tree_of(file))}
             return set(parts[end:]) <= defined
     return False
 

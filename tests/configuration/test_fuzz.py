@@ -22,7 +22,7 @@ RUNS = {
         "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
     ),
 }  # fmt: skip
-SAMPLED = 25  # one change in so many is tried where time is short
+SAMPLED = 50  # one change in so many is tried where time is short
 
 
 def leaves(node, path=()):
