@@ -1,40 +1,27 @@
 """A small random model and hand-made samples, shared by the tests of several rooms."""
 
-from __future__ import annotations
-
 import random
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from lightning import Callback
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
+from bapo_lightning.modules.bound_rules import AdaptiveBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.objectives.weighting import token_mean
-from bapo_lightning.types import (
-    FinishReason,
-    Group,
-    Problem,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-)
+from bapo_lightning.types import FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
 
 VOCAB_SIZE = 24
 PAPER_BOUNDS = {
@@ -49,7 +36,7 @@ PAPER_BOUNDS = {
 }
 
 
-def model_config() -> LlamaConfig:
+def model_config():
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=64,  # heads of 32: the smallest that vLLM's CPU kernels take
@@ -61,7 +48,7 @@ def model_config() -> LlamaConfig:
     )
 
 
-def random_model(seed: int = 0, scale: float = 6.0) -> LlamaForCausalLM:
+def random_model(seed=0, scale=6.0):
     """Weights large enough that next-token distributions are far from uniform."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(model_config()).eval()
@@ -72,50 +59,48 @@ def random_model(seed: int = 0, scale: float = 6.0) -> LlamaForCausalLM:
     return model
 
 
-def random_policy(seed: int = 0, temperature: float = 1.0) -> Policy:
+def random_policy(seed=0, temperature=1.0):
     return Policy(random_model(seed), temperature)
 
 
-def logprobs(policy: Policy, prompt: list[int], response: list[int]) -> array[float]:
-    """The policy's log-probs of a response."""
+def logprobs(policy, prompt, response):
     (found,) = policy.response_logprobs([rollout(prompt, response, [0.0] * len(response))], token_budget=1)
     return found
 
 
-def rollout(
-    prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int = 0
-) -> Rollout:
+def rollout(prompt, response, logprobs, version=0):
     segment = Segment(array("i", response), array("f", logprobs), version)
     return Rollout(array("i", prompt), (segment,), FinishReason.STOP)
 
 
-def group(name: str, rollouts: list[Rollout], scores: list[float], advantages: Iterable[float] = ()) -> Group:
+def conversation(*parts, replies, finish=FinishReason.STOP):
+    """Returns a rollout of policy version 0 whose parts are the token ids of the policy and of the
+    environment in alternation; `replies` beyond the environment's parts are of the last turn.
+    """
+    rollout = Rollout(array("i", [1]))
+    for number, ids in enumerate(parts):
+        tokens = array("i", ids)
+        if number % 2:
+            rollout = rollout.answered(replies[number // 2], tokens)
+        else:
+            segment = Segment(tokens, array("f", [-1.0] * len(tokens)), version=0)
+            rollout = replace(rollout, segments=(*rollout.segments, segment))
+    return replace(rollout, finish=finish, replies=tuple(replies))
+
+
+def group(name, rollouts, scores, advantages=()):
     samples = tuple(
-        Sample(
-            item,
-            "",
-            Score(score, ScoreStatus.CORRECT if score else ScoreStatus.WRONG),
-            score,
-        )
+        Sample(item, "", Score(score, ScoreStatus.CORRECT if score else ScoreStatus.WRONG), score)
         for item, score in zip(rollouts, scores, strict=True)
     )
     return Group(Problem(name, "", ""), samples, tuple(advantages))
 
 
 class ReadsAll(Callback):
-    """Reads every column of the token table."""
-
     needs = frozenset(NAMES)
 
 
-def stale_batch(
-    policy: Policy,
-    num_groups: int = 6,
-    group_size: int = 4,
-    noise: float = 0.4,
-    seed: int = 0,
-    version: int = 0,
-) -> TrainBatch:
+def stale_batch(policy, num_groups=6, group_size=4, noise=0.4, seed=0, version=0):
     """Random samples of uneven length whose behaviour log-probs lie around the policy's, as replayed data's
     do.
     """
@@ -138,16 +123,14 @@ def stale_batch(
     return collate(groups, metrics)
 
 
-def adaptive(**changes: object) -> AdaptiveBounds:
-    return AdaptiveBounds(**{**PAPER_BOUNDS, **changes})  # type: ignore[arg-type]
+def adaptive(**changes):
+    return AdaptiveBounds(**{**PAPER_BOUNDS, **changes})
 
 
-def module(
-    policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tokens: int = 100_000, **changes: object
-) -> BapoModule:
+def module(policy, bounds, micro_batch_tokens=100_000, **changes):
     parts = {"objective": clip, "weighting": token_mean}
     parts |= {name: changes.pop(name) for name in list(parts) if name in changes}
-    options: dict[str, object] = {
+    options = {
         "optimizer": partial(torch.optim.SGD, lr=0.1),
         "scheduler": partial(linear_warmup, warmup_updates=1),
         "max_grad_norm": 1e9,
@@ -160,22 +143,20 @@ def module(
         algorithm=Algorithm(group_advantages, bounds=bounds, **parts),
         micro_batch_tokens=micro_batch_tokens,
         **options,
-    )  # type: ignore[arg-type]
+    )
     made.configure_model()
     return made
 
 
-def gradients(policy: Policy) -> Tensor:
+def gradients(policy):
     return torch.cat(
         [parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None]
     )
 
 
-def step(
-    policy: Policy, bounds: FixedBounds | AdaptiveBounds, batch: TrainBatch, **changes: object
-) -> tuple[dict[str, Any], Tensor]:
+def step(policy, bounds, batch, **changes):
     """Outputs and gradient of one `training_step`, without a trainer: backward only, no optimizer."""
-    made: Any = module(policy, bounds, **changes)  # type: ignore[arg-type]
+    made = module(policy, bounds, **changes)
     made.manual_backward = lambda loss: loss.backward()
     made.optimizers = lambda: SimpleNamespace(zero_grad=policy.zero_grad)
     made.apply_gradients = lambda optimizer: 0.0
@@ -184,10 +165,10 @@ def step(
     return made.training_step(batch, 0), gradients(policy)
 
 
-def budget_for(batch: TrainBatch, parts: int) -> int:
+def budget_for(batch, parts):
     """Largest token budget up to 2000 that gives this many micro-batches; a larger one never gives more."""
 
-    def fewness(budget: int) -> int:
+    def fewness(budget):
         return -len(batch.split(budget, batch.response_mask.float()))
 
     found = bisect_right(range(1, 2001), -parts, key=fewness)

@@ -1,11 +1,8 @@
 """Commands that a command starts itself, forked from the same warm process (`tests.commands`)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
@@ -33,22 +30,22 @@ class Child(Command):
         second = first if stderr is subprocess.STDOUT else _path(2 if stderr is None else stderr.fileno())
         super().__init__(module, rest, env=env, output=[first, second])
 
-    def wait(self) -> int:
+    def wait(self):
         while self.poll() is None:
             time.sleep(0.02)
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         if self.poll() is None:
             super().send_signal(number)
 
 
-def _path(descriptor: int) -> Path:
+def _path(descriptor):
     return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 @contextmanager
-def forked_children() -> Iterator[None]:
+def forked_children():
     """Context in which the commands of the package that this process starts are forked from the warm one.
 
     They end with the warm process, not with this one; that is tested without this.

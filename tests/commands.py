@@ -8,8 +8,6 @@ signal handlers, and its modules are those of the package that is tested. What i
 `--help` light? are the ranks of a launcher alike?) is tested with a real process, by `subprocess`.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import multiprocessing
@@ -25,10 +23,8 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -61,16 +57,8 @@ class Command:
     """
 
     def __init__(
-        self,
-        module: str | Path,
-        arguments: Sequence[str],
-        cwd: str | Path | None = None,
-        env: Mapping[str, str] | None = None,
-        pictures: bool = False,
-        columns: int | None = None,
-        forks: bool = False,
-        output: Sequence[Path] = (),
-    ) -> None:
+        self, module, arguments, cwd=None, env=None, pictures=False, columns=None, forks=False, output=()
+    ):
         """Starts it, in the folder and with the environment of this process unless others are given.
 
         `pictures=False` leaves PNGs blank: those of one run take longer to draw than its updates to train.
@@ -90,39 +78,29 @@ class Command:
             self._process.start()
 
     @property
-    def pid(self) -> int:
-        """The number of the process, which leads a session of its own."""
+    def pid(self):
         return self._process.pid
 
     @property
-    def returncode(self) -> int | None:
+    def returncode(self):
         """Exit code; minus the number of the signal that killed it; None while it runs."""
         with ONE_AT_A_TIME:
             return self._process.exitcode
 
-    def poll(self) -> int | None:
-        """As `returncode`."""
+    def poll(self):
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
-        """Sends a signal to this process alone."""
+    def send_signal(self, number):
         os.kill(self.pid, number)
 
-    def kill(self) -> None:
-        """Ends it at once."""
+    def kill(self):
         self._process.kill()
 
-    def output(self) -> tuple[str, str]:
-        """Standard output and standard error so far."""
+    def output(self):
         return tuple(file.read_text() if file.exists() else "" for file in self._files)
 
-    def communicate(self, timeout: float = 300) -> tuple[str, str]:
-        """Waits for the end and returns all output; a process that runs longer than `timeout` seconds is
-        killed.
-
-        Raises:
-            TimeoutError: with what it had written.
-        """
+    def communicate(self, timeout=300):
+        """Waits for the end and returns all output. Raises TimeoutError with it after so many seconds."""
         self._process.join(timeout)
         if self.returncode is None:
             self._process.kill()
@@ -136,36 +114,28 @@ class Command:
 class Terminal:
     """A terminal of 24 lines; what is written to it goes into a file."""
 
-    def __init__(self, columns: int, file: Path) -> None:
+    def __init__(self, columns, file):
         self._reader, self._writer = pty.openpty()
         fcntl.ioctl(self._writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.name = Path(os.ttyname(self._writer))
         self._thread = threading.Thread(target=self._record, args=(file,), daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self):
         """Waits until everything that processes wrote is in the file."""
         os.close(self._writer)
         self._thread.join(60)
         os.close(self._reader)
 
-    def _record(self, file: Path) -> None:
+    def _record(self, file):
         with file.open("wb", buffering=0) as recorded, suppress(OSError):  # the last writer has closed it
             while written := os.read(self._reader, 1 << 16):
                 recorded.write(written)
 
 
 def run_command(
-    module: str | Path,
-    *arguments: str,
-    cwd: str | Path | None = None,
-    env: Mapping[str, str] | None = None,
-    pictures: bool = False,
-    columns: int | None = None,
-    forks: bool = False,
-    timeout: float = 300,
-) -> subprocess.CompletedProcess[str]:
-    """Runs a `Command` to its end, as `subprocess.run(..., capture_output=True)` does."""
+    module, *arguments, cwd=None, env=None, pictures=False, columns=None, forks=False, timeout=300
+):
     command = Command(module, arguments, cwd, env, pictures, columns, forks)
     try:
         output = command.communicate(timeout)
@@ -175,7 +145,7 @@ def run_command(
     return subprocess.CompletedProcess(command.args, command.returncode, *output)
 
 
-def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def train(*overrides, **options):
     """Runs the main job on a few updates of the additions, unless another experiment is named; `options` are
     those of `run_command`.
     """
@@ -184,7 +154,7 @@ def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_command("bapo_lightning.cli.train", "debug=fast", *experiment, *overrides, **options)
 
 
-def train_to_end(folder: Path, batches: int, *overrides: str, **options: Any) -> str:
+def train_to_end(folder, batches, *overrides, **options):
     """Trains on so many rollout batches in `folder` and returns what was printed; a failure fails. `options`
     are those of `run_command`.
     """
@@ -193,21 +163,21 @@ def train_to_end(folder: Path, batches: int, *overrides: str, **options: Any) ->
     return done.stdout
 
 
-def command_line(process: psutil.Process) -> str:
+def command_line(process):
     """The command of a process, and nothing of one that has ended since it was listed."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
 
 
-def start_ranks(function: Callable[..., None], args: tuple[Any, ...], nprocs: int) -> None:
+def start_ranks(function, args, nprocs):
     """Runs `function(rank, *args)` in so many processes, as `torch.multiprocessing.spawn` does."""
     from torch.multiprocessing import start_processes
 
     start_processes(function, args, nprocs, start_method="forkserver")
 
 
-def wait_until(condition: Callable[[], bool], command: Command, timeout: float = 300) -> None:
+def wait_until(condition, command, timeout=300):
     """Waits until `condition` holds, which must be before the command ends, unless it has ended already."""
     runs = command.poll() is None
     deadline = time.monotonic() + timeout
@@ -217,15 +187,7 @@ def wait_until(condition: Callable[[], bool], command: Command, timeout: float =
         time.sleep(0.002)
 
 
-def _become(
-    arguments: list[str],
-    cwd: str,
-    env: dict[str, str],
-    stdout: Path,
-    stderr: Path,
-    pictures: bool,
-    forks: bool,
-) -> None:
+def _become(arguments, cwd, env, stdout, stderr, pictures, forks):
     """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...] or [python, file,
     ...].
     """
@@ -264,7 +226,7 @@ def _become(
         atexit._run_exitfuncs()
 
 
-def _leave_pictures_blank() -> None:
+def _leave_pictures_blank():
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

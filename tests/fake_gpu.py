@@ -6,12 +6,7 @@ keep the host waiting. It knows nothing of memory, speed or kernels.
 Importing this gives the process another device, so tests import it in a process of their own.
 """
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,10 +40,10 @@ class MixedDevices(RuntimeError):
 
 
 class _Backend(_DummyBackendModule):
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+    def get_amp_supported_dtype(self):
         return [torch.bfloat16, torch.float16]
 
-    def _is_in_bad_fork(self) -> bool:
+    def _is_in_bad_fork(self):
         return False
 
 
@@ -58,13 +53,11 @@ waits: list[str] = []  # the package's function that waited, as `folder/file.py:
 
 
 class FakeTensor(Tensor):
-    """A tensor on `DEVICE`."""
-
     held: Tensor  # its numbers
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> FakeTensor:
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    def __new__(cls, held):
+        made = torch.Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
@@ -73,25 +66,24 @@ class FakeTensor(Tensor):
             device=DEVICE,
         )
         made.held = held
-        return made  # type: ignore[no-any-return]
+        return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return compute(func, *args, **(kwargs or {}))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol):
         return _again, (self.detach().held, self.requires_grad)
 
-    def tolist(self) -> Any:
-        """Fetches the numbers."""
+    def tolist(self):
         return self.cpu().tolist()
 
 
-def _again(held: Tensor, requires_grad: bool) -> Tensor:
+def _again(held, requires_grad):
     return FakeTensor(held).requires_grad_(requires_grad)
 
 
-def compute(func: Any, *args: Any, **kwargs: Any) -> Any:
+def compute(func, *args, **kwargs):
     """Does one of torch's operations, on the fake device wherever a tensor or `device` says so.
 
     Raises:
@@ -125,7 +117,7 @@ def compute(func: Any, *args: Any, **kwargs: Any) -> Any:
     return tree_map(lambda leaf: _wrapped(leaf, own, others), result)
 
 
-def _wrapped(result: Any, own: dict[int, FakeTensor], others: Sequence[Tensor]) -> Any:
+def _wrapped(result, own, others):
     """Returns a result on the device: an argument itself where it was changed in place."""
     if not isinstance(result, Tensor):
         return result
@@ -137,14 +129,13 @@ def _wrapped(result: Any, own: dict[int, FakeTensor], others: Sequence[Tensor]) 
     return known
 
 
-def _is_refused(func: Any, args: Any, others: Sequence[Tensor]) -> bool:
-    """Whether a GPU takes none of the tensors `others`, which are on the host."""
+def _is_refused(func, args, others):
     if func is aten.copy_.default or (func in INDEXING and isinstance(args[0], FakeTensor)):
         return False
     return any(tensor.dim() or func in JOINING for tensor in others)
 
 
-def _looks_at_index(func: Any, args: Any, others: Sequence[Tensor]) -> bool:
+def _looks_at_index(func, args, others):
     """Whether an index has to be counted or copied first: a mask, or one that is on the host."""
     if func not in INDEXING:
         return False
@@ -152,8 +143,7 @@ def _looks_at_index(func: Any, args: Any, others: Sequence[Tensor]) -> bool:
     return bool(others) or any(index.dtype is torch.bool for index in indices)
 
 
-def _note() -> None:
-    """Notes the innermost function of the package that is running."""
+def _note():
     frame = inspect.currentframe()
     while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
@@ -164,7 +154,7 @@ def _note() -> None:
 class _OnDevice(TorchFunctionMode):
     """Makes the tensors of `CONSTRUCTORS` on the host, and copies them."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         options = dict(kwargs or {})
         if func in CONSTRUCTORS and torch.device(options.get("device") or "cpu").type == DEVICE.type:
             del options["device"]
@@ -172,15 +162,15 @@ class _OnDevice(TorchFunctionMode):
         return func(*args, **options)
 
 
-def in_use() -> AbstractContextManager[Any]:
+def in_use():
     """Returns the context in which `CONSTRUCTORS` can make tensors on the device."""
     return _OnDevice()
 
 
-def _rounding(operation: Any) -> Any:
+def _rounding(operation):
     """Returns autocast's form of an operation: floating-point factors in half precision."""
 
-    def rounded(*args: Any, **kwargs: Any) -> Any:
+    def rounded(*args, **kwargs):
         dtype = torch.get_autocast_dtype(DEVICE.type)
         given, options = tree_map(
             lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
@@ -199,4 +189,4 @@ for _name, _operation in ROUNDED.items():
     _rounded.impl(_name, _rounding(_operation), "AutocastPrivateUse1")
 torch.serialization.add_safe_globals([_again])
 torch.__future__.set_swap_module_params_on_conversion(True)  # so that tied weights stay tied
-torch.inference_mode = lambda mode=True: torch.no_grad()  # type: ignore[assignment, misc]  # has no wrappers
+torch.inference_mode = lambda mode=True: torch.no_grad()  # has no wrappers

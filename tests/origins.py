@@ -1,24 +1,20 @@
 """Samples that no policy version sampled at the run's temperature, through a whole update."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 
 import torch
 from tests.builders import budget_for, random_policy, stale_batch, step
 
-from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.objective import Objective
-from bapo_lightning.types import NO_VERSION, Group, Origin, Rollout, Sample, Segment
+from bapo_lightning.types import NO_VERSION, Origin, Segment
 
 BOUNDS = FixedBounds(0.8, 1.28)
 
 
-def changed(rollout: Rollout, origin: Origin) -> Rollout:
+def changed(rollout, origin):
     if origin is not Origin.EXPERT:
         return replace(rollout, origin=origin)
     (segment,) = rollout.segments
@@ -26,10 +22,10 @@ def changed(rollout: Rollout, origin: Origin) -> Rollout:
     return replace(rollout, segments=(given,), origin=origin)
 
 
-def groups_of(policy: Policy, origins: tuple[Origin, ...], weight: float = 1.0) -> list[Group]:
+def groups_of(policy, origins, weight=1.0):
     """Six groups of four, whose samples have these origins in turn; every third group has another weight."""
 
-    def sample(item: Sample, index: int) -> Sample:
+    def sample(item, index):
         return replace(item, rollout=changed(item.rollout, origins[index % len(origins)]))
 
     return [
@@ -42,11 +38,11 @@ def groups_of(policy: Policy, origins: tuple[Origin, ...], weight: float = 1.0) 
     ]
 
 
-def collated(groups: list[Group]) -> TrainBatch:
+def collated(groups):
     return collate(groups, {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0})
 
 
-def check_layouts(objective: Objective, origins: tuple[Origin, ...]) -> None:
+def check_layouts(objective, origins):
     """Checks that an objective's gradient depends on neither split nor layout of samples of these origins."""
     policy = random_policy()
     batch = collated(groups_of(policy, origins, weight=0.3))

@@ -27,27 +27,31 @@ METRIC = re.compile(
 )
 
 
-def name(path: Path) -> str:
+def name(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def prose(text: str) -> str:
-    """Returns a document without its fenced blocks."""
+def prose(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """Returns the headings as GitHub's anchors: lower case, without marks, hyphens for blanks."""
     headings = re.findall(r"^#+ +(.*)$", prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @cache
-def messages() -> str:
+def tree_of(file):
+    return ast.parse(file.read_text())
+
+
+@cache
+def messages():
     """Returns all string literals of the source, f-strings without their fields."""
     texts = []
     for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
             elif isinstance(node, ast.JoinedStr):
@@ -57,14 +61,14 @@ def messages() -> str:
     return "\n".join(texts)
 
 
-def quoted_messages() -> list[str]:
+def quoted_messages():
     """Returns the quotes of several words in the first cells of the troubleshooting tables."""
     text = prose((ROOT / "docs" / "troubleshooting.md").read_text())
     cells = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
     return [quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell) if " " in quote]
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_leads_somewhere():
     pages = {document: document.read_text() for document in DOCUMENTS}
     links = [
         (page, link) for page, text in pages.items() for link in re.findall(r"\]\(([^)\s]+)\)", prose(text))
@@ -75,14 +79,13 @@ def test_every_link_leads_somewhere() -> None:
     )
 
 
-def leads_somewhere(document: Path, link: str) -> bool:
-    """Returns whether the file that a document links to exists, and the heading if the link names one."""
+def leads_somewhere(document, link):
     path, _, anchor = unquote(link).partition("#")
     file = (document.parent / path).resolve() if path else document
     return file.exists() and (not anchor or anchor in anchors(file.read_text()))
 
 
-def test_every_page_that_the_code_names_exists() -> None:
+def test_every_page_that_the_code_names_exists():
     files = [
         ROOT / "Makefile",
         ROOT / "pyproject.toml",
@@ -97,7 +100,7 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert named and sorted(page for page in named if not (ROOT / page).is_file()) == []
 
 
-def test_every_document_and_picture_is_linked_from_somewhere() -> None:
+def test_every_document_and_picture_is_linked_from_somewhere():
     linked = {
         (document.parent / target.partition("#")[0]).resolve()
         for document in DOCUMENTS
@@ -107,16 +110,16 @@ def test_every_document_and_picture_is_linked_from_somewhere() -> None:
     assert sorted(name(path) for path in present - linked) == []
 
 
-def test_quoted_messages_are_found() -> None:
+def test_quoted_messages_are_found():
     assert len(quoted_messages()) >= 30
     assert "rollout=vllm needs vLLM, which is not installed" in quoted_messages()
 
 
-def test_every_message_in_troubleshooting_is_one_that_is_printed() -> None:
+def test_every_message_in_troubleshooting_is_one_that_is_printed():
     assert [quote for quote in quoted_messages() if not is_printed(quote)] == []
 
 
-def is_printed(quote: str) -> bool:
+def is_printed(quote):
     """Returns whether a text of the source reads like this; an alarm must be one of those that there are."""
     alarm = re.match(r"alarm (\w+):", quote)
     if alarm:
@@ -127,22 +130,15 @@ def is_printed(quote: str) -> bool:
     return re.search(r"[^\n]*".join(parts), messages()) is not None
 
 
-def glossary() -> list[str]:
-    """Returns the metrics of docs/metrics.md, one for each row of its tables."""
+def glossary():
     text = (ROOT / "docs" / "metrics.md").read_text()
     return re.findall(r"^\| `([a-z_]+/[^`|*{}]*[^`|*{}/])` \| \S", text, re.MULTILINE)
 
 
-def logged_metrics() -> set[str]:
-    """Returns every metric name of the source, and the names that it composes from a prefix."""
+def logged_metrics():
     names = ("algorithms", "callbacks", "modules", "data", "rollout", "ray")
     rooms = [ROOT / "src/bapo_lightning" / name for name in names]
-    nodes = (
-        node
-        for room in rooms
-        for file in room.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-    )
+    nodes = (node for room in rooms for file in room.rglob("*.py") for node in ast.walk(tree_of(file)))
     written = {
         node.value for node in nodes if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value))
     }
@@ -154,7 +150,7 @@ def logged_metrics() -> set[str]:
     return written | composed
 
 
-def test_the_glossary_has_every_metric_by_its_own_name_and_no_other() -> None:
+def test_the_glossary_has_every_metric_by_its_own_name_and_no_other():
     logged, explained = logged_metrics(), glossary()
     assert len(logged) > 70
     assert sorted(logged - set(explained)) == []
@@ -164,19 +160,19 @@ def test_the_glossary_has_every_metric_by_its_own_name_and_no_other() -> None:
     assert len(explained) == len(set(explained))
 
 
-def test_every_metric_of_the_glossary_is_in_a_row_of_the_catalogue_and_every_row_explained() -> None:
+def test_every_metric_of_the_glossary_is_in_a_row_of_the_catalogue_and_every_row_explained():
     places = [re.compile(re.sub("<.*?>", ".+", row.name)) for row in CATALOGUE if not row.source]
     names = [re.sub("[<>]", "", name).replace("@k", "@4") for name in glossary()]
     assert [name for name in names if not any(place.fullmatch(name) for place in places)] == []
     assert [place for place in places if not any(map(place.fullmatch, names))] == []
 
 
-def test_the_glossary_has_every_metric_of_an_evaluation() -> None:
+def test_the_glossary_has_every_metric_of_an_evaluation():
     names = {f"val/<set>/{key.replace('@1', '@k')}" for key in evaluation_metrics(1)}
     assert sorted(names - set(glossary())) == []
 
 
-def test_every_function_of_algorithm_1_is_where_its_table_says() -> None:
+def test_every_function_of_algorithm_1_is_where_its_table_says():
     text = (ROOT / "docs" / "algorithm.md").read_text()
     table = re.search(r"^\| step of Algorithm 1 .*?\n\n", text, re.MULTILINE | re.DOTALL)
     assert table is not None
@@ -185,18 +181,16 @@ def test_every_function_of_algorithm_1_is_where_its_table_says() -> None:
     assert [dotted for dotted in names if not is_defined(dotted.split("."))] == []
 
 
-def is_defined(parts: list[str]) -> bool:
-    """Returns whether a dotted name below the package is a module or something that a module defines."""
+def is_defined(parts):
     for end in range(len(parts), 0, -1):
         file = ROOT.joinpath("src", "bapo_lightning", *parts[:end]).with_suffix(".py")
         if file.is_file():
-            defined = {getattr(node, "name", None) for node in ast.walk(ast.parse(file.read_text()))}
+            defined = {getattr(node, "name", None) for node in ast.walk(tree_of(file))}
             return set(parts[end:]) <= defined
     return False
 
 
-def fenced_blocks(document: str, language: str) -> list[str]:
-    """Returns the fenced blocks of a document in one language; an empty one for blocks without a language."""
+def fenced_blocks(document, language):
     text = (ROOT / document).read_text()
     return [
         block
@@ -205,11 +199,11 @@ def fenced_blocks(document: str, language: str) -> list[str]:
     ]
 
 
-def stripped_lines(text: str) -> set[str]:
+def stripped_lines(text):
     return {line.strip() for line in text.splitlines() if line.strip()}
 
 
-def test_the_readme_shows_lines_of_the_reference() -> None:
+def test_the_readme_shows_lines_of_the_reference():
     (extract,) = fenced_blocks("README.md", "python")
     code = {line for line in stripped_lines(extract) if not line.startswith("#")}
     source = (ROOT / "src/bapo_lightning/reference.py").read_text()
@@ -217,31 +211,31 @@ def test_the_readme_shows_lines_of_the_reference() -> None:
     assert sorted(code - stripped_lines(source)) == []
 
 
-def test_the_page_of_the_algorithm_shows_the_drawing_of_the_data_module() -> None:
+def test_the_page_of_the_algorithm_shows_the_drawing_of_the_data_module():
     (drawing,) = fenced_blocks("docs/algorithm.md", "")
     module = ast.parse((ROOT / "src/bapo_lightning/data/data_module.py").read_text())
     assert indent(drawing, "    ").rstrip() in (ast.get_docstring(module) or "")
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
-def test_the_page_of_methods_has_every_choice() -> None:
+def test_the_page_of_methods_has_every_choice():
     groups = [ROOT / "conf" / group for group in ("algorithm", "correction")]
     names = {path.stem for group in groups for path in group.glob("*.yaml")} - {"base"}
     page = (ROOT / "docs" / "methods.md").read_text()
     assert not {name for name in names if f"`{name}`" not in page}
 
 
-def test_the_index_lists_every_page() -> None:
+def test_the_index_lists_every_page():
     text = (ROOT / "docs" / "README.md").read_text()
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     listed = re.findall(r"^\| \[([^\]]+)\]\(\1\) \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(pages - {"README.md"})
 
 
-def test_the_tree_of_contributing_has_every_room() -> None:
+def test_the_tree_of_contributing_has_every_room():
     (tree,) = [block for block in fenced_blocks("CONTRIBUTING.md", "") if "src/bapo_lightning/" in block]
     package = ROOT / "src" / "bapo_lightning"
     rooms = {path.parent.name + "/" for path in package.glob("*/__init__.py")}
@@ -249,7 +243,7 @@ def test_the_tree_of_contributing_has_every_room() -> None:
     assert sorted(rooms - set(re.findall(r"[\w.]+/?", tree))) == []
 
 
-def test_the_citation_is_complete() -> None:
+def test_the_citation_is_complete():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
@@ -267,7 +261,7 @@ def test_the_citation_is_complete() -> None:
     assert [identifier["value"] for identifier in paper["identifiers"]] == ["arXiv:2510.18927"]
 
 
-def test_the_changelog_names_the_version_that_is_installed() -> None:
+def test_the_changelog_names_the_version_that_is_installed():
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings and all(

@@ -23,19 +23,19 @@ def run(file, folder):
     return done.stdout
 
 
+def run_in_a_new_process(file, folder):
+    return subprocess.run(
+        [sys.executable, file], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_example_runs(name, tmp_path):
     file = EXAMPLES / f"{name}.py"
     assert f"`python examples/{name}.py`" in file.read_text()
-    assert SHOWN[name] in run(file, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_first_example_runs_in_a_new_process_as_well(tmp_path):
-    command = [sys.executable, EXAMPLES / "minimal.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and SHOWN["minimal"] in done.stdout, done.stderr
+    start = run_in_a_new_process if name == "minimal" else run
+    assert SHOWN[name] in start(file, tmp_path)
 
 
 def test_every_example_is_run():

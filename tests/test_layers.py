@@ -7,9 +7,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
 from tests import import_graph
-from tests.import_graph import Graph, circle, imported_modules, imports_between
+from tests.import_graph import circle, imported_modules, imports_between
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -42,33 +41,34 @@ FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 STUDIES = sorted((ROOT / "studies").rglob("*.py"))
 
 
-def from_where_imports_start(file: Path) -> Path:
+def from_where_imports_start(file):
     return file.relative_to(SOURCE if file.is_relative_to(SOURCE) else ROOT)
 
 
-def dotted_name(file: Path) -> tuple[str, ...]:
+def dotted_name(file):
     return import_graph.dotted_name(from_where_imports_start(file))
 
 
-def room(module: tuple[str, ...]) -> str:
+def room(module):
     leaf = next((leaf for leaf in LEAVES if f"{'.'.join(module[1:])}.".startswith(f"{leaf}.")), "")
     return leaf or (module[1] if len(module) > 1 else "")
 
 
-def imports_of(file: Path) -> list[tuple[int, tuple[str, ...]]]:
+@cache
+def imports_of(file):
     return import_graph.imports_of(from_where_imports_start(file), file.read_text())
 
 
 @cache
-def imports_between_files() -> Graph:
+def imports_between_files():
     return imports_between({dotted_name(file): imports_of(file) for file in (*FILES, *STUDIES)})
 
 
-def imports_between_neighbours(files: Graph) -> Graph:
+def imports_between_neighbours(files):
     """From one folder to another that stands next to it; a folder's name stands for all that is in it. Leaves
     are left out, which close no circle because nothing imports them.
     """
-    found: dict[str, set[str]] = {}
+    found = {}
     for importer, imported in files.items():
         for other in imported if room(tuple(importer.split("."))) not in LEAVES else ():
             here, there = importer.split("."), other.split(".")
@@ -79,18 +79,18 @@ def imports_between_neighbours(files: Graph) -> Graph:
     return found
 
 
-def test_every_room_has_a_layer() -> None:
+def test_every_room_has_a_layer():
     rooms = {room(dotted_name(file)) for file in FILES} - {""}
     assert rooms <= set(LAYER_OF_ROOM)
 
 
-def test_contributing_lists_every_room_in_its_layer() -> None:
+def test_contributing_lists_every_room_in_its_layer():
     lines = re.findall(r"^L(\d)  ((?:[\w.]+ )+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     listed = {name: int(layer) for layer, names in lines for name in names.split()}
     assert listed == {name: layer for name, layer in LAYER_OF_ROOM.items() if name != "__main__"}
 
 
-def test_relative_imports_are_resolved() -> None:
+def test_relative_imports_are_resolved():
     tree = ast.parse(
         "from . import a\nfrom ..types import Group\ndef f():\n    import bapo_lightning.cli.train\n"
     )
@@ -101,7 +101,7 @@ def test_relative_imports_are_resolved() -> None:
     ]
 
 
-def test_imports_point_down_only() -> None:
+def test_imports_point_down_only():
     upward = []
     for file in FILES:
         here = room(dotted_name(file))
@@ -114,37 +114,37 @@ def test_imports_point_down_only() -> None:
     assert upward == []
 
 
-def test_a_circle_is_found() -> None:
+def test_a_circle_is_found():
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}) == []
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
 
 
-def test_neighbours_are_folders_of_the_same_folder() -> None:
+def test_neighbours_are_folders_of_the_same_folder():
     files = {"p.a.x.one": {"p.a.y.two", "p.a.three", "p.b.four"}, "p.a.three": {"p.a.x.one"}}
     assert imports_between_neighbours(files) == {"p.a.x": {"p.a.y"}, "p.a": {"p.b"}}
 
 
-def test_files_import_each_other_in_no_circle() -> None:
+def test_files_import_each_other_in_no_circle():
     assert circle(imports_between_files()) == []
 
 
-def test_rooms_of_a_room_import_one_another_one_way() -> None:
+def test_rooms_of_a_room_import_one_another_one_way():
     assert circle(imports_between_neighbours(imports_between_files())) == []
 
 
-def test_nothing_imports_the_reference() -> None:
+def test_nothing_imports_the_reference():
     importers = {
         name for name, imported in imports_between_files().items() if f"{PACKAGE}.reference" in imported
     }
     assert importers == set()
 
 
-def test_the_package_imports_nothing_that_is_not_shipped() -> None:
+def test_the_package_imports_nothing_that_is_not_shipped():
     imported = {module[0] for file in FILES for _, module in imports_of(file)}
     assert imported & {"studies", "tests", "bench", "scripts"} == set()
 
 
-def test_rooms_without_torch_never_name_it() -> None:
+def test_rooms_without_torch_never_name_it():
     named = [
         f"{file.relative_to(SOURCE)}:{line} imports {'.'.join(module)}"
         for file in FILES
@@ -155,23 +155,14 @@ def test_rooms_without_torch_never_name_it() -> None:
     assert named == []
 
 
-LIGHT = [
-    "",
-    ".types",
-    ".errors",
-    ".rewards.math",
-    ".report",
-    ".plan.console",
-    ".cli.train",
-    ".cli.plan",
-    ".cli.evaluate",
-    ".cli.eval_table",
-    ".cli.compare",
-]
+LIGHT = (
+    *("", ".types", ".errors", ".rewards.math", ".report", ".plan.console"),
+    *(".cli.train", ".cli.plan", ".cli.evaluate", ".cli.eval_table", ".cli.compare"),
+)
 
 
-@pytest.mark.parametrize("module", [*(PACKAGE + part for part in LIGHT), "studies.map.__main__"])
-def test_importing_it_imports_no_torch(module: str) -> None:
-    code = f"import {module}, sys; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
+def test_importing_what_is_light_imports_no_torch():
+    modules = ", ".join([*(PACKAGE + part for part in LIGHT), "studies.map.__main__"])
+    code = f"import sys, {modules}; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")

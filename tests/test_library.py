@@ -14,6 +14,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from tests.commands import run_command
 
 import bapo_lightning
 from bapo_lightning import BapoModule, RolloutDataModule, configure, fit
@@ -125,10 +126,7 @@ def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"reward": lambda completions: [0.0] * len(completions)},
-            "define it at the top",
-        ),
+        ({"reward": lambda completions: [0.0] * len(completions)}, "define it at the top"),
         ({"reward": "maths"}, "maths.*math"),
         ({"model": "additions"}, r"data\.train\.path"),
         ({"data": "additions"}, r"model\.path"),
@@ -165,7 +163,8 @@ def asked(*arguments, **variables):
 def test_every_command_answers_help_and_version(command):
     shown = asked(command, "--help")
     assert shown.returncode == 0 and shown.stdout.startswith("usage: python -m bapo_lightning " + command)
-    assert asked(command, "--version").stdout == f"bapo-lightning {bapo_lightning.__version__}\n"
+    version = run_command(module_of(command), "--version").stdout
+    assert version == f"bapo-lightning {bapo_lightning.__version__}\n"
 
 
 def test_a_shell_completes_choices_and_keys():

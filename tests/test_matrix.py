@@ -8,7 +8,7 @@ from tests.matrix.rows import FILE, covered, subsets
 MATRIX = json.loads(FILE.read_text())
 
 
-def test_every_pair_of_choices_is_in_a_row_or_refused() -> None:
+def test_every_pair_of_choices_is_in_a_row_or_refused():
     run = set().union(*(covered(row) for row in MATRIX["rows"]))
     refused = {frozenset(entry["choices"].items()) for entry in MATRIX["refused"]}
     left_out = [
@@ -17,9 +17,9 @@ def test_every_pair_of_choices_is_in_a_row_or_refused() -> None:
     assert left_out == [], "python -m tests.matrix.rows makes the rows again"
 
 
-def test_a_row_has_one_value_of_every_factor() -> None:
+def test_a_row_has_one_value_of_every_factor():
     assert all(list(row) == list(FACTORS) for row in MATRIX["rows"])
 
 
-def test_a_refusal_says_what_to_write_instead() -> None:
+def test_a_refusal_says_what_to_write_instead():
     assert [entry for entry in MATRIX["refused"] if "; write " not in entry["reason"]] == []

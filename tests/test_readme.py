@@ -1,10 +1,19 @@
-"""Commands in README and docs: their targets, modules and files exist, make accepts them, tests run them."""
+"""Commands in README and docs: their targets, modules and files exist, make accepts them, tests run them, and
+the runs that are shown can be composed.
+"""
 
 import importlib.util
 import re
 import shlex
 import subprocess
 from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -31,23 +40,21 @@ FOREIGN = {
 NEEDED = dict(re.findall(r"^NEEDS_([\w-]+) := (.*)$", MAKEFILE, re.MULTILINE))
 
 
-def shown_commands(text: str) -> list[str]:
+def shown_commands(text):
     """Returns the command lines of the shell blocks, without prompts, comments and line continuations."""
     blocks = re.findall(r"^```(?:sh|bash|console|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.removeprefix("$ ") for line in lines if words(line.removeprefix("$ "))]
 
 
-def words(command: str) -> list[str]:
-    """Returns the words of a command, without the variables set in front of it."""
+def words(command):
     split = shlex.split(command, comments=True)
     while split and re.match(r"[A-Z_]+=", split[0]):
         split.pop(0)
     return split
 
 
-def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Returns what make says that it would do."""
+def dry_run(*arguments):
     return subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
@@ -62,16 +69,16 @@ MENTIONED = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", "\n".join([*COMMANDS, *Q
 INSTALLATION = "pip install -e ."
 
 
-def test_the_commands_of_a_newcomer_are_shown() -> None:
+def test_the_commands_of_a_newcomer_are_shown():
     assert {"make train", "make test", INSTALLATION} <= set(shown_commands(README))
     assert 'pip_install("-e", "."' in (ROOT / "scripts/make_venv.py").read_text()
 
 
-def test_every_target_that_is_named_exists() -> None:
+def test_every_target_that_is_named_exists():
     assert sorted(MENTIONED - TARGETS) == []
 
 
-def test_help_lists_every_target_with_its_explanation() -> None:
+def test_help_lists_every_target_with_its_explanation():
     done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
     listed = dict(re.findall(r"^  make ([a-z0-9-]+) +(\S.*)$", done.stdout, re.MULTILINE))
     assert set(listed) == TARGETS
@@ -79,7 +86,7 @@ def test_help_lists_every_target_with_its_explanation() -> None:
     assert phony is not None and set(phony[1].replace("\\", "").split()) == TARGETS
 
 
-def test_make_refuses_variables_that_its_target_does_not_read() -> None:
+def test_make_refuses_variables_that_its_target_does_not_read():
     recipes = (ROOT / "Makefile").read_text().partition(".DEFAULT_GOAL")[2]
     for target, recipe in re.findall(r"^([a-z0-9-]+):.*##.*\n((?:\t.*\n)*)", recipes, re.MULTILINE):
         reads = set(re.findall(r"\$\((?:if \$\(|or \$\()?([A-Z]+)\)", recipe)) - {"PARALLEL"}
@@ -90,18 +97,18 @@ def test_make_refuses_variables_that_its_target_does_not_read() -> None:
             assert refused == (variable not in reads), (target, variable)
 
 
-def test_make_accepts_every_command_as_shown() -> None:
+def test_make_accepts_every_command_as_shown():
     answers = {command: dry_run(*words(command)[1:]) for command in MAKE_COMMANDS}
     refused = {command: done.stderr for command, done in answers.items() if done.returncode or done.stderr}
     assert answers and refused == {}
 
 
-def test_what_another_command_runs_exists() -> None:
+def test_what_another_command_runs_exists():
     others = [command for command in COMMANDS if command not in MAKE_COMMANDS]
     assert others and [command for command in others if not is_there(*words(command))] == []
 
 
-def is_there(program: str, *arguments: str) -> bool:
+def is_there(program, *arguments):
     """Returns whether a command finds its program, or the module or file that Python is to run."""
     if not program.endswith(("python", "python3")):
         return program in FOREIGN or (ROOT / program).is_file()
@@ -115,8 +122,7 @@ SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
 TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
 
 
-def started(command: str) -> tuple[set[str], set[str]]:
-    """Returns the modules of this repository and the files of bench/ and scripts/ that a command starts."""
+def started(command):
     program, *arguments = words(command)
     if program == "make":
         command = dry_run(*arguments).stdout
@@ -126,12 +132,12 @@ def started(command: str) -> tuple[set[str], set[str]]:
     )
 
 
-def test_make_says_what_a_target_lacks() -> None:
+def test_make_says_what_a_target_lacks():
     done = subprocess.run(["make", "export", "CKPT=x"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "make export needs TO=..." in done.stderr
 
 
-def test_every_target_runs_modules_and_files_that_exist() -> None:
+def test_every_target_runs_modules_and_files_that_exist():
     lacking = {}
     for target in sorted(TARGETS - TOOLS):
         needed = [f"{name}=x" for name in NEEDED.get(target, "").split()]
@@ -143,10 +149,10 @@ def test_every_target_runs_modules_and_files_that_exist() -> None:
     assert lacking == {}
 
 
-def test_every_command_of_the_readme_starts_what_a_test_runs() -> None:
+def test_every_command_of_the_readme_starts_what_a_test_runs():
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
 
-    def is_tested(module: str) -> bool:
+    def is_tested(module):
         room, _, name = module.rpartition(".")
         imported = rf"from {re.escape(room)} import [^\n]*\b{name}\b"
         return re.search(rf"{re.escape(module)}\b|{imported}", tests) is not None
@@ -156,3 +162,52 @@ def test_every_command_of_the_readme_starts_what_a_test_runs() -> None:
     idle = [command for command, found in modules.items() if not found]
     assert [command for command in idle if not TOOLS & set(re.findall(r"[a-z-]+", command))] == []
     assert [module for module in set().union(*modules.values()) if not is_tested(module)] == []
+
+
+RUNS = re.compile(r"-m bapo_lightning\.cli\.(?:train|rehearse|data) (.*)")
+# tests/test_add_a_baseline.py follows that page to the letter.
+PAGES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {
+    "docs/add_a_baseline.md"
+}
+
+
+def shown_runs(document):
+    commands = [words(command) for command in shown_commands((ROOT / document).read_text())]
+    made = "\n".join(dry_run(*command[1:]).stdout for command in commands if command[0] == "make")
+    return {run for run in RUNS.findall(made) if "<" not in run and run.strip()}
+
+
+def composed(arguments):
+    """Returns the overrides of a run; of a multirun those of its first run."""
+    asked = [word for word in shlex.split(arguments) if word != "-m"]
+    parsed = OverridesParser.create().parse_overrides(asked)
+    return [
+        f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+        if override.is_sweep_override()
+        else override.input_line
+        for override in parsed
+        if not override.get_key_element().startswith("+show")
+    ]
+
+
+@pytest.fixture
+def functions(tmp_path, monkeypatch):
+    """The reward functions that docs/rewards.md shows can be imported."""
+    page = (ROOT / "docs/rewards.md").read_text()
+    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(PAGES)]
+
+
+@pytest.mark.parametrize("document", ["README.md", *SLOW])
+def test_every_run_that_is_shown_can_be_composed(document, functions):
+    wrong = {}
+    for arguments in shown_runs(document):
+        try:
+            validate(compose_run(composed(arguments)), "run")
+        except ConfigError as error:
+            wrong[arguments] = str(error)
+    assert wrong == {}

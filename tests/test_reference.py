@@ -11,7 +11,7 @@ from bapo_lightning.reference import Settings, train
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
 
 # So many tokens that some minibatches pass through the model at once, and others do not.
-SMALL = Settings(num_rollout_batches=2, prompts_per_batch=64, group_size=4, micro_batch_tokens=90)
+SMALL = Settings(0, 2, prompts_per_batch=32, group_size=4, minibatches=16, micro_batch_tokens=90)
 SIZES = ("num_rollout_batches", "prompts_per_batch", "group_size", "micro_batch_tokens")
 
 
@@ -20,7 +20,7 @@ def run_folder(tmp_path_factory):
     """A run of `make train` on the same problems."""
     folder = tmp_path_factory.mktemp("reference") / "run"
     sizes = [f"scale.{name}={getattr(SMALL, name)}" for name in SIZES]
-    settings = ["experiment=quickstart", *sizes, "scale.validation_problems=1"]
+    settings = ["experiment=quickstart", *sizes, "regime.minibatches=16", "scale.validation_problems=1"]
     done = run_command("bapo_lightning.cli.train", *settings, f"run_folder={folder}")
     assert done.returncode == 0, done.stderr
     return folder
@@ -55,7 +55,7 @@ def test_weights_are_equal_to_the_bit(learned, checkpoint):
     own = {f"policy.{name}": weight for name, weight in policy.state_dict().items()}
     assert own.keys() == checkpoint["state_dict"].keys()
     assert all(torch.equal(weight, checkpoint["state_dict"][name]) for name, weight in own.items())
-    assert len(updates) == 64 and min(num_micro_batches) == 1 < max(num_micro_batches)
+    assert len(updates) == 32 and min(num_micro_batches) == 1 < max(num_micro_batches)
 
 
 def test_the_optimizers_state_is_equal_to_the_bit(learned, checkpoint):

@@ -17,7 +17,7 @@ SWITCHED_OFF = re.compile(r"\b(pytest\.(mark\.)?(skip|skipif|xfail|importorskip)
 MACHINE_PATH = re.compile(r"(?<![\w.$}{:/-])/(home|Users|root|work|mnt|srv|scratch|opt)/\w")
 
 
-def texts() -> dict[str, str]:
+def texts():
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")] + list(ROOT.glob("*"))
     binary = {".safetensors", ".png", ".pyc"}
     return {
@@ -31,7 +31,7 @@ TEXTS = texts()
 PYTHON = {name: text for name, text in TEXTS.items() if name.endswith(".py")}
 
 
-def functions(text: str) -> list[tuple[str, int, int]]:
+def functions(text):
     """Name, first line and number of lines, docstring apart, of every function."""
     found = [
         node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -39,15 +39,15 @@ def functions(text: str) -> list[tuple[str, int, int]]:
     return [(node.name, node.lineno, lines_of(node) - docstring_lines(node)) for node in found]
 
 
-def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def docstring_lines(node):
     return lines_of(node.body[0]) if ast.get_docstring(node) is not None else 0
 
 
-def lines_of(node: ast.stmt) -> int:
+def lines_of(node):
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def matching_lines(pattern: re.Pattern[str], files: dict[str, str]) -> list[str]:
+def matching_lines(pattern, files):
     return [
         f"{name}:{number}: {line.strip()}"
         for name, text in files.items()
@@ -56,7 +56,7 @@ def matching_lines(pattern: re.Pattern[str], files: dict[str, str]) -> list[str]
     ]
 
 
-def test_the_patterns_find_what_they_name() -> None:
+def test_the_patterns_find_what_they_name():
     assert UNFINISHED.search("# TO" + "DO later") and UNFINISHED.search("raise NotImplemented" + "Error")
     assert SWITCHED_OFF.search("@pytest.mark." + "xfail") and SWITCHED_OFF.search(
         "pytest." + "importorskip('torch')"
@@ -66,14 +66,14 @@ def test_the_patterns_find_what_they_name() -> None:
     )
 
 
-def test_the_training_step_fits_on_a_screen() -> None:
+def test_the_training_step_fits_on_a_screen():
     lengths = {
         name: length for name, _, length in functions(TEXTS["src/bapo_lightning/modules/bapo_module.py"])
     }
     assert lengths["training_step"] <= MAX_TRAINING_STEP_LINES
 
 
-def test_an_algorithm_differs_from_the_base_in_at_most_15_lines() -> None:
+def test_an_algorithm_differs_from_the_base_in_at_most_15_lines():
     algorithms = {
         name: text
         for name, text in TEXTS.items()
@@ -86,13 +86,13 @@ def test_an_algorithm_differs_from_the_base_in_at_most_15_lines() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_ALGORITHM_LINES} == {}
 
 
-def test_nothing_is_marked_unfinished() -> None:
+def test_nothing_is_marked_unfinished():
     assert matching_lines(UNFINISHED, PYTHON) == []
 
 
-def test_no_test_is_switched_off() -> None:
+def test_no_test_is_switched_off():
     assert matching_lines(SWITCHED_OFF, PYTHON) == []
 
 
-def test_no_file_names_a_path_of_one_machine() -> None:
+def test_no_file_names_a_path_of_one_machine():
     assert matching_lines(MACHINE_PATH, TEXTS) == []

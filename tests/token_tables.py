@@ -1,16 +1,11 @@
 """Token tables from a few columns; the others are those of tokens without a past."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
 
 
-def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
+def table(advantages, ratio=1.0, **columns):
     """Returns a table with these advantages and importance ratios, each token a response and a group of its
     own; `columns` are other columns of the table, `prepared` those of an objective, or numbers for all
     tokens. Numbers are float64 where the advantages are.
@@ -18,7 +13,7 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
     advantage = torch.as_tensor(advantages)
     size, dtype = advantage.shape, advantage.dtype
 
-    def column(value: Any) -> torch.Tensor:
+    def column(value):
         found = torch.as_tensor(value)
         return (found.to(dtype) if found.is_floating_point() else found).expand(size).clone()
 
@@ -49,12 +44,12 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
 class Recording(TokenTable):
     """A table that keeps the names of the columns that were read."""
 
-    def __init__(self, columns: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, columns):
         vars(self).update(_columns=columns, read=set())
 
-    def __getattr__(self, name: str) -> torch.Tensor:
+    def __getattr__(self, name):
         self.read.add(name)
         return self._columns[name]
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name):
         return getattr(self, name)

@@ -2,8 +2,6 @@
 
 import json
 import struct
-from pathlib import Path
-from typing import Any
 
 from wandb.proto.wandb_internal_pb2 import Record
 
@@ -11,7 +9,7 @@ BLOCK = 32768
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
-def records(path: Path) -> list[bytes]:
+def records(path):
     data, position, parts, found = path.read_bytes(), 7, b"", []
     while position + 7 <= len(data):
         if BLOCK - position % BLOCK < 7:
@@ -28,8 +26,7 @@ def records(path: Path) -> list[bytes]:
     return found
 
 
-def history(path: Path) -> list[dict[str, Any]]:
-    """The logged rows, in order."""
+def history(path):
     parsed = [Record.FromString(data) for data in records(path)]
     items = [record.history.item for record in parsed if record.WhichOneof("record_type") == "history"]
     return [
@@ -37,7 +34,7 @@ def history(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def run_record(path: Path) -> tuple[str, list[str], dict[str, Any]]:
+def run_record(path):
     """Group, tags and configuration of the run, as W&B last got each."""
     group, tags, config = "", [], {}
     for record in map(Record.FromString, records(path)):

@@ -1,11 +1,9 @@
 import json
 import math
 from types import SimpleNamespace
-from typing import get_type_hints
 
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from bapo_lightning.callbacks.alarm import OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
 from bapo_lightning.errors import TrainingError
@@ -155,36 +153,3 @@ def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold()
         assert Alarm("mine", ENTROPY, below=0.1, action=off).measure(update(policy__entropy=0.0)) == {}
     with pytest.raises(ValueError, match="one of warn, stop, off, got 'shout'"):
         Alarm("mine", ENTROPY, below=0.1, action="shout")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "below is null like above and spike: the alarm has no threshold"),
-        ({"below": 4, "above": 4.0}, "below=4 is not below above=4.0"),
-        ({"metric": MISMATCH, "above": 0}, "above=0: no two computations agree"),
-        ({"below": 0.1, "above": 2}, None),
-        ({"spike": {"factor": 3}}, None),
-        ({"above": 0}, None),
-    ],
-)
-def test_thresholds_that_make_no_sense_together_are_refused_unless_the_alarm_is_off(options, words):
-    node = {"metric": ENTROPY, **options}
-    found = list(Alarm.problems(node))
-    assert len(found) == (words is not None) and all(text.startswith(words) for text in found)
-    assert list(Alarm.problems({**node, "action": False})) == []
-
-
-@pytest.mark.parametrize(
-    ("target", "option", "fits", "refused"),
-    [
-        (Alarm.__init__, "action", "stop", "shout"), (Alarm.__init__, "action", False, True),
-        (Alarm.__init__, "patience", 1, 0), (Alarm.__init__, "metric", ENTROPY, ""),
-        (Alarm.__init__, "spike", {"factor": 50}, {"factor": 1}), (Spike, "window", 1, 0),
-    ],
-)  # fmt: skip
-def test_an_option_takes_what_fits_and_refuses_the_rest(target, option, fits, refused):
-    hints = get_type_hints(target, include_extras=True)
-    TypeAdapter(hints[option]).validate_python(fits)
-    with pytest.raises(ValidationError):
-        TypeAdapter(hints[option]).validate_python(refused)

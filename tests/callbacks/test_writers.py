@@ -9,11 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from tests.builders import adaptive, group, random_policy, rollout, stale_batch, step
-from tests.callbacks.conversations import conversation
+from tests.builders import adaptive, conversation, group, random_policy, rollout, stale_batch, step
 from tests.token_tables import table
 
-from bapo_lightning.callbacks.loggers.run_logger import MetricsFile
 from bapo_lightning.callbacks.run_bar import RunBar
 from bapo_lightning.callbacks.writers import (
     ConsoleLogger,
@@ -37,14 +35,6 @@ def lines(path):
 def test_tensors_become_numbers_and_undefined_values_are_left_out():
     metrics = {"b": torch.tensor(2), "a": 1.5, "nan": torch.tensor(float("nan")), "inf": float("inf")}
     assert to_floats({**metrics, "flag": torch.tensor(True)}) == {"a": 1.5, "b": 2.0, "flag": 1.0}
-
-
-def test_an_update_is_one_row(tmp_path):
-    file = MetricsFile(tmp_path)
-    for number in range(2):
-        file.log_metrics({"progress/version": number + 1, "train/loss": 0.5}, number)
-    expected = [{"step": number, "progress/version": number + 1, "train/loss": 0.5} for number in range(2)]
-    assert lines(tmp_path / "metrics.jsonl") == expected
 
 
 def test_the_console_shows_this_update_and_a_dash_for_what_it_does_not_have(capsys):

@@ -10,11 +10,10 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
-from omegaconf import flag_override
+from omegaconf import OmegaConf, flag_override
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 
@@ -26,13 +25,7 @@ def names(group):
 
 
 def algorithms_with(part, holds=lambda target: True):
-    """Names of the algorithms that have a part, and whose function or class of it holds what is asked.
-
-    Args:
-        part: its keys below `algorithm`, with dots.
-        holds: (function or class) -> bool.
-    """
-
+    """Names of the algorithms that have a part (keys below `algorithm`) whose function or class `holds`."""
     known = {*names("algorithm"), "base"}
 
     def target(name):
@@ -64,32 +57,49 @@ def _chosen(choices):
         return compose("train", overrides=["run_folder=outputs/unused", *choices])
 
 
+ADDITIONS = yaml.safe_load((CONF / "experiment/additions.yaml").read_text())
+
+
+@lru_cache(maxsize=256)
+def _algorithm(name):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(f"algorithm/{name}").algorithm
+
+
 def unresolved(*overrides):
     """What Hydra makes of overrides. It takes a fifth of a second for a choice of groups, so that each choice
-    is composed once; values are then set by Hydra's own code. The experiment is the additions unless named.
+    is composed once, an algorithm by itself, as its files do not reach into others; values are then set by
+    Hydra's own code. The experiment is the additions unless named.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    is_choice = [item.key_or_group in GROUPS or "@" in item.input_line for item in parsed]
-    config = deepcopy(
-        _chosen(tuple(text for text, choice in zip(overrides, is_choice, strict=True) if choice))
-    )
-    values = [item for item, choice in zip(parsed, is_choice, strict=True) if not choice]
+    chosen, values, algorithm = [], [], None
+    for text, item in zip(overrides, parsed, strict=True):
+        if item.key_or_group == "algorithm" and item.value() in names("algorithm"):
+            algorithm = item
+        if item.key_or_group in GROUPS or "@" in item.input_line:
+            chosen.append(text)
+        else:
+            values.append(item)
+    if algorithm is not None and not any(text.startswith("experiment=") for text in chosen):
+        chosen.remove(algorithm.input_line)
+        config = deepcopy(_chosen(tuple(chosen)))
+        config.algorithm = OmegaConf.merge(_algorithm(algorithm.value()), ADDITIONS["algorithm"])
+    else:
+        config = deepcopy(_chosen(tuple(chosen)))
     with flag_override(config, "struct", True):
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
     return config
 
 
 def composed(*overrides):
-    """The resolved configuration."""
     return resolve(unresolved(*overrides))
 
 
-def validated(*overrides) -> RunConfig:
+def validated(*overrides):
     return validate(composed(*overrides))
 
 
 def found(*overrides):
-    """Everything that is wrong."""
     return problems_of(composed(*overrides))
 
 

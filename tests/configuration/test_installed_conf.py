@@ -96,12 +96,6 @@ def test_an_entry_point_that_leads_nowhere_is_one_sentence(installed, entry, sen
 
 
 def test_an_algorithm_of_two_packages_is_refused_before_one_is_read(installed):
-    package(installed, "halved", algorithm="grpo")
-    with pytest.raises(ConfigError, match=r"algorithm/grpo\.yaml is in bapo-lightning and in halved; rename"):
-        compose_run(["experiment=quickstart"])
-
-
-def test_two_installed_packages_must_not_have_the_same_algorithm(installed):
     package(installed, "halved")
     package(installed, "third", algorithm="halved")
     with pytest.raises(ConfigError, match=r"algorithm/halved\.yaml is in (halved|third) and in "):

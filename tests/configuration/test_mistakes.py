@@ -6,7 +6,6 @@ from tests.configuration.compositions import found
 # Overrides | a part of the only complaint; "..." is the last of the overrides.
 MISTAKES = """
 name='c$x_{y' | letters, digits and . _ + - only
-name=.. | begin with a letter or digit
 algorithm.name='<b>' | letters, digits and . _ + - only
 seed=-1 | from 0 to 4294967295
 run_folder=/dev/null/x | /dev/null is a file
@@ -19,12 +18,10 @@ algorithm.bounds.high.start=1.0 | ... is no upper bound
 algorithm.bounds.high.start=4 | ... is beyond algorithm.bounds.high.end=3.0
 algorithm.bounds.high.end=inf | must have finite numbers
 algorithm.bounds.low.step=0 | ... never reaches the end
-algorithm.bounds.low.step=inf | must have finite numbers
 algorithm.bounds.target=1.0 | ... is no share of a whole
 algorithm.bounds.measure=ratio algorithm.bounds.target=0 | ... is always met
 algorithm.bounds.order=sideways | write one of upper_first, lower_first
 algorithm.objective.dual_clip=0.5 | ... must be above 1 (3.0 is usual)
-algorithm.objective.dual_clip=nan | must be above 1
 algorithm.advantages.scale=var | write one of std, none
 +algorithm.objective.typo=1 | algorithm.objective.typo is not an option of
 algorithm=spo algorithm.stages.batch_advantages.advantages.keep=1.0 | ... must be in [0, 1)
@@ -37,24 +34,18 @@ scale.max_prompt_tokens=0 | ... must be a whole number in [1, 1000000]
 scale.max_prompt_tokens=200000 | leaves no room for a response
 scale.overlong_buffer=100 | ... must be in 1..scale.max_new_tokens
 data.validation.additions.limit=-1 | a whole number of at least 1
-data=math reward=math data.filters.overlap.ngram=0 | ... must be
 data=math reward=math data.filters.overlap.ngram=1000 | ... must be
-data=math reward=math data.filters.overlap.common=0 | ... must be
-data=math reward=math data.filters.overlap.min_shared=1000000 | ... must be
 data=math reward=math data.filters.overlap.min_share=40 | ... must be
 reward._target_=bapo_lightning.rewards.nothing | cannot be imported
 reward._target_=tests.rewards.test_functions.right | returns numbers; write reward=functions
 
 correction=truncated_is correction.weights.cap=0 | ... must be positive (2.0 is usual)
-correction=truncated_is correction.weights.cap=null | correction.weights.cap=None
 correction=masked_is correction.weights.low=1 | ... must be in [0, 1)
 correction=masked_is correction.weights.high=0.9 | ... must be above 1
 correction=masked_is +correction.weights.cap=2.0 | correction.weights.cap is not an option of
 optimizer.optimizer.lr=0 | ... would change nothing
 optimizer.optimizer.lr=inf | ... must be finite
-optimizer.optimizer.lr=-1e-4 | optimizer.lr=-0.0001
 optimizer.optimizer.betas=[0.9,1.0] | optimizer.optimizer is refused by torch.optim.AdamW: Invalid beta
-optimizer.optimizer.weight_decay=-1 | Invalid weight_decay value: -1
 optimizer.scheduler.warmup_updates=inf | a whole number of at least 0
 
 regime.minibatches=5 | ... does not divide scale.prompts_per_batch=64
@@ -62,7 +53,6 @@ regime.epochs=0 | ... must be a whole number in [1, 1000000]
 regime.max_new_tokens=1 | a copy, for the age bound, of scale.max_new_tokens=32
 regime=async regime.max_age=2 | write regime.max_age=3 or fewer updates
 regime=async regime.max_age=null | one rollout batch ahead is regime.max_age=7
-regime=async regime.max_age=-1 | ... must be a whole number of at least 0, or null
 regime=async regime.reuse_share=0.5 regime.max_reuses=1 | admission cannot know how old a group will get
 regime=async rollout=vllm | write rollout=vllm_child or rollout=vllm_server
 regime=async regime.stale_action=mask | masking them is evicting it
@@ -70,13 +60,10 @@ regime=async regime.wait_warning_seconds=0 | must be a positive number of second
 regime=windowed_fifo regime.window=200 | write regime.window=129, or regime.max_age=19 or more
 regime=replay regime.window=4 | without regime.async_generation
 regime=replay regime.max_segments=2 | without regime.partial_tokens has no effect
-regime=partial regime.partial_tokens=0 | ... must be a whole number of at least 1, or null
-regime=partial regime.stale_action=forget | write one of evict, mask
 regime=reuse regime.reuse_share=1.0 | must be a number in [0, 1)
 regime=reuse regime.reuse_share=0.001 | of scale.prompts_per_batch=64 groups is none
 regime=reuse regime.max_reuses=0 | reuses nothing; write regime.max_reuses=1
 regime=reuse regime.max_age=6 | write regime.max_age=7 at least
-regime=reuse regime.reuse_priority=best | write one of newest, oldest, reward_spread
 regime=replay regime.max_reuses=1 | ... without regime.reuse_share has no effect
 
 model.path=/nowhere/at/all | ... does not exist
@@ -85,7 +72,6 @@ model.attention=fast | ... is none of its values; write one of sdpa, flash_atten
 model.packing=dense | ... is none of its values; write one of none, padding_free
 model.liger=maybe | ... must be true or false
 +model.rank=8 | model.rank is not an option of model; it takes activation_checkpointing
-model/lora=default model.lora.rank=0 | ... must be a whole number of at least 1
 model/lora=default model.lora.target_modules=[] | ... must be all-linear, or names of linear layers
 model/lora=default model.lora.target_modules=[q_proj,lm_head] | lm_head cannot be adapted
 model/lora=default +model.lora.dropout=0.1 | dropout is not an option of model.lora; it takes alpha, rank
@@ -94,17 +80,12 @@ model.lora=16 | ... must be a mapping, or null
 rollout.temperature=0 | ...: training samples must come from a distribution
 rollout.top_p=0.9 | ... is refused for training
 rollout.top_k=20 | ... is refused for training
-rollout.max_restarts=-1 | ... must be a whole number of at least 0
-rollout.placement=all | ... is none of its values; write one of each, controller
 rollout.engine.dtype=int8 | ... is none of its values; write one of float32, bfloat16, float16
 rollout=hf_child rollout.engine.cpu_affinity=[0,99999] | this machine has no core 99999
 rollout=hf_child rollout.engine.cpu_affinity=all | cpu_affinity=all must be a list
-rollout=hf_child rollout.engine.make_engine.max_rows=0 | ... must be a whole number
 rollout=vllm_child +rollout.engine.make_engine.rows=1 | rollout.engine.make_engine.rows is not an option of
 rollout=vllm_server rollout.engine.urls=[localhost] | rollout.engine.urls: localhost is no URL
-rollout=vllm_server rollout.engine.num_servers=0 | ... must be a whole number of at least 1
 rollout=vllm_server rollout.engine.cpu_threads=two | ... must be a whole number of at least 1, or null
-rollout=vllm_server rollout.engine.deadline_seconds=0 | ... must be a positive number of seconds
 rollout=vllm_server rollout.engine.options.gpu_memory_utilization=40 | is a share of the GPU's memory
 
 trainer.devices=4 | strategy=single with ... and trainer.num_nodes=1: one process has one device
@@ -119,12 +100,10 @@ callbacks.checkpoint.minutes=soon | ... must be a positive number of minutes, or
 callbacks.watchdog.minutes=-1 | ... must be a number of minutes
 callbacks.alarms.mismatch.above=0 | ...: no two computations agree
 callbacks.alarms.mismatch.above=low | ... must be a number, or null
-callbacks.alarms.entropy.below=true | callbacks.alarms.entropy.below=True must be a number, or null
 callbacks.alarms.entropy.above=nan | ... must be a number, or null
 callbacks.alarms.mismatch.action=shout | ... is none of its values; write one of warn, stop, off
 callbacks.alarms.mismatch.above=null | no threshold; write one, or callbacks.alarms.mismatch.action=off
 callbacks.alarms.entropy.below=4 | ... is not below callbacks.alarms.entropy.above=4.0
-callbacks.alarms.entropy.patience=0 | ... must be a whole number of at least 1
 callbacks.alarms.gradient.spike.factor=1 | ... must be a number above 1
 callbacks.alarms.gradient.spike=20 | ... must be e.g. {factor: 50, window: 50}, or null
 +callbacks.alarms.gradient.spike.size=2 | size is not an option of callbacks.alarms.gradient.spike
@@ -166,11 +145,8 @@ callbacks.alarms.entropy.action=off callbacks.alarms.entropy.below=null callback
 +callbacks.alarms.mine={metric:train/loss,spike:{factor:3}}
 ~callbacks.alarms.gradient
 callbacks.watchdog.minutes=0.5
-callbacks.watchdog.minutes=0
 algorithm=spo scale.group_size=1
 algorithm=psr scale.group_size=1
-algorithm=nsr scale.group_size=1
-algorithm=w_reinforce scale.group_size=1
 algorithm=reinforce_pp scale.group_size=1
 """
 

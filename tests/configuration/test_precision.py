@@ -10,7 +10,6 @@ from bapo_lightning.configuration.validate import validate
 
 @pytest.fixture
 def gains(monkeypatch):
-    """A machine and a model that gain."""
     monkeypatch.setattr(precision, "_multiplies_faster", lambda accelerator: True)
     monkeypatch.setattr(precision, "SMALLEST_MODEL", 1)
 

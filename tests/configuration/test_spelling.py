@@ -19,14 +19,8 @@ from bapo_lightning.errors import ConfigError
         ("~sed", "sed is not an option; did you mean seed?"),
         ("+seed=4", "seed is an option already; leave out the + before it"),
         ("algorithm=gpro", "algorithm=gpro is no choice; did you mean grpo?"),
-        (
-            "logger=[wanb]",
-            "logger=wanb is no choice; did you mean wandb? it takes csv, mlflow",
-        ),
-        (
-            "problem_set@data.train=table",
-            "is not chosen here; a table of your own is data=table",
-        ),
+        ("logger=[wanb]", "logger=wanb is no choice; did you mean wandb? it takes csv, mlflow"),
+        ("problem_set@data.train=table", "is not chosen here; a table of your own is data=table"),
         ("data.train.path=mine.jsonl", "a table of your own is data=table data.train.path=FILE"),
         ("run_folder=outputs/läuft", """put the value in quotes: 'run_folder="outputs/läuft"'"""),
     ],
@@ -43,10 +37,7 @@ def test_a_sentence_names_the_key_or_the_choice_that_is_meant(override, words):
     ("override", "words"),
     [
         ("+sed=4", "sed is not an option; did you mean seed?"),
-        (
-            "+regime.epoch=4",
-            "regime.epoch is not an option of bapo_lightning.data.rollouts.regime.Regime",
-        ),
+        ("+regime.epoch=4", "regime.epoch is not an option of bapo_lightning.data.rollouts.regime.Regime"),
     ],
 )
 def test_a_plus_does_not_let_a_misspelt_key_through(override, words):

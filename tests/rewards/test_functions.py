@@ -7,9 +7,10 @@ import yaml
 
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import RewardError
+from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import FunctionRewards, is_reward_function
 from bapo_lightning.rewards.scores import checked
-from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+from bapo_lightning.types import Completion, FinishReason, Problem, Reply, Score, ScoreStatus
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()
 PROBLEMS = [Problem("a", "2 + 3 =", "5", "sums", {"level": 1}), Problem("b", "4 + 5 =", "9", "sums")]
@@ -100,6 +101,22 @@ def test_a_reward_that_returns_no_scores_is_told_what_to_return():
     ]:
         with pytest.raises(RewardError, match=f"the reward {words}"):
             checked(returned, 1)
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "verdict"),
+    [
+        ([None, 1.0], {}, Score(1.0, ScoreStatus.CORRECT, "move")),
+        ([0.625], {}, Score(0.625, ScoreStatus.WRONG, "move")),
+        ([0.625], {"correct_from": 0.5}, Score(0.625, ScoreStatus.CORRECT, "move")),
+        ([1.0, None], {}, Score(0.0, ScoreStatus.UNPARSABLE)),  # a limit ended it
+        ([], {}, Score(0.0, ScoreStatus.UNPARSABLE)),
+    ],
+)
+def test_a_conversation_is_scored_by_its_environment(scores, options, verdict):
+    replies = tuple(Reply("", score=score) for score in scores)
+    completion = Completion("move", 4, FinishReason.STOP, replies=replies)
+    assert environment_score(PROBLEMS[:1], [completion], **options) == [verdict]
 
 
 def block(language):

@@ -3,12 +3,10 @@
 A case is one of `KINDS` and its arguments. Each prints a line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib import import_module
@@ -25,8 +23,6 @@ from updates import Size, additions, attach, random_batch
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.runs import train
 from bapo_lightning.runs.build import build_module
@@ -40,17 +36,17 @@ SMALL = (
 )
 
 
-def use_instead_of_the_cpu() -> None:
+def use_instead_of_the_cpu():
     """Lets Lightning's strategy for one device train on the fake one."""
     make = SingleDeviceStrategy.__init__
-    SingleDeviceStrategy.__init__ = (  # type: ignore[method-assign]
-        lambda self, device="cpu", *args, **kwargs: make(self, fake_gpu.DEVICE, *args, **kwargs)
+    SingleDeviceStrategy.__init__ = lambda self, device="cpu", *args, **kwargs: make(
+        self, fake_gpu.DEVICE, *args, **kwargs
     )
-    train.plot_run = lambda folder: None  # type: ignore[assignment]  # pictures take longer than updates
-    CPUAccelerator.setup_device = lambda self, device: None  # type: ignore[method-assign]
+    train.plot_run = lambda folder: None  # pictures take longer than updates
+    CPUAccelerator.setup_device = lambda self, device: None
 
 
-def update(folder: Path, algorithm: str) -> dict[str, Any]:
+def update(folder, algorithm):
     """Loss of one update of several micro-batches on the CPU and on the device, and who waited there."""
     config = additions(algorithm, "scale.micro_batch_tokens=64")
     here, there = (build_module(config, config.strategy.make()) for _ in range(2))
@@ -67,13 +63,12 @@ def update(folder: Path, algorithm: str) -> dict[str, Any]:
     return {"losses": losses, "waits": Counter(fake_gpu.waits)}
 
 
-def loss(module: BapoModule, batch: TrainBatch) -> float:
-    """Loss of one update, fetched without being noted."""
+def loss(module, batch):
     found = module.training_step(batch, 0)["loss"]
     return float(getattr(found, "held", found))
 
 
-def whole(folder: Path, *overrides: str) -> dict[str, Any]:
+def whole(folder, *overrides):
     """A run from its configuration to its report; `updates` is the number of rows that it wrote."""
     before = len(list(read_rows(folder))) if folder.exists() else 0
     config = validate(composed(overrides, folder))
@@ -84,8 +79,7 @@ def whole(folder: Path, *overrides: str) -> dict[str, Any]:
     return {"code": code, "waits": Counter(fake_gpu.waits), "updates": updates}
 
 
-def composed(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The configuration of a small run."""
+def composed(overrides, folder):
     named = [each for each in overrides if each.startswith("experiment=")] or ["experiment=additions"]
     others = [each for each in overrides if each not in named]
     has_engine = any(each.startswith("rollout=") for each in others)
@@ -93,13 +87,13 @@ def composed(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     return compose_run([*named, *engine, f"run_folder={folder}", *SMALL, *others])
 
 
-def resumed(folder: Path, *overrides: str) -> dict[str, Any]:
+def resumed(folder, *overrides):
     """Another batch of the run of the case before."""
     before = folder.with_name(str(int(folder.name) - 1))
     return whole(before, *overrides, "scale.num_rollout_batches=2", "resume=auto")
 
 
-def check(folder: Path, stage: str, name: str) -> dict[str, Any]:
+def check(folder, stage, name):
     """What a check of `make gpu-check` found bad, and how much it found."""
     (chosen,) = (each for each in import_module(f"gpu.{stage}").CHECKS if each.name == name)
     with redirect_stdout(StringIO()):
@@ -107,10 +101,9 @@ def check(folder: Path, stage: str, name: str) -> dict[str, Any]:
     return {"bad": [finding.check for finding in found if finding.is_bad], "found": len(found)}
 
 
-def refused(folder: Path) -> dict[str, Any]:
-    """The operations on tensors of both devices that are refused."""
+def refused(folder):
     here, there = torch.arange(4.0), torch.arange(4.0, device=fake_gpu.DEVICE)
-    tried: dict[str, Callable[[], object]] = {
+    tried = {
         "add": lambda: here + there,
         "join a number": lambda: torch.stack([here[0], there[0]]),
         "a mask for the host": lambda: here[there > 1],
@@ -119,8 +112,7 @@ def refused(folder: Path) -> dict[str, Any]:
     return {"tried": list(tried), "refused": [name for name, work in tried.items() if is_refused(work)]}
 
 
-def is_refused(work: Callable[[], object]) -> bool:
-    """Whether a GPU would not do it."""
+def is_refused(work):
     try:
         work()
     except fake_gpu.MixedDevices:
@@ -136,8 +128,7 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def main(folder: str, *cases: str) -> None:
-    """Runs the cases."""
+def main(folder, *cases):
     use_instead_of_the_cpu()
     with fake_gpu.in_use():
         for number, case in enumerate(cases):

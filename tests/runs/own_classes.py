@@ -18,13 +18,10 @@ from bapo_lightning.values import Positive
 
 
 def centred(rewards: Tensor, slope: Positive = 1.0) -> Tensor:
-    """Advantages without a standard deviation."""
     return slope * (rewards - rewards.mean(dim=1, keepdim=True))
 
 
 class WideningBounds(FixedBounds):
-    """Bounds that widen with every update."""
-
     def __init__(self, width: Positive, step: Positive) -> None:
         super().__init__(1 - width, 1 + width)
         self.step = step
@@ -35,8 +32,6 @@ class WideningBounds(FixedBounds):
 
 
 class CountingEngine(HFEngine):
-    """An engine that counts its calls."""
-
     calls = 0
 
     def generate(self, *arguments: Any, **options: Any) -> Any:
@@ -57,8 +52,6 @@ class SlowEngine(HFEngine):
 
 
 class EveryOther(L.Callback):
-    """A callback that reads metrics."""
-
     needs = frozenset()
 
     def __init__(self, metric: str, action: Literal["print", "keep"] = "print") -> None:
@@ -81,7 +74,6 @@ class LongestResponse(Monitor):
 def short_is_right(
     problems: Sequence[Problem], completions: Sequence[Completion], limit: int = 12
 ) -> list[Score]:
-    """A reward."""
     return [
         Score(
             float(item.num_tokens <= limit),

@@ -1,5 +1,5 @@
-"""Alarms, the watchdog and the correction in real runs; some with an engine that lies as real ones do: it
-reports log-probs from before the temperature.
+"""Alarms, the watchdog, validation and the correction in real runs; one with an engine that lies as real ones
+do: it reports log-probs from before the temperature.
 """
 
 import json
@@ -7,6 +7,8 @@ import json
 import pytest
 from tests import commands
 from tests.runs.written import manifest, rows
+
+from bapo_lightning.run_folder.record import read_run
 
 LYING_ENGINE = '''
 from array import array
@@ -48,6 +50,22 @@ def train(folder, *overrides):
     return commands.train(f"run_folder={folder / 'run'}", *overrides, cwd=folder)
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """A run whose weights do not move, with a correction, validation and alarms; its folder and output."""
+    folder = tmp_path_factory.mktemp("honest")
+    saver = "_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: ${run_folder}/best"
+    done = train(
+        folder,
+        *("scale.num_rollout_batches=2", "optimizer.optimizer.lr=1e-12", "callbacks.validation.every=6"),
+        *("correction=truncated_is", "rollout.temperature=1.6", "callbacks.alarms.mismatch.action=stop"),
+        *("callbacks.alarms.entropy.below=3.5", "callbacks.watchdog.minutes=1e-4"),
+        f"+callbacks.best={{{saver}, monitor: val/additions/avg@4, mode: max, save_top_k: -1}}",
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "run", done
+
+
 @pytest.mark.slow
 def test_a_lying_engine_is_called_out_and_the_correction_takes_up_the_difference(tmp_path):
     done = train(tmp_path, *LYING, "scale.num_rollout_batches=2", "correction=masked_is")
@@ -64,11 +82,8 @@ def test_a_lying_engine_is_called_out_and_the_correction_takes_up_the_difference
     assert manifest(tmp_path / "run")["status"] == "finished"
 
 
-def test_a_correction_sees_the_whole_fresh_batch_and_the_weights_it_enters_training_with(tmp_path):
-    honest = "rollout.temperature=1.6", "callbacks.alarms.mismatch.action=stop"
-    done = train(tmp_path, "correction=truncated_is", "scale.num_rollout_batches=2", *honest)
-    assert done.returncode == 0 and "alarm " not in done.stdout + done.stderr, done.stderr
-    written = rows(tmp_path / "run", without=())
+def test_a_correction_sees_the_whole_fresh_batch_and_the_weights_it_enters_training_with(honest):
+    written = rows(honest[0], without=())
     assert [row["alarms/mismatch"] for row in written] == [0] * 16
     assert [index for index, row in enumerate(written) if "mismatch/kl" in row] == [0, 8]
     assert max(written[0]["mismatch/abs_logp_diff_max"], written[8]["mismatch/abs_logp_diff_max"]) < 1e-4
@@ -76,6 +91,31 @@ def test_a_correction_sees_the_whole_fresh_batch_and_the_weights_it_enters_train
         assert row["correction/effective_sample_size"] == pytest.approx(1, abs=1e-4)
         assert row["correction/masked_fraction"] == row["correction/truncated_fraction"] == 0
     assert written[0]["time/proximal_seconds"] > 0 and "time/proximal_seconds" not in written[1]
+
+
+def test_an_alarm_that_warns_lets_the_run_end_well_and_the_watchdog_shows_where_it_was_slow(honest):
+    folder, done = honest
+    assert done.stdout.count("warning: alarm") == done.stdout.count("warning: alarm entropy: ") == 1
+    assert [row["alarms/entropy"] for row in rows(folder)] == [0] * 4 + list(range(1, 13))
+    log = (folder / "watchdog.log").read_text()
+    assert "nothing has happened for" in log and "(most recent call first)" in log and "runs/train.py" in log
+    assert "warning: nothing has happened for" in done.stderr
+    assert manifest(folder)["status"] == "finished"
+
+
+def test_the_first_row_has_the_accuracy_before_training(honest):
+    folder, done = honest
+    steps, values = read_run(folder).series("val/additions/avg@4")
+    assert steps == [0, 5, 11, 15] and len(set(values)) == 1  # the same seeds, and weights that do not move
+    before = f"held out before training: additions/avg@4 {values[0]:.3f}\n"
+    shown = done.stdout.split(before)[1].splitlines()
+    assert all(line.startswith("  ") and " -> " in line and len(line) <= 80 for line in shown[:2])
+    assert shown[0] != shown[1]
+    assert "held out after 6 updates: additions/avg@4" in done.stdout
+
+
+def test_a_stock_callback_does_not_take_it_for_the_accuracy_of_trained_weights(honest):
+    assert len(list((honest[0] / "best").iterdir())) == 3  # after updates 6, 12 and 16
 
 
 def test_an_alarm_of_ones_own_stops_a_run_as_failed_with_everything_saved(tmp_path):
@@ -100,14 +140,3 @@ def test_an_alarm_of_ones_own_stops_a_run_as_failed_with_everything_saved(tmp_pa
     assert ended["status"] == "failed" and "alarm short" in ended["error"]
     assert json.loads((tmp_path / "run/summary.json").read_text())["updates"] == 3
     assert list((tmp_path / "run/checkpoints").iterdir()) and list((tmp_path / "run/plots").glob("*.png"))
-
-
-def test_an_alarm_that_warns_lets_the_run_end_well_and_the_watchdog_shows_where_it_was_slow(tmp_path):
-    done = train(tmp_path, "callbacks.alarms.entropy.below=2", "callbacks.watchdog.minutes=1e-4")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("warning: alarm entropy: policy/entropy is ") == 1
-    assert [row["alarms/entropy"] for row in rows(tmp_path / "run")] == [0, 0, 0, 0, 1, 2, 3, 4]
-    log = (tmp_path / "run/watchdog.log").read_text()
-    assert "nothing has happened for" in log and "(most recent call first)" in log and "runs/train.py" in log
-    assert "warning: nothing has happened for" in done.stderr
-    assert manifest(tmp_path / "run")["status"] == "finished"

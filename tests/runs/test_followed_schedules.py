@@ -1,45 +1,62 @@
 """Asynchronous runs that follow a recorded schedule (`regime.schedule`), through the main job."""
 
 import pytest
-from tests.commands import train
+from tests.commands import train_to_end
+from tests.configuration.compositions import found, validated
 from tests.runs.written import rows, same, weights
 
-SETTINGS = ["regime=async", "scale.num_rollout_batches=4", "callbacks.validation.every=6"]
-PARTIAL = ["regime.partial_tokens=8", "regime.max_age=11"]
-CHILD = ["rollout=hf_child", "rollout.engine.cpu_threads=1"]
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.runs.inputs import read_recorded_schedule
+
+SETTINGS = ["regime=async", "callbacks.validation.every=6"]
+PARTIAL_IN_A_CHILD = [
+    *("regime.partial_tokens=8", "regime.max_age=11"),
+    *("rollout=hf_child", "rollout.engine.cpu_threads=1"),
+]
 
 
-def trained(folder, *overrides):
-    done = train(*SETTINGS, f"run_folder={folder}", *overrides)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    train_to_end(folder, 4, *SETTINGS)
+    return folder
 
 
-@pytest.mark.parametrize("overrides", [[], [*PARTIAL, *CHILD]], ids=["whole", "partial, in a child"])
-def test_a_run_that_follows_a_schedule_equals_the_recorded_one_to_the_bit(tmp_path, overrides):
-    recorded, again = tmp_path / "recorded", tmp_path / "again"
-    trained(recorded, *overrides)
-    trained(again, *overrides, f"regime.schedule={recorded}")
+def follow(recorded, again, *overrides):
+    """Checks that a run under the schedule of another is that one to the bit."""
+    train_to_end(again, 4, *SETTINGS, *overrides, f"regime.schedule={recorded}")
     assert rows(again) == rows(recorded)
     for name in ("ledger.jsonl", "schedule.jsonl"):
         assert (again / name).read_bytes() == (recorded / name).read_bytes()
     assert same(weights(again, 16), weights(recorded, 16))
 
 
-def test_another_objective_under_the_same_schedule_and_what_does_not_fit_it(tmp_path):
-    recorded, other = tmp_path / "recorded", tmp_path / "other"
-    trained(recorded)
-    trained(other, "algorithm=grpo", "algorithm.bounds.high=1.01", f"regime.schedule={recorded}")
+def test_a_run_that_follows_a_schedule_equals_the_recorded_one_to_the_bit(recorded, tmp_path):
+    follow(recorded, tmp_path / "again")
+
+
+@pytest.mark.slow
+def test_partial_rollouts_of_an_engine_in_a_child_follow_a_schedule_as_well(tmp_path):
+    train_to_end(tmp_path / "recorded", 4, *SETTINGS, *PARTIAL_IN_A_CHILD)
+    follow(tmp_path / "recorded", tmp_path / "again", *PARTIAL_IN_A_CHILD)
+
+
+def test_another_objective_trains_under_the_same_schedule(recorded, tmp_path):
+    other = tmp_path / "other"
+    objective = "algorithm=grpo", "algorithm.bounds.high=1.01"
+    train_to_end(other, 4, *SETTINGS, *objective, f"regime.schedule={recorded}")
     ages = [[row["staleness/age_mean"] for row in rows(run)] for run in (recorded, other)]
     assert ages[0] == ages[1]
-    longer = train(
-        *SETTINGS, "regime.max_age=9", "scale.num_rollout_batches=8", f"regime.schedule={recorded}"
-    )
-    assert longer.returncode == 1
-    assert f"regime.max_age=9, but the run of regime.schedule={recorded} has 7; write" in longer.stderr
-    assert "scale.num_rollout_batches=8, but the run of" in longer.stderr
-    missing = train(*SETTINGS, "regime.schedule=outputs/nowhere")
-    assert missing.returncode == 1
-    assert "regime.schedule=outputs/nowhere: " in missing.stderr and "Traceback" not in missing.stderr
-    useless = train("regime=replay", f"regime.schedule={recorded}")
-    assert "without regime.async_generation has no effect" in useless.stderr
+
+
+def test_what_does_not_fit_a_schedule_is_refused(recorded):
+    longer = "regime.max_age=9", "scale.num_rollout_batches=8", f"regime.schedule={recorded}"
+    with pytest.raises(ConfigError) as refused:
+        read_recorded_schedule(validated("debug=fast", "regime=async", *longer))
+    text = f"regime.max_age=9, but the run of regime.schedule={recorded} has 7; write"
+    assert text in str(refused.value)
+    assert "scale.num_rollout_batches=8, but the run of" in str(refused.value)
+    with pytest.raises(ConfigError, match=r"regime\.schedule=outputs/nowhere: "):
+        read_recorded_schedule(validated("regime=async", "regime.schedule=outputs/nowhere"))
+    (useless,) = found("regime=replay", f"regime.schedule={recorded}")
+    assert "without regime.async_generation has no effect" in useless

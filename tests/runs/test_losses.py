@@ -18,11 +18,11 @@ OWN = (
     "callbacks.validation.every=0",
     "scale.num_rollout_batches=4",
 )
-REGIMES = [("regime=replay",), ("regime=partial",), ("regime=replay", "algorithm=dapo")]
+REGIMES = [("regime=partial",), ("regime=replay", "algorithm=dapo")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("regime", REGIMES, ids=["replay", "partial", "dynamic-sampling"])
+@pytest.mark.parametrize("regime", REGIMES, ids=["partial", "dynamic-sampling"])
 def test_without_an_engine_a_run_ends_with_one_line_and_goes_on_as_if_nothing_had_been(tmp_path, regime):
     whole, lost = tmp_path / "whole", tmp_path / "lost"
     assert train(*OWN, *regime, f"run_folder={whole}").returncode == 0
@@ -36,18 +36,19 @@ def test_without_an_engine_a_run_ends_with_one_line_and_goes_on_as_if_nothing_ha
     assert found.startswith("metrics of update ")  # of one: the pass that was lost counts as a pass
 
 
-SETTINGS = [
-    "experiment=additions",
-    "debug=fast",
-    "scale.num_rollout_batches=8",
-    "callbacks.checkpoint.every=4",
-]
-
-
 def test_a_full_disk_is_told_in_one_sentence_and_nothing_is_lost(tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.jsonl"
-    run = Command("bapo_lightning.cli.train", [*SETTINGS, f"run_folder={folder}"])
+    settings = [
+        *(
+            "experiment=additions",
+            "debug=fast",
+            "scale.num_rollout_batches=4",
+            "callbacks.checkpoint.every=4",
+        ),
+        *("callbacks.validation.every=0", f"run_folder={folder}"),
+    ]
+    run = Command("bapo_lightning.cli.train", settings)
     wait_until(lambda: any(folder.glob("checkpoints/update*")), run)
     (tmp_path / "full").symlink_to("/dev/full")
     metrics.rename(tmp_path / "rows")
@@ -56,9 +57,9 @@ def test_a_full_disk_is_told_in_one_sentence_and_nothing_is_lost(tmp_path):
     assert run.returncode == 1 and "Traceback" not in errors
     assert f"error: there is no room left to write to {folder}; make some, and go on" in errors
     os.replace(tmp_path / "rows", metrics)
-    done = train(*SETTINGS, f"run_folder={folder}", "resume=auto")
+    done = train(*settings, "resume=auto")
     assert done.returncode == 0, done.stderr
-    assert [json.loads(row)["step"] for row in metrics.read_text().splitlines()] == list(range(64))
+    assert [json.loads(row)["step"] for row in metrics.read_text().splitlines()] == list(range(32))
 
 
 @pytest.mark.slow

@@ -11,11 +11,10 @@ from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.run_folder.config_keys import differences
-from bapo_lightning.runs.rehearsal.problems import shipped_problems, write_table
-from bapo_lightning.runs.rehearsal.script import LONGEST, write_script
+from bapo_lightning.runs.rehearsal.script import LONGEST, shipped_problems, write_script, write_table
 
 EXPERIMENTS = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("bapo_7b", "bapo_32b", "own")))
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("bapo_7b", "own")))
     for name in choice_files("experiment")
     if not name.startswith("smollm2")  # whose model is made by a command
 ]
@@ -43,7 +42,10 @@ def test_nothing_is_replaced_but_sizes_and_what_only_the_hub_has(name, tmp_path)
     assert all(script.plain["scale"][key] <= longest for key, longest in LONGEST.items())
 
 
-@pytest.mark.parametrize("name", ["bapo_7b", "octothinker_3b", "cs336_small"])
+@pytest.mark.parametrize(
+    "name",
+    ["bapo_7b", *(pytest.param(name, marks=pytest.mark.slow) for name in ("octothinker_3b", "cs336_small"))],
+)
 def test_a_small_model_is_of_the_family_and_spells_every_prompt(name, tmp_path):
     from transformers import AutoConfig, AutoTokenizer
 

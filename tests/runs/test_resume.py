@@ -2,9 +2,12 @@
 to the bit.
 """
 
+import json
 import signal
+from pathlib import Path
 
 import pytest
+from kill_and_resume import answered_turns
 from tests.algorithms.resuming import check_resumed_run
 from tests.commands import Command, run_command, wait_until
 from tests.runs.written import manifest, rows, same, trainer_state, weights
@@ -20,8 +23,7 @@ SETTINGS = [
     "algorithm.bounds.memory=4",
 ]
 NUM_UPDATES = 24
-
-
+ROOT = Path(__file__).resolve().parents[2]
 TRAIN = "bapo_lightning.cli.train"
 
 
@@ -127,3 +129,23 @@ def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_
 def test_advantages_that_remember_every_problem_go_on_from_what_they_knew(tmp_path):
     own = "algorithm=spo", "scale.group_size=1", "regime=reuse"
     check_resumed_run(tmp_path, "train/reward", *own, batches=3)
+
+
+@pytest.mark.slow
+def test_killed_runs_end_as_if_they_had_never_stopped():
+    # The drill of `make drill`, with fewer kills and regimes.
+    regimes = "async, partial, turns, following", "replay, ranks"
+    drill = ROOT / "bench/kill_and_resume.py"
+    done = run_command(drill, "--kills", "2", "--regimes", *regimes, cwd=ROOT, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as if it had never stopped") == 2
+
+
+def test_turns_are_compared_without_the_special_tokens_that_no_environment_gets(tmp_path):
+    turns = [
+        {"by": "policy", "text": "1+<pad>2;"},
+        {"by": "environment", "text": "0"},
+        {"by": "policy", "text": "3#"},
+    ]
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps({"step": 0, "problem": "p", "turns": turns}) + "\n")
+    assert list(answered_turns(tmp_path)) == ['["p", "1+2;"]']

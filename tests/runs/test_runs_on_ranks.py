@@ -37,7 +37,6 @@ def train_as_one_process_does(choice, cases, monkeypatch, capsys):
 
 
 def forked(command, env, **captured):
-    """Runs a command of `bench/ranks.py`."""
     _, option, module, *arguments = command
     assert option == "-m"
     return run_command(module, *arguments, env=env, forks=True)

@@ -32,9 +32,7 @@ Need = tuple[str, bool]  # a line, and whether it is lacking
 
 def check_machine(config: RunConfig) -> list[str]:
     """What a run on GPUs needs and finds here, a line each; none on a CPU, where memory is not planned.
-
-    Raises:
-        MachineError: GPUs, memory or the model are lacking.
+    Raises MachineError: GPUs, memory or the model are lacking.
     """
     found = _gpus_here(config)
     model = hub_problem(config.model.path) if config.model.made_by is None else None

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from bapo_lightning.configuration.compose import node_at
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
 from bapo_lightning.configuration.precision import settled
@@ -105,7 +106,7 @@ def _messages(
         if path in told or path.startswith("callbacks.alarms"):
             continue
         told.add(path)
-        name, value = path.rpartition(".")[2], _value(plain, path)
+        name, value = path.rpartition(".")[2], node_at(plain, path.split("."))
         if error["type"] == "extra_forbidden":
             parent = path.rpartition(".")[0]
             whose = f" of {parent}" if parent else ""
@@ -141,9 +142,3 @@ def _locate(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, 
 
 def _is_model(item: Any) -> bool:
     return isinstance(item, type) and issubclass(item, BaseModel)
-
-
-def _value(plain: Any, path: str) -> Any:
-    for key in path.split("."):
-        plain = plain.get(key) if isinstance(plain, Mapping) else None
-    return plain

@@ -60,7 +60,7 @@ def value_of(text: str) -> Fraction:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise NotComputable("this is no arithmetic expression") from None
-    return _Evaluator(text).value(tree.body, MAX_DEPTH)
+    return _value(tree.body, text, MAX_DEPTH)
 
 
 def shown(value: Fraction) -> str:
@@ -103,35 +103,32 @@ _FUNCTIONS: dict[str, Callable[[list[Fraction]], Fraction]] = {
 }
 
 
-class _Evaluator:
-    def __init__(self, text: str) -> None:
-        self._text = text
+def _value(node: ast.expr, text: str, depth: int) -> Fraction:
+    if depth == 0:
+        raise NotComputable(f"operations are nested at most {MAX_DEPTH} deep")
+    result = Fraction(_computed(node, text, depth - 1))
+    if _bits(result) > MAX_BITS:
+        raise NotComputable("a number is too large")
+    return result
 
-    def value(self, node: ast.expr, depth: int) -> Fraction:
-        if depth == 0:
-            raise NotComputable(f"operations are nested at most {MAX_DEPTH} deep")
-        result = Fraction(self._computed(node, depth - 1))
-        if _bits(result) > MAX_BITS:
-            raise NotComputable("a number is too large")
-        return result
 
-    def _computed(self, node: ast.expr, depth: int) -> Fraction | int:
-        match node:
-            case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-                return _number(ast.get_source_segment(self._text, node) or "")
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.value(operand, depth)
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return self.value(operand, depth)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-                values = self.value(left, depth), self.value(right, depth)
-                try:
-                    return _OPERATIONS[type(op)](*values)
-                except ZeroDivisionError:
-                    raise NotComputable("division by zero") from None
-            case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=[]) if name in _FUNCTIONS:
-                return _FUNCTIONS[name]([self.value(argument, depth) for argument in node.args])
-        raise NotComputable(f"only numbers, + - * / // % ** ( ) and {', '.join(_FUNCTIONS)} are known")
+def _computed(node: ast.expr, text: str, depth: int) -> Fraction | int:
+    match node:
+        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+            return _number(ast.get_source_segment(text, node) or "")
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, text, depth)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _value(operand, text, depth)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            values = _value(left, text, depth), _value(right, text, depth)
+            try:
+                return _OPERATIONS[type(op)](*values)
+            except ZeroDivisionError:
+                raise NotComputable("division by zero") from None
+        case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name]([_value(argument, text, depth) for argument in node.args])
+    raise NotComputable(f"only numbers, + - * / // % ** ( ) and {', '.join(_FUNCTIONS)} are known")
 
 
 def _number(text: str) -> Fraction:

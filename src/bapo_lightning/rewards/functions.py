@@ -62,10 +62,8 @@ class FunctionRewards:
                 yield f"functions: {name} cannot be imported ({_reason(error)})"
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-        """Scores each completion against the problem at the same index.
-
-        Raises:
-            RewardError: a function fails, or returns anything else than a number or None per completion.
+        """Scores each completion against the problem at the same index. Raises RewardError: a function fails,
+        or returns anything else than a number or None per completion.
         """
         columns = _columns(pairs_of(problems, completions))
         values = [_values(function, columns, len(problems)) for function in self._functions]

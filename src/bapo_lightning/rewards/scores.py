@@ -11,10 +11,8 @@ UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
 def pairs_of(problems: list[Problem], completions: list[Completion]) -> list[tuple[Problem, Completion]]:
-    """Returns each completion with the problem at the same index.
-
-    Raises:
-        ValueError: the lists differ in length.
+    """Returns each completion with the problem at the same index. Raises ValueError: the lists differ in
+    length.
     """
     if len(problems) != len(completions):
         counts = f"{len(problems)} problems and {len(completions)} completions"

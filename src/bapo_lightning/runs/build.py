@@ -38,8 +38,14 @@ from bapo_lightning.rollout.distributed import DistributedEngine, LocalEngine
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
-from bapo_lightning.runs.conversations import build_conversations, turn_ends
-from bapo_lightning.runs.inputs import Inputs, read_inputs, read_recorded_schedule, stop_token_ids
+from bapo_lightning.runs.inputs import (
+    Inputs,
+    build_conversations,
+    read_inputs,
+    read_recorded_schedule,
+    stop_token_ids,
+    turn_ends,
+)
 from bapo_lightning.runs.resume import RunStart
 
 VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
@@ -56,10 +62,8 @@ class BuiltRun:
 
 
 def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
-    """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
-
-    Raises:
-        BapoLightningError: an input cannot be had, or the run folder cannot be made.
+    """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it. Raises
+    BapoLightningError: an input cannot be had, or the run folder cannot be made.
     """
     inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
     ranks.on_controller(lambda: start.prepare(config.plain))

@@ -13,9 +13,11 @@ import datasets
 from transformers import AutoTokenizer, GenerationConfig
 
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.sections import Data
+from bapo_lightning.configuration.sections import Data, EnvironmentSection
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.problems.selection import Selection, select
+from bapo_lightning.data.rollouts.conversations import Conversations
+from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
@@ -65,10 +67,8 @@ def read_problems(
 
 
 def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
-    """The schedule that the run is to follow; None where it has its own.
-
-    Raises:
-        ConfigError: there is none, or it is of a run with other sizes.
+    """The schedule that the run is to follow; None where it has its own. Raises ConfigError: there is none,
+    or it is of a run with other sizes.
     """
     folder = config.staleness.schedule
     if folder is None:
@@ -95,3 +95,41 @@ def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
         configured = None
     listed = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
+
+
+def build_conversations(
+    environment: EnvironmentSection | None, tokenizer: Any, max_new_tokens: int, max_feedback_tokens: int
+) -> Conversations | None:
+    """Makes the turn taking; None where a response is one turn. Raises DataError: the tokenizer's chat
+    template cannot be continued by feedback.
+    """
+    if environment is None:
+        return None
+    feedback = environment.feedback.make()
+    if isinstance(feedback, ChatFeedback):
+        feedback.check(tokenizer)
+    return Conversations(
+        environment=environment.answers.make(),
+        feedback=feedback,
+        tokenizer=tokenizer,
+        max_turns=environment.max_turns,
+        max_reply_tokens=environment.max_reply_tokens,
+        max_feedback_tokens=max_feedback_tokens,
+        max_new_tokens=max_new_tokens,
+        workers=environment.workers,
+    )
+
+
+def turn_ends(environment: EnvironmentSection | None, tokenizer: Any) -> tuple[int, ...]:
+    """Returns the tokens that end a turn besides the end tokens. Raises ConfigError for a text of several."""
+    texts = environment.stop if environment is not None else ()
+    encoded = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts}
+    problems = [
+        f"environment.stop: {text!r} is {len(ids)} tokens of this model, and a turn ends with one; write "
+        "another text, or let the end token end turns: environment.stop=[]"
+        for text, ids in encoded.items()
+        if len(ids) != 1
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return tuple(token for (token,) in encoded.values())

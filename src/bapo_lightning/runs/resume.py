@@ -59,10 +59,8 @@ class RunStart:
         return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}
 
     def prepare(self, plain: Plain) -> None:
-        """Makes the folder of a new run, or cuts an earlier one back; may be killed and done again.
-
-        Raises:
-            ConfigError: the folder of a new run cannot be made or is taken.
+        """Makes the folder of a new run, or cuts an earlier one back; may be killed and done again. Raises
+        ConfigError: the folder of a new run cannot be made or is taken.
         """
         if self.is_new:
             if self.lock is None:
@@ -129,9 +127,7 @@ def open_run(config: RunConfig) -> RunStart | None:
 
 def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
     """The run folder that `resume` means; None when there is none and the configured one is to be made.
-
-    Raises:
-        ConfigError: `resume` names something that is no run.
+    Raises ConfigError: `resume` names something that is no run.
     """
     wanted = run_folder(plain)
     if resume is None:
@@ -159,10 +155,8 @@ def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
 
 
 def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
-    """The newest run below `parent` that has this configuration and has not reached its end.
-
-    Raises:
-        ConfigError: one has checkpoints, and nothing says what it trains.
+    """The newest run below `parent` that has this configuration and has not reached its end. Raises
+    ConfigError: one has checkpoints, and nothing says what it trains.
     """
     for folder in sorted(parent.glob(f"{folder_prefix(plain)}*"), reverse=True):
         if not is_timed_folder(folder, plain):
@@ -199,10 +193,8 @@ def is_finished(folder: Path, stored: Plain, plain: Plain) -> bool:
 
 
 def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, list[Path]]:
-    """The newest good checkpoint, or the one that `resume` names, and all that are newer.
-
-    Raises:
-        CheckpointError: none is good, or with other than `auto` there is none at all.
+    """The newest good checkpoint, or the one that `resume` names, and all that are newer. Raises
+    CheckpointError: none is good, or with other than `auto` there is none at all.
     """
     found = list_checkpoints(folder / "checkpoints")
     if not found:

@@ -9,7 +9,7 @@ import pytest
 from tests.configuration.compositions import composed, found
 
 from bapo_lightning.callbacks.loggers.run_logger import RunCSVLogger, RunLogger
-from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, flat_numbers, run_id
+from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, run_id
 from bapo_lightning.configuration import machine_rules
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.run_folder.record import read_rollouts
@@ -68,22 +68,17 @@ def test_at_the_start_w_and_b_gets_the_configuration_and_how_to_sum_up_metrics(t
     assert {path.name for path in (tmp_path / "wandb").iterdir()} == {"superseded-offline-run-1-id", "run_id"}
 
 
-def test_texts_are_sent_while_training_once(tmp_path):
+def test_texts_are_sent_while_training_once_and_a_conversation_is_a_transcript_in_one_cell(tmp_path):
     made, _, logged = stand_in(tmp_path)
     made._last_step = 4
     made.log_texts([{"step": 4, "prompt": "1+1=", "versions": [0, 1]}])  # before a resume
     made.log_texts([{"step": 8, "prompt": "2+2=", "versions": [8]}])
-    (row,) = logged
-    assert (row[STEP], row["samples"].data) == (8, [[8, "2+2=", "8"]])
-
-
-def test_a_conversation_is_a_transcript_in_one_cell(tmp_path):
-    made, _, logged = stand_in(tmp_path)
     turns = [{"by": "policy", "text": "[1+1]", "calls": 1}, {"by": "environment", "text": "2"}]
-    made.log_texts([{"step": 0, "turns": [*turns, {"by": "policy", "text": "2#"}]}, {"step": 0}])
-    table = logged[0]["samples"]
-    assert table.columns == ["step", "turns"]
-    assert table.data == [[0, "policy: [1+1]\nenvironment: 2\npolicy: 2#"], [0, None]]
+    made.log_texts([{"step": 9, "turns": [*turns, {"by": "policy", "text": "2#"}]}, {"step": 9}])
+    single, talk = logged
+    assert (single[STEP], single["samples"].data) == (8, [[8, "2+2=", "8"]])
+    assert talk["samples"].columns == ["step", "turns"]
+    assert talk["samples"].data == [[9, "policy: [1+1]\nenvironment: 2\npolicy: 2#"], [9, None]]
 
 
 def test_at_the_end_w_and_b_gets_the_summary_the_manifest_and_all_sampled_texts(tmp_path):
@@ -134,10 +129,6 @@ def test_a_run_starts_without_w_and_b(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert said.startswith("W&B is lost (OSError: No space left on device)")
     assert said.count("W&B is lost") == 1
-
-
-def test_numbers_of_a_nested_summary_are_named_by_their_path():
-    assert flat_numbers({"a": {"b": 1, "c": {"d": 2.5}}, "e": "text", "f": None}) == {"a/b": 1, "a/c/d": 2.5}
 
 
 def test_w_and_b_without_a_login_is_refused_unless_it_stays_offline(monkeypatch):

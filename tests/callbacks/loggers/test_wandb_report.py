@@ -32,7 +32,6 @@ def runs(folder, stalenesses=(1, 8)):
 
 
 def spec(report):
-    """What W&B would get, as JSON."""
     return json.loads(report._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
 
 

@@ -20,7 +20,7 @@ from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRul
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.search_forecast import forecast
-from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.callbacks.validation import Validation, one_line
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
@@ -250,7 +250,8 @@ def generate(requests, sampling):
     ]
 
 
-def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
+@pytest.mark.parametrize("first", [True, False])
+def test_validation_judges_its_sets_when_it_is_due_before_the_first_update_and_after_the_last(first):
     def verdicts(problems, completions):
         return [Score(float(status is RIGHT), status, answer) for status, answer, *_ in ANSWERS]
 
@@ -263,14 +264,14 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True, global_step=0)
     sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
     written = []
-    validation = Validation(2, validation_sets=[sums])
+    validation = Validation(2, first, validation_sets=[sums])
     validation.on_train_start(trainer, None)
     for index in range(5):
         outputs = {"metrics": {}}
         validation.on_train_batch_end(trainer, None, outputs, None, index)
         written.append(outputs["metrics"])
-    assert [bool(metrics) for metrics in written] == [True, True, False, True, True]
-    assert written[0] == written[1]  # of the same answers
+    assert [bool(metrics) for metrics in written] == [first, True, False, True, True]
+    assert written[0] == (written[1] if first else {})  # of the same answers
     assert written[1] == about(
         room="val/sums",
         # pass@2: both of two draws wrong, (1 - 1/6 + 1 - 3/6) / 2; maj@4: 5 wins and is right, 3 is wrong
@@ -297,3 +298,9 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
 def test_the_forecast_compares_the_natural_share_with_the_target(algorithm, advantages, said):
     rule = validated(f"algorithm={algorithm}", "algorithm.positive_share_target=0.4").algorithm.bounds.make()
     assert said in forecast(rule, table(advantages))
+
+
+def test_a_long_text_is_one_line_with_its_end():
+    assert one_line("two\n  lines", 24) == "two lines"
+    shortened = one_line("The question is: " + "word " * 50 + "answer 42", 24)
+    assert len(shortened) == 24 and shortened.startswith("The") and shortened.endswith("answer 42")

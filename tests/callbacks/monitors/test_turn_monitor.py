@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import rollout
-from tests.callbacks.conversations import conversation
+from tests.builders import conversation, rollout
 from tests.callbacks.monitors.token_table import module
 from tests.token_tables import Recording, table
 

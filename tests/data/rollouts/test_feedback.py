@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.rollouts.feedback import ChatFeedback, PlainFeedback, harmless
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.runs.conversations import turn_ends
+from bapo_lightning.runs.inputs import turn_ends
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 CHAT_ML = (

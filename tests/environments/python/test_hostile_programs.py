@@ -18,8 +18,8 @@ SECRET = "a-key-that-nobody-may-read"
 class Watched:
     """A tool of which each call must leave nothing behind."""
 
-    def __init__(self, walls, scratch):
-        self.tool = Python(1, SECONDS, 128, 1, 1000, walls=walls)
+    def __init__(self, walls, scratch, seconds):
+        self.tool = Python(1, seconds, 128, 1, 1000, walls=walls)
         self.scratch, self.host = scratch, 0
         self("pass")
         self.host = self.host_pid()
@@ -42,26 +42,37 @@ class Watched:
 
 
 @contextmanager
-def watched(walls, scratch):
+def watched(walls, scratch, seconds=SECONDS):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(scratch))
         patch.setenv("API_KEY", SECRET)
-        found = Watched(walls, scratch)
+        found = Watched(walls, scratch, seconds)
     yield found
     found.tool.close()
 
 
 @pytest.fixture(scope="module", params=["kernel", pytest.param("interpreter", marks=pytest.mark.slow)])
-def run(request, tmp_path_factory):
-    with watched(request.param, tmp_path_factory.mktemp("scratch")) as found:
+def walls(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def run(walls, tmp_path_factory):
+    with watched(walls, tmp_path_factory.mktemp("scratch")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def run_briefly(walls, tmp_path_factory):
+    with watched(walls, tmp_path_factory.mktemp("scratch"), seconds=0.4) as found:
         yield found
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_what_does_not_end_is_ended(run, name):
-    result = run(LASTING[name])
+def test_what_does_not_end_is_ended(run_briefly, name):
+    result = run_briefly(LASTING[name])
     assert result.failed
-    assert result.text.endswith("Error: the program was stopped: it took more than 1 seconds.")
+    assert result.text.endswith("Error: the program was stopped: it took more than 0.4 seconds.")
 
 
 @pytest.mark.parametrize("name", REFUSED)

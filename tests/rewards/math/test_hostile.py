@@ -32,7 +32,6 @@ def reward():
 
 
 def peak_megabytes(pid):
-    """Largest resident size that a process had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
@@ -78,13 +77,14 @@ def test_a_worker_has_little_memory_and_writes_nothing(reward):
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
 
 
-@pytest.mark.slow
-def test_a_worker_knows_no_secret_of_the_parent(monkeypatch):
+def test_a_worker_knows_no_secret_of_the_parent_and_ends_with_its_reward(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     reward = MathReward(accept="any", num_workers=1)
     reward.score_texts([GOLD], [r"\sqrt{2}"])
-    environment = Path(f"/proc/{reward.worker_pids[0]}/environ").read_bytes()
+    (worker,) = map(psutil.Process, reward.worker_pids)
+    environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
     reward.close()
+    assert psutil.wait_procs([worker], timeout=60)[1] == []
     assert b"secret" not in environment and b"PYTHONHASHSEED=0" in environment
 
 
@@ -107,11 +107,3 @@ def test_what_is_no_number_equals_no_number(reward, answer):
 def test_the_same_huge_number_is_right_without_being_computed(reward):
     scores = reward.score_texts([r"9^{9^{9}}", r"9^{9^{9}}"], [r"\boxed{9^{{9^9}}}", r"\boxed{9^{9^{8}}}"])
     assert [score.status for score in scores] == [ScoreStatus.CORRECT, ScoreStatus.FAILED]
-
-
-def test_nothing_is_left_running_after_closing():
-    reward = MathReward(accept="any", num_workers=2)
-    reward.score_texts([GOLD], [r"\sqrt{2}"])
-    workers = [psutil.Process(pid) for pid in reward.worker_pids]
-    reward.close()
-    assert psutil.wait_procs(workers, timeout=60)[1] == []

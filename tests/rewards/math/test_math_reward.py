@@ -16,11 +16,9 @@ CORRECT, WRONG = ScoreStatus.CORRECT, ScoreStatus.WRONG
 PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for another verdict
 
 
-@pytest.fixture(scope="module")
-def reward():
-    reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=2)
-    yield reward
-    reward.close()
+@pytest.fixture
+def reward(make_reward):
+    return make_reward(accept="any")
 
 
 def verdict(reward, gold, text):
@@ -101,16 +99,6 @@ def test_a_copy_starts_again_with_the_same_options():
     assert (copy._pool.refuse_unevaluated, copy._pool.batch_seconds, copy._pool.num_workers) == (False, 7, 3)
 
 
-@pytest.mark.slow
-def test_it_can_be_used_again_after_closing():
-    reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=1)
-    assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
-    reward.close()
-    assert reward.worker_pids == []
-    assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
-    reward.close()
-
-
 def test_score_answers_takes_bare_and_marked_answers():
     golds = [r"\frac{1}{2}", "$x$", r"\boxed{4}", "#### 18", "7", "7"]
     answers = ["0.5", r"so \boxed{x}", "The answer is 4", "18", "The numbers 6 and then 7", ""]
@@ -152,8 +140,9 @@ def test_equal_answers_are_judged_once(monkeypatch):
     assert asked == [("4", r"\sqrt{16}"), ("4", "e^{e^{e^e}}")]
 
 
-def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them():
-    reward = MathReward(timeout_seconds=30.0, batch_seconds=1.5, num_workers=2)
+def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them(reward, pool, monkeypatch):
+    monkeypatch.setattr(pool, "timeout_seconds", 30.0)
+    monkeypatch.setattr(pool, "batch_seconds", 1.5)
     verdict(reward, "4", r"\boxed{\sqrt{17}}")
     unions = [
         r"\boxed{" + r"\cup".join(f"({i},{i + 1})" for i in range(start, start + 60)) + "}"
@@ -162,7 +151,6 @@ def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them()
     start = time.monotonic()
     scores = reward.score_texts(["4"] * 32, [*unions, r"\boxed{\sqrt{16}}", r"\boxed{\sqrt{18}}"])
     taken = time.monotonic() - start
-    reward.close()
     assert [score.status for score in scores] == [ScoreStatus.TIMEOUT] * 30 + [CORRECT, WRONG]
     assert taken < 25.0  # 450 s if each had its deadline
 

@@ -1,22 +1,18 @@
 import pytest
 from tests.rewards.math.verdicts import RIGHT, RIGHT_SENTENCES, WRONG, WRONG_SENTENCES
 
-from bapo_lightning.rewards.math import MathReward
 from bapo_lightning.types import ScoreStatus
 
 CORRECT = ScoreStatus.CORRECT
-PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for another verdict
 
 
-@pytest.fixture(scope="module")
-def reward():
-    reward = MathReward(timeout_seconds=PATIENCE, num_workers=2)
-    yield reward
-    reward.close()
+@pytest.fixture
+def reward(make_reward):
+    return make_reward()
 
 
 def judged(reward, pairs, form):
-    scores = reward.score_texts([gold for gold, _ in pairs], [form % answer for _, answer in pairs], PATIENCE)
+    scores = reward.score_texts([gold for gold, _ in pairs], [form % answer for _, answer in pairs])
     return {pair: score.status for pair, score in zip(pairs, scores, strict=True)}
 
 
@@ -42,18 +38,17 @@ def test_a_sentence_that_names_several_values_or_changes_one_is_wrong(reward):
     assert set(statuses.values()) == {ScoreStatus.WRONG}
 
 
-def test_without_a_mark_the_last_value_of_a_sentence_counts(reward):
-    everything = MathReward(accept="any", num_workers=1)
+def test_without_a_mark_the_last_value_of_a_sentence_counts(make_reward):
+    everything = make_reward(accept="any")
     pairs = [("5", "the answer is 4 or the answer is 5"), ("5", "the answer is not 5")]
     assert set(judged(everything, pairs, "%s").values()) == {CORRECT}
-    everything.close()
 
 
-def test_answers_that_are_not_evaluated_are_right_if_accepted():
-    reward = MathReward(unevaluated="accept", timeout_seconds=PATIENCE, num_workers=1)
+def test_answers_that_are_not_evaluated_are_right_if_accepted(make_reward, pool, monkeypatch):
+    reward = make_reward(unevaluated="accept")
+    monkeypatch.setattr(pool, "refuse_unevaluated", False)
     pairs = [
         ("156", r"12\cdot13"), ("42", "84/2"), ("10", r"\binom{5}{2}"), ("1323_4", "123_{10}"), ("5", "6=5"),
     ]  # fmt: skip
     statuses = list(judged(reward, pairs, r"\boxed{%s}").values())
-    reward.close()
     assert statuses == [CORRECT] * 4 + [ScoreStatus.WRONG]

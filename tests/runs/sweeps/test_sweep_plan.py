@@ -35,7 +35,6 @@ VALUES = [
 
 @cache
 def options(sweep):
-    """Content of a sweep's file."""
     chosen = ["run_folder=unused", "hydra/sweeper=runs", *([f"sweep={sweep}"] if sweep else [])]
     config = composed_run(chosen, with_hydra=True)
     return OmegaConf.to_container(config.hydra.sweeper, resolve=False)
@@ -93,6 +92,7 @@ def test_every_run_of_every_sweep_can_be_composed(sweep):
     assert len(compose_runs(SweepPlan("x", plan.folder, jobs, plan.common))) == len(jobs) >= 2
 
 
+@pytest.mark.slow
 def test_the_sweeps_have_the_runs_that_they_announce():
     counts = {"baselines": 20, "staleness": 75, "bounds": 20}
     counts |= dict.fromkeys(("bapo_target", "quickstart", "additions"), 30)

@@ -10,9 +10,9 @@ from rich.console import Console
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.report.progress import display
-from bapo_lightning.runs.sweeps import progress
+from bapo_lightning.runs.sweeps import run
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
-from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, RunState, followed, num_updates
+from bapo_lightning.runs.sweeps.run import RunRow, RunsTable, RunState, followed, num_updates
 
 
 def write_updates(folder, count, reward=0.5):
@@ -31,10 +31,10 @@ def lines(part, width=80, height=24):
 def terminal(monkeypatch):
     """Modules that take the output for a terminal of 80 columns."""
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, color_system=None)
-    for module in (display, progress):
+    for module in (display, run):
         monkeypatch.setattr(module, "on_terminal", lambda: True)
         monkeypatch.setattr(module, "get_console", lambda: console)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.0)
     return console
 
 

@@ -60,10 +60,8 @@ class Python:
         self._make_hosts()
 
     def __call__(self, argument: str) -> ToolResult:
-        """Returns what the program printed, or the end of its traceback.
-
-        Raises:
-            EnvironmentFault: no host can be started, or the tool was closed meanwhile.
+        """Returns what the program printed, or the end of its traceback. Raises EnvironmentFault: no host can
+        be started, or the tool was closed meanwhile.
         """
         if self._owner != os.getpid():  # forked: hosts and locks belong to threads that do not exist here
             self.close()

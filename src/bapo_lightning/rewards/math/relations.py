@@ -1,15 +1,25 @@
-"""Answers that are equations: chains that must hold, and lists of named values. Runs in workers only."""
+"""Answers that are equations (chains that must hold, lists of named values), and when two values are equal.
+Runs in workers only.
+
+math-verify rounds decimals to six places and drops differences below 1e-15, which makes every small number
+equal to 0. `values_equal` replaces that comparison wherever math-verify makes it (numbers alone, in lists,
+tuples, intervals, matrices): exact values must be exactly equal, and where one side has a decimal, both must
+agree by `quick.agree`, the one rule for decimals.
+"""
 
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any
 
 import sympy
 from latex2sympy2_extended.latex2sympy2 import is_expr_of_only_symbols
 from latex2sympy2_extended.logic import And
+from math_verify import grader
+from math_verify.grader import get_pct_val, safe_sympy_doit
 
-from bapo_lightning.rewards.math.values import roughly_equal
+from bapo_lightning.rewards.math.quick import agree
 
 
 def chain_of(sides: list[Any]) -> Any:
@@ -75,3 +85,101 @@ def _as_tuple(expression: Any) -> Any:
     if isinstance(expression, sympy.FiniteSet) and hasattr(expression, "_unsorted_args"):
         return sympy.Tuple(*expression._unsorted_args)
     return expression
+
+
+_COMPUTED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
+_DIGITS, _FEW_DIGITS = 40, 15  # evaluated of a closed form, and of what takes numerical integration
+_SAME, _NEARLY_SAME = Fraction(1, 10**30), Fraction(1, 10**11)  # relative differences that count as none
+_ZERO = Fraction(1, 10**90)  # what may be left of an exact zero
+_CHOP = 1e-40
+_ROUNDED = Fraction(1, 100)
+
+Complex = tuple[Fraction, Fraction]  # real and imaginary part
+
+
+def values_equal(first: Any, second: Any, float_rounding: int = 6, numeric_precision: int = 15) -> bool:
+    """Whether two expressions have the same value; False if numbers cannot tell.
+
+    The other two arguments are math-verify's, and not used. A percentage equals its number and its hundredth.
+    """
+    if isinstance(first, sympy.MatrixBase | sympy.MatrixExpr):
+        return _matrices_equal(safe_sympy_doit(first), safe_sympy_doit(second))
+    if not isinstance(first, sympy.Expr) or not isinstance(second, sympy.Expr):
+        return False
+    if first.free_symbols or second.free_symbols:
+        return _formulas_equal(first, second)
+    percents = get_pct_val(first), get_pct_val(second)
+    if (percents[0] is None) != (percents[1] is None) and _numbers_equal(
+        percents[0] or first, percents[1] or second
+    ):
+        return True
+    return _numbers_equal(first, second)
+
+
+def roughly_equal(first: Any, second: Any) -> bool:
+    """Whether two numbers are equal, or at most 1 % apart where one has a decimal, which may be rounded."""
+    if values_equal(first, second) or not _has_decimal(first, second):
+        return values_equal(first, second)
+    one, other = _value(first), _value(second)
+    return one is not None and other is not None and _near(one, other, _ROUNDED)
+
+
+def _matrices_equal(first: Any, second: Any) -> bool:
+    if not isinstance(first, sympy.MatrixBase) or not isinstance(second, sympy.MatrixBase):
+        return False
+    entries = zip(first.flat(), second.flat(), strict=False)
+    return first.shape == second.shape and all(values_equal(*pair) for pair in entries)
+
+
+def _formulas_equal(first: Any, second: Any) -> bool:
+    """Whether the difference of two expressions with variables vanishes, without simplifying it."""
+    try:
+        chop = True if _has_decimal(first, second) else _CHOP
+        return bool((first - second).evalf(_FEW_DIGITS, chop=chop) == 0)
+    except Exception:  # whatever sympy raises on expressions that cannot be subtracted
+        return False
+
+
+def _numbers_equal(first: Any, second: Any) -> bool:
+    first, second = safe_sympy_doit(first), safe_sympy_doit(second)
+    if first.is_Rational and second.is_Rational:
+        return bool(first == second)
+    one, other = _value(first), _value(second)
+    if one is None or other is None:
+        return False
+    if _has_decimal(first, second):
+        return agree(one[0], other[0], True) and agree(one[1], other[1], True)
+    is_computed = first.has(*_COMPUTED) or second.has(*_COMPUTED)
+    return _near(one, other, _NEARLY_SAME if is_computed else _SAME)
+
+
+def _has_decimal(first: Any, second: Any) -> bool:
+    return bool(first.has(sympy.Float) or second.has(sympy.Float))
+
+
+def _value(number: Any) -> Complex | None:
+    """Returns the value of an expression without variables; None if it is not finite or has none."""
+    try:
+        digits = _FEW_DIGITS if number.has(*_COMPUTED) else _DIGITS
+        real, imaginary = (_fraction(part) for part in number.evalf(digits).as_real_imag())
+    except Exception:  # whatever sympy raises on expressions that have no value
+        return None
+    if abs(imaginary) <= _SAME * abs(real):
+        return real, Fraction(0)
+    return (Fraction(0) if abs(real) <= _SAME * abs(imaginary) else real), imaginary
+
+
+def _fraction(number: Any) -> Fraction:
+    exact = sympy.Rational(number)  # raises for what is no finite number
+    fraction = Fraction(int(exact.p), int(exact.q))
+    return Fraction(0) if abs(fraction) < _ZERO else fraction
+
+
+def _near(first: Complex, second: Complex, relative: Fraction) -> bool:
+    differences = (abs(one - other) for one, other in zip(first, second, strict=True))
+    return max(differences) <= relative * max(map(abs, first + second))
+
+
+if not hasattr(grader, "sympy_numeric_eq"):
+    raise ImportError("math-verify has no sympy_numeric_eq any more; install the version of pyproject.toml")
+grader.sympy_numeric_eq = values_equal

@@ -39,7 +39,6 @@ from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.run_folder.text_file import write_json
-from bapo_lightning.runs.conversations import build_conversations, turn_ends
 from bapo_lightning.runs.evaluation.console import followed, print_results
 from bapo_lightning.runs.evaluation.folder import (
     RESULTS,
@@ -51,7 +50,7 @@ from bapo_lightning.runs.evaluation.folder import (
 )
 from bapo_lightning.runs.evaluation.subject import find_subject, inherit
 from bapo_lightning.runs.evaluation.task import Task, read_task
-from bapo_lightning.runs.inputs import stop_token_ids
+from bapo_lightning.runs.inputs import build_conversations, stop_token_ids, turn_ends
 from bapo_lightning.runs.resume import write_config
 from bapo_lightning.types import Sample
 

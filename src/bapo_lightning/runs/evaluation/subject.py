@@ -25,16 +25,16 @@ from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import first_good
 
 Config = dict[str, Any]
-# Key of the evaluation: (key of the run's configuration, what holds for a model that comes without a run).
-INHERITED: dict[str, tuple[str, Any]] = {
-    "rollout.temperature": ("rollout.temperature", 0.6),
-    "scale.max_new_tokens": ("scale.max_new_tokens", 4096),
-    "model.dtype": ("model.dtype", "float32"),
-    "data.prompt": ("data.prompt", None),
-    "reward": ("reward", None),
-    "environment": ("environment", None),
-    "scale.max_feedback_tokens": ("scale.max_feedback_tokens", 0),
-    "data.validation": ("data.validation", {}),
+# Keys that are those of the run, and what holds for a model that comes without one.
+INHERITED: dict[str, Any] = {
+    "rollout.temperature": 0.6,
+    "scale.max_new_tokens": 4096,
+    "model.dtype": "float32",
+    "data.prompt": None,
+    "reward": None,
+    "environment": None,
+    "scale.max_feedback_tokens": 0,
+    "data.validation": {},
 }
 # Keys of a run's model that say which weights; kernels and memory are matters of training.
 MODEL_KEYS = ("path", "made_by", "lora")
@@ -101,10 +101,10 @@ def inherit(config: DictConfig, subject: Subject) -> list[str]:
     if config.k is None:
         config.k = validation_samples(subject.run) if subject.run is not None else 1
         filled.append(f"k={config.k}")
-    for key, (run_key, default) in INHERITED.items():
+    for key, default in INHERITED.items():
         if OmegaConf.select(config, key) not in (None, {}):
             continue
-        value = default if run is None else OmegaConf.select(run, run_key, default=default)
+        value = default if run is None else OmegaConf.select(run, key, default=default)
         OmegaConf.update(config, key, value, merge=False, force_add=True)
         filled.append(f"{key}={_short(value)}")
     config.model = {**subject.model, "dtype": config.model.dtype}

@@ -13,11 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -38,23 +37,7 @@ class ActFailed(Exception):
     """A command did not end as it should have. Holds why, with the end of its output."""
 
 
-class Process(Protocol):
-    """What an act needs of `subprocess.Popen`."""
-
-    def poll(self) -> int | None:
-        """The exit code, None while it runs."""
-        ...
-
-    def wait(self) -> int:
-        """Waits for its end; returns the exit code."""
-        ...
-
-    def send_signal(self, sig: int) -> None:
-        """Sends a signal, if it still runs."""
-        ...
-
-
-def start_process(module: str, arguments: Sequence[str], log: Path) -> Process:
+def start_process(module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Starts `python -m MODULE ARGUMENTS`, whose output goes to `log`."""
     with log.open("wb") as output:
         return subprocess.Popen(
@@ -72,7 +55,7 @@ class Rehearsal:
 
     script: Script
     folder: Path
-    start: Callable[[str, Sequence[str], Path], Process] = start_process
+    start: Callable[[str, Sequence[str], Path], Any] = start_process
     parts: list[Part] = field(default_factory=list)
 
     @property
@@ -94,15 +77,13 @@ class Rehearsal:
 
     def train_and_stop(self) -> str:
         """Trains until a SIGTERM ends the run after its first update."""
-        with self._started("train", [*self._training(), SIGTERM_AFTER_FIRST]) as process:
-            self._ended("train", process, STOPPED)
+        self._run("train", "train", [*self._training(), SIGTERM_AFTER_FIRST], STOPPED)
         return f"SIGTERM, saved after update {len(read_rows(self.run_folder))}"
 
     def resume(self) -> str:
         """Goes on to the end of the run."""
         before = len(read_rows(self.run_folder))
-        with self._started("resume", [*self._training(), "resume=auto"]) as process:
-            self._ended("resume", process, 0)
+        self._run("resume", "train", [*self._training(), "resume=auto"])
         steps = [row["step"] for row in read_rows(self.run_folder)]
         if read_manifest(self.run_folder).get("status") != "finished" or len(steps) <= before:
             raise ActFailed(f"the run did not go on from update {before} to its end")
@@ -111,8 +92,7 @@ class Rehearsal:
     def export(self) -> str:
         """Writes the trained policy as a model folder."""
         arguments = [str(self.run_folder), str(self.folder / "export"), "--overwrite"]
-        with self._started("export", ["export", *arguments]) as process:
-            self._ended("export", process, 0)
+        self._run("export", "export", arguments)
         return f"{sum(file.stat().st_size for file in (self.folder / 'export').glob('*.safetensors'))} bytes"
 
     def evaluate(self) -> str:
@@ -137,8 +117,7 @@ class Rehearsal:
             f"--config-dir={self.folder / 'conf'}",
             "+rehearsed=evaluation",
         ]
-        with self._started("evaluate", ["evaluate", *arguments]) as process:
-            self._ended("evaluate", process, 0)
+        self._run("evaluate", "evaluate", arguments)
         return ", ".join(nodes["data"]["validation"])
 
     def record(self) -> dict[str, Any]:
@@ -160,28 +139,21 @@ class Rehearsal:
         return ran
 
     def _training(self) -> list[str]:
-        return ["train", *self.script.overrides, f"run_folder={self.run_folder}"]
+        return [*self.script.overrides, f"run_folder={self.run_folder}"]
 
-    @contextmanager
-    def _started(self, name: str, command: Sequence[str]) -> Iterator[Process]:
-        module, *arguments = command
-        process = self.start(f"bapo_lightning.cli.{module}", arguments, self._log(name))
+    def _run(self, act: str, module: str, arguments: Sequence[str], expected: int = 0) -> None:
+        log = self.folder / f"{act}.log"
+        process = self.start(f"bapo_lightning.cli.{module}", arguments, log)
         try:
-            yield process
+            code = process.wait()
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 process.wait()
-
-    def _ended(self, name: str, process: Process, expected: int) -> None:
-        if (code := process.wait()) == expected:
-            return
-        lines = self._log(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        tail = "\n".join(lines[-TAIL_LINES:])
-        raise ActFailed(f"exit code {code}, expected {expected}; its output: {self._log(name)}\n{tail}")
-
-    def _log(self, name: str) -> Path:
-        return self.folder / f"{name}.log"
+        if code != expected:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            tail = "\n".join(lines[-TAIL_LINES:])
+            raise ActFailed(f"exit code {code}, expected {expected}; its output: {log}\n{tail}")
 
 
 WIDTHS = 22, 5, 9  # characters of the first columns of the table

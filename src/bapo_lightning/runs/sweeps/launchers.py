@@ -40,10 +40,8 @@ Launch = Callable[[Jobs, Ended], dict[str, int]]
 
 def launcher_of(node: DictConfig, plugin: Callable[[], Plugin] | None = None) -> tuple[Launch, bool]:
     """The launcher that `hydra.launcher` of a composed configuration describes, and whether it starts runs on
-    this machine. `plugin` makes one of Hydra's.
-
-    Raises:
-        ConfigError: an option is wrong, or a library is not installed.
+    this machine. `plugin` makes one of Hydra's. Raises ConfigError: an option is wrong, or a library is not
+    installed.
     """
     module, _, name = node._target_.rpartition(".")
     if plugin is not None and not module.startswith("bapo_lightning."):
@@ -63,10 +61,8 @@ def chosen_launcher(overrides: Sequence[str]) -> tuple[Launch, bool]:
 def run_local(
     jobs: Jobs, ended: Ended, parallel_runs: Count | None = None, gpus_per_run: CountOrZero = 0
 ) -> dict[str, int]:
-    """Runs `parallel_runs` jobs at a time; Ctrl-C reaches those that run, and cancels the others.
-
-    Raises:
-        ConfigError: there are fewer GPUs than one run is to have.
+    """Runs `parallel_runs` jobs at a time; Ctrl-C reaches those that run, and cancels the others. Raises
+    ConfigError: there are fewer GPUs than one run is to have.
     """
     slots = local_slots(len(jobs), parallel_runs, gpus_per_run)
     print(f"{len(slots)} at a time", flush=True)

@@ -115,10 +115,8 @@ def read_plan(
 
 
 def compose_runs(plan: SweepPlan) -> dict[str, Config]:
-    """Composes the configuration of every run.
-
-    Raises:
-        ConfigError: with what is wrong with the overrides of all runs, or else with each run's own.
+    """Composes the configuration of every run. Raises ConfigError: with what is wrong with the overrides of
+    all runs, or else with each run's own.
     """
     found: dict[str, Config] = {}
     problems: list[str] = []
