@@ -12,8 +12,8 @@ log-normal, cut at the limit; a resume draws the length anew from the rest of th
     max_age=A       the same, but groups (or only tokens) older than A rollout batches are evicted (masked)
     over-started    no resume: twice the groups are started, the half that is complete first is the batch
 
-All ways take turns, batch by batch, after batches that are not counted, until rollouts of all ages are in
-flight. Shares are of the sampled tokens. The trained length shows a bias against long responses.
+All ways take turns, batch by batch, first uncounted until rollouts of all ages are in flight; a round has
+several, as one may need no generation. Shares are of sampled tokens; trained lengths show any bias.
 """
 
 from __future__ import annotations
