@@ -17,6 +17,7 @@ from bapo_lightning.library import fit
 from bapo_lightning.precision import MIXED
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.run_folder.record import read_rows
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds
 from gpu.models import SHAPES, TINY, Architecture, fitting, random_policy, ready_module
 
@@ -91,7 +92,7 @@ def ranks_in_bfloat16(machine: Machine) -> Iterator[Finding]:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary, "run")
             ranks.train(folder, variant, 1, [f"trainer.accelerator={machine.size('gpu', 'cpu')}", *changes])
-            norms.append(ranks.rows_of(folder)[0]["train/grad_norm"])
+            norms.append(read_rows(folder)[0]["train/grad_norm"])
     title = "FSDP2 over two ranks in bfloat16: first gradient's norm from one rank's"
     yield at_most(title, abs(norms[1] / norms[0] - 1), RANKS_APART)
 

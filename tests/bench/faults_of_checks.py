@@ -93,7 +93,7 @@ def stale_engine(patch: Patch) -> None:
 def unequal_ranks(patch: Patch) -> None:
     norms = iter((1.0, 1.2))
     patch.setattr(train.ranks, "train", lambda *given: None)
-    patch.setattr(train.ranks, "rows_of", lambda folder: [{"train/grad_norm": next(norms)}])
+    patch.setattr(train, "read_rows", lambda folder: [{"train/grad_norm": next(norms)}])
 
 
 def full_memory(patch: Patch) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from lightning import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
-from tests.builders import FixedBounds, adaptive, module, random_policy
+from tests.builders import adaptive, module, random_policy
 from tests.commands import start_ranks
 from tests.configuration.compositions import algorithms_with, composed
 from tests.token_tables import Recording, table
@@ -25,6 +25,7 @@ from bapo_lightning.callbacks.writers import (
 )
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError, TrainingError
+from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.contributions import contributions, positive_shares
 from bapo_lightning.modules.token_tables import (
     columns_read,

@@ -5,12 +5,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.builders import adaptive, budget_for, group, random_policy, rollout, stale_batch, step
-from tests.modules.test_turn_batches import conversations, made_policy
+from tests.builders import (
+    adaptive,
+    budget_for,
+    group,
+    random_model,
+    random_policy,
+    rollout,
+    stale_batch,
+    step,
+)
+from tests.modules.test_turn_batches import conversations
 
 from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.objectives.weighting import sequence_mean
 from bapo_lightning.types import FinishReason, Origin, Rollout, Segment, Steps
 
@@ -40,7 +51,8 @@ def groups(left_out=LEFT_OUT, talks=False, kept=True, **changes):
     [("none", BOUNDS[0], True), ("none", BOUNDS[1], False), ("padding_free", BOUNDS[1], True)],
 )
 def test_the_gradient_is_that_of_the_minibatch_without_them(packing, bounds, talks, tmp_path):
-    policy = made_policy(packing, tmp_path)
+    random_model().save_pretrained(tmp_path)
+    policy = build_policy(ModelOptions(str(tmp_path), packing=packing), 1.0)
     alone = collate(groups(talks=talks, kept=False), METRICS)
     expected, without = step(policy, bounds, alone)
     for parts in (1, 3):

@@ -1,9 +1,10 @@
 """A minibatch split over ranks."""
 
 import torch
-from tests.builders import adaptive, gradients, module, random_policy, stale_batch
+from tests.builders import adaptive, gradients, random_policy, stale_batch
 
 from bapo_lightning.data.batches.batch import blank_batch, split_over_ranks
+from bapo_lightning.modules.contributions import contributions
 from bapo_lightning.modules.token_tables import token_table
 
 
@@ -27,10 +28,11 @@ def test_more_ranks_than_samples_leave_some_with_none():
 
 def test_a_blank_batch_adds_nothing_to_curves_and_gradients():
     policy = random_policy()
-    made = module(policy, adaptive())
+    rule = adaptive()
     blank = blank_batch(stale_batch(policy))
     (micro_batch,) = blank.split(100, torch.zeros(1, 2))
     table = token_table(policy, micro_batch, 0)
-    assert torch.count_nonzero(made.bound_rule._curves(table.detach())) == 0
+    for curve in contributions(table.detach(), rule.weight, rule.lows, rule.highs, rule.kind):
+        assert torch.count_nonzero(curve) == 0
     (-(table.weight * table.ratio * table.advantage).sum()).backward()
     assert torch.count_nonzero(gradients(policy)) == 0 and len(gradients(policy)) > 0
