@@ -63,3 +63,26 @@ def circle(graph: Graph) -> list[str]:
     except CycleError as error:
         return error.args[1]
     return []
+
+
+def floors(graph: Graph) -> dict[str, int]:
+    """Returns the floor of each name: 1 where it imports none, or one above the highest that it imports.
+
+    Raises:
+        CycleError: there is a circle.
+    """
+    found: dict[str, int] = {}
+    for name in TopologicalSorter(graph).static_order():
+        found[name] = 1 + max((found[other] for other in graph.get(name, ())), default=0)
+    return found
+
+
+def reached(graph: Graph, start: str, rooms: Collection[str]) -> set[str]:
+    """Returns the modules reached along imports from one, itself included, through these rooms alone."""
+    found, left = set(), [start]
+    while left:
+        name = left.pop()
+        if name not in found and name.split(".")[1] in rooms:
+            found.add(name)
+            left += graph[name]
+    return found
