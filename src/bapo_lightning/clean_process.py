@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -58,18 +58,21 @@ class CleanProcess:
             self.process.wait()
 
 
-def start(module: str, *arguments: str, variables: Mapping[str, str]) -> CleanProcess:
+def start(
+    module: str, *arguments: str, variables: Mapping[str, str], folders: Sequence[str] = ()
+) -> CleanProcess:
     """Starts `python -m module REQUESTS REPLIES *arguments` (two file descriptors), with no other
-    `variables`.
+    `variables`, and with modules of these folders beside the installed ones.
     """
     (their_requests, requests), (replies, their_replies) = Pipe(duplex=False), Pipe(duplex=False)
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    path = os.pathsep.join([str(_SOURCE), *folders])
     pipes = (their_requests.fileno(), their_replies.fileno())
     with their_requests, their_replies:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *map(str, pipes), *arguments],
             pass_fds=pipes,
-            env={**environment, "PYTHONPATH": str(_SOURCE), "OMP_NUM_THREADS": "1", **variables},
+            env={**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,  # until it is ready

@@ -239,3 +239,14 @@ def test_what_a_verifier_has_no_need_of_is_refused_and_modules_can_still_be_impo
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = [text.strip() for text in done.stdout.split("\0")[:-1]]
     assert dict(zip(INSIDE, said, strict=True)) == INSIDE
+
+
+def test_what_is_installed_in_a_folder_of_pythonpath_is_found(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("open(__file__ + '.seen', 'w').close()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pool = VerifierPool(num_workers=1, timeout_seconds=60.0, memory_megabytes=256)
+    try:
+        assert pool.judge([RIGHT]) == [CORRECT]
+    finally:
+        pool.close()
+    assert (tmp_path / "sitecustomize.py.seen").exists()

@@ -102,8 +102,9 @@ class VerifierPool:
 @phase("starting the verifier")
 def _start(num_workers: int, memory_megabytes: int) -> tuple[CleanProcess, list[int]]:
     """Starts a server; returns it with its workers' process ids. Raises RewardError when it cannot start."""
-    # Verdicts must not depend on the order of sympy's sets.
-    server = start(_SERVER, str(num_workers), str(memory_megabytes), variables={"PYTHONHASHSEED": "0"})
+    variables = {"PYTHONHASHSEED": "0"}  # verdicts must not depend on the order of sympy's sets
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    server = start(_SERVER, str(num_workers), str(memory_megabytes), variables=variables, folders=folders)
     try:
         _, pids = json.loads(server.first_reply())
     except ChildProcessError as error:
