@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     target = parsed.output or swept_folder(parsed.folders) or common_folder(folders)
     target.mkdir(parents=True, exist_ok=True)
     title = parsed.title or f"Comparison: {target.resolve().name}"
-    arguments = f" ARGS=\"--reference '{parsed.reference}'\"" if parsed.reference else ""
-    typed = f'make compare RUNS="{" ".join(parsed.folders)}"{arguments}'
+    options = f" ARGS=\"--reference '{parsed.reference}'\"" if parsed.reference else ""
+    typed = f'make compare RUNS="{" ".join(parsed.folders)}"{options}'
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     with phases_shown(), phase("drawing the comparison"):
         page = render_page(comparison, title, typed, made_at)
