@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import ranks
+import run_comparison
 from tests.commands import run_command, train_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,8 @@ def test_two_ranks_train_as_one_process_does_and_so_do_those_that_go_on_from_the
 
 def train_as_one_process_does(choice, cases, monkeypatch, capsys):
     """The bounds are those of `bench/ranks.py`: 1e-6 relative for weights, 1e-4 for metrics, texts equal."""
-    monkeypatch.setattr(ranks, "subprocess", SimpleNamespace(run=forked))
+    stand_in = SimpleNamespace(run=forked, PIPE=None, STDOUT=None)
+    monkeypatch.setattr(run_comparison, "subprocess", stand_in)
     monkeypatch.setattr(sys, "argv", ["ranks.py", "--cases", *cases, "--set", choice])
     assert ranks.main() == 0
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == cases
