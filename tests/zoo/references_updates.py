@@ -64,8 +64,7 @@ def m2po(columns: Columns) -> Array:
             tau = (below + above) / 2
             too_much = np.minimum(squares, tau**2).mean() > BUDGET
             below, above = (below, tau) if too_much else (tau, above)
-    low, high = np.minimum(columns["low"], np.exp(-tau)), np.maximum(columns["high"], np.exp(tau))
-    return clip({**columns, "low": low, "high": high})
+    return clip({**columns, "low": np.exp(-tau), "high": np.exp(tau)})
 
 
 def m2po_mask(columns: Columns) -> Array:

@@ -49,10 +49,10 @@ def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Readi
 class M2PO:
     """The objective in one of two readings.
 
-    clamp (the authors' code): PPO-clip within [exp(-limit), exp(limit)], but never tighter than the bounds of
-        the table, which are [0.7, 1.5] there.
+    clamp (the authors' code): PPO-clip within [exp(-limit), exp(limit)]. The function there takes a floor of
+        [0.7, 1.5] for these bounds, which its one caller switches off, as do all the authors' scripts.
     mask (Algorithm 1 of the final paper; ms-swift and Trinity-RFT): r A, without the tokens that move away
-        and are beyond the limit. The mean still counts all tokens, and there are no bounds.
+        and are beyond the limit. The mean still counts all tokens.
     """
 
     budget: Positive = 0.04
@@ -69,5 +69,4 @@ class M2PO:
         if self.reading == "mask":
             outside = (table.log_ratio * table.advantage > 0) & (table.log_ratio.abs() > limit)
             return torch.where(outside, 0.0, table.ratio * table.advantage)
-        low, high = table.low.minimum((-limit).exp()), table.high.maximum(limit.exp())
-        return clipped_surrogate(table.ratio, table.advantage, low, high)
+        return clipped_surrogate(table.ratio, table.advantage, (-limit).exp(), limit.exp())
