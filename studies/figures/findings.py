@@ -13,21 +13,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Printed
 
-from bapo_lightning.report.intervals import (
-    Interval,
-    holm,
-    mean_interval,
-    paired_difference,
-    paired_p_value,
-    t_quantile,
-)
+from bapo_lightning.report.intervals import LEAST_VALUES, Interval, t_quantile
 from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.report.paired import LEVEL, holm, paired_difference, paired_p_value
 from bapo_lightning.report.progress.tables import fits
 from bapo_lightning.run_folder.text_file import write_json, write_text
 from studies.figures.catalogue import Claim, Figure
 
 Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> value's name -> seed -> value
-LEVEL = 0.05  # of the p-value, corrected for all claims, below which an ordering was shown
 CLAIM_HEADS = ("claim", "difference, 95 %", "p", "p, Holm", "here")
 HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no data"
 
@@ -82,8 +75,8 @@ def judge(figure: str, claim: Claim, table: Table) -> ClaimVerdict:
     else:
         sign, level = (1.0, claim.above) if claim.above is not None else (-1.0, claim.below or 0.0)
         values = {seed: sign * (value - level) for seed, value in values_of(claim.of).items()}
-        interval = mean_interval(list(values.values()))
-        p_value = paired_p_value(values, dict.fromkeys(values, 0.0))
+        zeros = dict.fromkeys(values, 0.0)
+        interval, p_value = paired_difference(values, zeros), paired_p_value(values, zeros)
     if interval is None or interval.half_width is None:
         return ClaimVerdict(figure, claim, interval, NO_DATA, None)
     if alike is not None:
@@ -98,16 +91,17 @@ def equivalence_p_value(
     values: Mapping[int, float], reference: Mapping[int, float], within: float
 ) -> float | None:
     """P-value of two one-sided paired t-tests (Schuirmann 1987): that the mean difference is `within` or more
-    away from zero; None with fewer than two seeds that both have.
+    away from zero; None with fewer than `LEAST_VALUES` seeds that both have, and where all differences are
+    equal but not zero.
     """
     from scipy.stats import t
 
     difference = paired_difference(values, reference)
-    if difference is None or difference.half_width is None:
+    if difference is None or difference.half_width is None or difference.count < LEAST_VALUES:
         return None
-    room = within - abs(difference.mean)
     if difference.half_width == 0:
-        return 0.0 if room > 0 else 1.0
+        return 0.0 if difference.mean == 0 else None
+    room = within - abs(difference.mean)
     error = difference.half_width / t_quantile(difference.count - 1)
     return float(t.sf(room / error, difference.count - 1))
 

@@ -8,14 +8,15 @@ chose its rate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.intervals import Interval, RatioInterval
 from studies.map.cells import FRESH, MapCell, Measured, measured_file
-from studies.map.verdicts import COLLAPSED, PairedComparison, compare, interval_of
+from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, compare, gap_closed, interval_of
 
 ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike
 
@@ -28,10 +29,10 @@ class Standing:
     learning_rate: float
     is_at_edge: bool  # no larger, or no smaller, rate was tried
     area: Interval  # mean reward over training
-    # Share of what staleness costs the first method; None where it costs nothing for certain.
-    gap_closed: Interval | None
+    # Share of what staleness costs the first method; None where it may cost nothing.
+    gap_closed: RatioInterval | None
     collapse_rate: float  # share of the seeds whose reward ends below half its best
-    reached: float  # share of the seeds whose reward comes half-way from the start to the best method's end
+    reached: float  # share of the seeds whose reward comes half-way, see `Board.half_way`
     entropy_there: Interval | None  # nats, where it comes there; None if fewer than two seeds do
     update_seconds: float | None  # median
 
@@ -43,8 +44,10 @@ class Board:
     world: str
     options: tuple[tuple[str, float], ...]
     staleness: int
+    # Reward in the middle of the first method's first measurement and the best method's end.
+    half_way: float
     standings: tuple[Standing, ...]
-    duels: tuple[PairedComparison, ...]  # each of two methods at their own rates, p adjusted over the board
+    duels: tuple[PairedComparison, ...]  # each of two methods at their own rates, p adjusted over all boards
     ranks: Mapping[str, Mapping[float, int]]  # of each method among all, by learning rate
 
     @property
@@ -58,22 +61,25 @@ def read_boards(
 ) -> list[Board]:
     """Reads all boards of a map."""
     conditions = dict.fromkeys((cell.world, cell.options, cell.staleness) for cell in cells)
-    return [
+    found = [
         _board(folder, [cell for cell in cells if (cell.world, cell.options, cell.staleness) == condition],
                methods, duels)
         for condition in conditions
     ]  # fmt: skip
+    compared = iter(compare([pair for _, pairs in found for pair in pairs]))
+    return [replace(board, duels=tuple(islice(compared, len(pairs)))) for board, pairs in found]
 
 
 def _board(
     folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
-) -> Board:
+) -> tuple[Board, list[Pair]]:
+    """The board without its duels, and the pairs that are compared in them."""
     chosen = {name: _best_cell(folder, cells, name) for name in (FRESH, *methods)}
     measured = {name: Measured.read(measured_file(folder, cell, name)) for name, cell in chosen.items()}
     reference, fresh = measured[methods[0]], measured[FRESH]
     best_end = max(float(measured[name].final.mean()) for name in methods)
-    start = float(reference.curves["reward"][:, 0].mean())
-    level = start + 0.5 * (best_end - start)
+    first_measured = float(reference.curves["reward"][:, 0].mean())
+    level = (first_measured + best_end) / 2
     rates = sorted({cell.learning_rate for cell in cells})
     edges = {rates[0], rates[-1]} if len(rates) > 1 else set()
     standings = [
@@ -81,16 +87,16 @@ def _board(
         for name in (*methods, FRESH)
     ]
     first = cells[0]
-    return Board(
+    board = Board(
         world=first.world,
         options=first.options,
         staleness=first.staleness,
+        half_way=level,
         standings=tuple(sorted(standings, key=lambda standing: -standing.area.mean)),
-        duels=tuple(
-            compare([(one, other, measured[one].area, measured[other].area) for one, other in duels])
-        ),
+        duels=(),
         ranks=_ranks(folder, cells, methods),
     )
+    return board, [(one, other, measured[one].area, measured[other].area) for one, other in duels]
 
 
 def _best_cell(folder: Path, cells: Sequence[MapCell], method: str) -> MapCell:
@@ -108,8 +114,6 @@ def _standing(
     fresh: Measured,
     level: float,
 ) -> Standing:
-    gap = interval_of(fresh.area - reference.area)
-    is_certain = gap.excludes_zero and gap.mean > 0
     reward, entropy = item.curves["reward"], item.curves["entropy"]
     there = reward >= level
     reached = there.any(1)
@@ -120,7 +124,7 @@ def _standing(
         learning_rate=cell.learning_rate,
         is_at_edge=cell.learning_rate in edges,
         area=interval_of(item.area),
-        gap_closed=interval_of((item.area - reference.area) / gap.mean) if is_certain else None,
+        gap_closed=gap_closed(item, fresh, reference),
         collapse_rate=float((item.final < COLLAPSED * reward.max(1)).mean()),
         reached=float(reached.mean()),
         entropy_there=interval_of(entropies) if len(entropies) > 1 else None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bapo_lightning.report import style
-from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.intervals import Interval, RatioInterval
 from bapo_lightning.report.markdown import markdown_table
 from studies.map.cells import FRESH
 from studies.map.leaderboard import ROUNDING, Board, Standing
@@ -23,12 +23,20 @@ def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], setti
         "# Leaderboard",
         settings,
         "Each method runs at its own best learning rate, chosen on seeds that are not shown (edge: no "
-        "larger, or no smaller, one was tried); intervals are 95 % over seeds.",
+        "larger, or no smaller, one was tried); intervals are 95 % over seeds, and those of the gap closed "
+        "have the noise of the gap as well (Fieller).",
     ]
     for board in boards:
-        parts += [f"## {board.title}", _standings(board, shown)]
+        half_way = (
+            f"Half-way is a reward of {board.half_way:.3f}: in the middle of the first measurement of "
+            f"{labels[next(iter(labels))]} and the best end."
+        )
+        parts += [f"## {board.title}", half_way, _standings(board, shown)]
         if board.duels:
-            parts += ["Head to head, paired by seed, p adjusted (Holm):", _duels(board, shown)]
+            parts += [
+                "Head to head, paired by seed, p adjusted for all of this page (Holm):",
+                _duels(board, shown),
+            ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -73,7 +81,7 @@ def _duels(board: Board, labels: Mapping[str, str]) -> str:
     return markdown_table(["mean reward over training", "difference", "p", "verdict"], rows)
 
 
-def _text(interval: Interval | None, digits: int) -> str:
+def _text(interval: Interval | RatioInterval | None, digits: int) -> str:
     return "-" if interval is None else interval.text(digits)
 
 

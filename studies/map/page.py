@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.report.paired import EQUAL, LESS, MORE, UNRESOLVED, UNTESTED
 from studies.map.cells import FRESH
-from studies.map.verdicts import EQUAL, LESS, MORE, OPEN, CellResult
+from studies.map.verdicts import CellResult
 
 
 def render(
@@ -36,7 +37,8 @@ def _verdict_table(results: Sequence[CellResult], labels: Mapping[str, str], aga
                 cells.append("")
                 continue
             counts = Counter(result.comparison(name, other).verdict for result in results)
-            cells.append(" / ".join(str(counts[verdict]) for verdict in (MORE, EQUAL, OPEN, LESS)))
+            counts[UNRESOLVED] += counts[UNTESTED]
+            cells.append(" / ".join(str(counts[verdict]) for verdict in (MORE, EQUAL, UNRESOLVED, LESS)))
         rows.append([label, *cells])
     heads = [f"against {labels[other]}" for other in against]
     table = markdown_table(["", *heads], rows)

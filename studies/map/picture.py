@@ -13,8 +13,9 @@ from matplotlib.colors import Colormap
 from matplotlib.image import AxesImage
 
 from bapo_lightning.report import style
+from bapo_lightning.report.paired import EQUAL, LESS, MORE, UNRESOLVED, UNTESTED
 from studies.colour_maps import difference_map, draw_colour_bar
-from studies.map.verdicts import EQUAL, LESS, MORE, OPEN, CellResult, PairedComparison
+from studies.map.verdicts import CellResult, PairedComparison
 
 COLOUR_LIMIT = 0.15  # difference in area at which a colour is full
 LEGEND = (
@@ -100,7 +101,9 @@ def _heat_map(
 
 def _difference(comparison: PairedComparison) -> str:
     number = f"{comparison.difference.mean:+.3f}".replace("-", "−")
-    return {EQUAL: f"= {number}", OPEN: f"? {number}"}.get(comparison.verdict, number)
+    return {EQUAL: f"= {number}", UNRESOLVED: f"? {number}", UNTESTED: f"? {number}"}.get(
+        comparison.verdict, number
+    )
 
 
 def _options(options: Sequence[tuple[str, float]]) -> str:
@@ -133,7 +136,9 @@ def draw_gap(results: Sequence[CellResult], methods: Mapping[str, MethodLook], p
             shades = style.shades(style.algorithm_colour(methods[name].algorithm), len(told))
             for number, (result, shade) in enumerate(zip(told, shades, strict=True)):
                 gap, x = result.gap_closed[name], place + 0.7 * ((number + 0.5) / len(told) - 0.5)
-                axes.errorbar(x, gap.mean, gap.half_width, fmt="o", markersize=4, linewidth=1.2, color=shade)
+                if gap is not None:
+                    ends = [[gap.value - gap.lower], [gap.upper - gap.value]]
+                    axes.errorbar(x, gap.value, ends, fmt="o", markersize=4, linewidth=1.2, color=shade)
         labels = [methods[name].label for name in others]
         turned: dict[str, Any] = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(range(len(others)), labels, fontsize=8, **turned)

@@ -2,7 +2,9 @@
 
 The gate looks at fixed bounds alone, on seeds of its own: data of the newest policy must be better than stale
 data, and the fixed bounds of the gate must differ from the reference. A cell that fails it cannot tell
-methods apart. Comparisons are paired by seed; p-values are adjusted (Holm) over the cells of the map.
+methods apart. The rules are those of every page (`report.paired`): comparisons are paired by seed,
+p-values are adjusted over all comparisons of the map, and a difference within `EQUAL_WITHIN` is equal, also
+at the gate.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
+from bapo_lightning.report.intervals import Interval, RatioInterval, mean_interval, ratio_interval
+from bapo_lightning.report.paired import EQUAL_WITHIN, holm, paired_difference, paired_p_value, verdict_of
 from studies.map.cells import FRESH, MapCell, Measured, measured_file
 
-LEVEL = 0.05
-EQUAL_WITHIN = 0.01  # of the area under the reward: an interval within it means that methods are equal
+Pair = tuple[str, str, np.ndarray, np.ndarray]  # two methods, and a value of each seed for each
 COLLAPSED = 0.5  # the reward ends below this share of its best
-MORE, LESS, EQUAL, OPEN = "more", "less", "equal", "unresolved"
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class GateResult:
 
     @property
     def is_passed(self) -> bool:
-        """Whether staleness costs something, and bounds make a difference."""
+        """Whether staleness costs something, and bounds make a difference, by more than counts as equal."""
         cost, *others = self.differences.values()
-        return cost.excludes_zero and cost.mean > 0 and all(other.excludes_zero for other in others)
+        return cost.mean > 0 and all(
+            each.excludes_zero and abs(each.mean) > EQUAL_WITHIN for each in (cost, *others)
+        )
 
 
 @dataclass(frozen=True)
@@ -59,16 +63,11 @@ class PairedComparison:
     against: str
     difference: Interval
     p: float | None
-    adjusted: float | None  # p-value, adjusted over all cells
+    adjusted: float | None  # p-value, adjusted over all comparisons of the page
 
     @property
     def verdict(self) -> str:
-        mean, half_width = self.difference.mean, self.difference.half_width
-        if self.adjusted is not None and self.adjusted < LEVEL:
-            return MORE if mean > 0 else LESS
-        if half_width is not None and abs(mean) + half_width < EQUAL_WITHIN:
-            return EQUAL
-        return OPEN
+        return verdict_of(self.difference, self.adjusted, EQUAL_WITHIN)
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,8 @@ class CellResult:
     gate: GateResult
     figures: Mapping[str, MethodSummary]  # by method, fresh data among them
     comparisons: tuple[PairedComparison, ...]
-    gap_closed: Mapping[str, Interval]  # share of the cost of staleness that a method makes good
+    # Share of the cost of staleness that a method makes good; None where it may cost nothing.
+    gap_closed: Mapping[str, RatioInterval | None]
 
     def comparison(self, method: str, against: str) -> PairedComparison:
         return next(item for item in self.comparisons if (item.method, item.against) == (method, against))
@@ -101,24 +101,26 @@ def read_results(
     """Reads all cells."""
     read = {cell: _read(folder, cell, [FRESH, *methods]) for cell in cells}
     pairs = [(one, other) for other in (methods[0], *controls) for one in methods if one != other]
-    by_pair = [
-        compare([(one, other, read[cell][one].area, read[cell][other].area) for cell in cells])
-        for one, other in pairs
-    ]
+    compared = compare(
+        [(one, other, read[cell][one].area, read[cell][other].area) for cell in cells for one, other in pairs]
+    )
     return [
         CellResult(
             cell=cell,
             gate=_gate(_read(folder, cell, [FRESH, methods[0], *gate], gate=True), methods[0], gate),
             figures={name: _figures(item) for name, item in read[cell].items()},
-            comparisons=tuple(found[number] for found in by_pair),
-            gap_closed={name: _gap_closed(read[cell], name, methods[0]) for name in methods[1:]},
+            comparisons=tuple(compared[number * len(pairs) : (number + 1) * len(pairs)]),
+            gap_closed={
+                name: gap_closed(read[cell][name], read[cell][FRESH], read[cell][methods[0]])
+                for name in methods[1:]
+            },
         )
         for number, cell in enumerate(cells)
     ]
 
 
-def compare(pairs: Sequence[tuple[str, str, np.ndarray, np.ndarray]]) -> list[PairedComparison]:
-    """Compares methods by seed, and adjusts the p-values over all pairs (Holm)."""
+def compare(pairs: Sequence[Pair]) -> list[PairedComparison]:
+    """Compares methods by seed, and adjusts the p-values over all pairs, which are those of a page (Holm)."""
     sides = [(by_seed(values), by_seed(others)) for _, _, values, others in pairs]
     p_values = [paired_p_value(*both) for both in sides]
     return [
@@ -160,10 +162,10 @@ def _figures(item: Measured) -> MethodSummary:
     )
 
 
-def _gap_closed(measured: Mapping[str, Measured], name: str, reference: str) -> Interval:
-    """Of the mean gap: a ratio of means, whose interval is that of the numerator."""
-    gap = float((measured[FRESH].area - measured[reference].area).mean())
-    return interval_of((measured[name].area - measured[reference].area) / gap)
+def gap_closed(method: Measured, fresh: Measured, reference: Measured) -> RatioInterval | None:
+    """Share of the mean gap of fresh and stale data that a method closes; None where there may be none."""
+    numerators, gaps = (method.area - reference.area).tolist(), (fresh.area - reference.area).tolist()
+    return ratio_interval(numerators, gaps) if fmean(gaps) > 0 else None
 
 
 def interval_of(values: np.ndarray) -> Interval:

@@ -31,16 +31,19 @@ def test_within_the_budget_there_is_no_limit(reading):
     assert float(largest_log_ratio(moved(-3.0, 3.0, advantage=exact(1, -1)), reading=reading)) == inf
 
 
-def test_bounds_are_those_of_the_limit_but_never_tighter_than_the_tables():
-    def found(made):
-        return M2PO()(prepared(M2PO(), made)).tolist()
-
-    made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.2)
-    assert found(made) == pytest.approx([exp(0.1), exp(sqrt(0.07)), -exp(-0.2)])
-    made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.5)
-    assert found(made)[1] == pytest.approx(1.5)
-    free = moved(1.0, 0.0, *[0.01] * 40, low=0.7, high=1.5)
-    assert found(free)[0] == pytest.approx(exp(1.0))
+@pytest.mark.parametrize(
+    ("log_ratios", "clamped"),
+    [
+        ([0.1, 0.6, -0.2], [0.1, sqrt(0.07), -0.2]),
+        ([0.25, 0.25, 0.30], [0.2, 0.2, 0.2]),  # all are clipped, below the authors' unused floor of 1.5
+        ([1.0, 0.0, *[0.01] * 40], [1.0, 0.0, *[0.01] * 40]),
+    ],
+)
+def test_bounds_are_those_of_the_limit_alone(log_ratios, clamped):
+    signs = [-1 if value < 0 else 1 for value in log_ratios]
+    made = moved(*log_ratios, advantage=exact(*signs), low=0.7, high=1.5)
+    found = M2PO()(prepared(M2PO(), made)).tolist()
+    assert found == pytest.approx([sign * exp(value) for sign, value in zip(signs, clamped, strict=True)])
 
 
 def test_the_mask_leaves_out_the_largest_until_the_others_fit():

@@ -6,10 +6,8 @@ import pytest
 
 from bapo_lightning.report.intervals import (
     Interval,
-    holm,
     mean_interval,
-    paired_difference,
-    paired_p_value,
+    ratio_interval,
     shown_interval,
     t_quantile,
 )
@@ -40,49 +38,6 @@ def test_the_interval_of_five_values_of_one_and_of_none():
     assert mean_interval([]) is None
 
 
-def test_paired_differences_use_only_common_seeds():
-    # differences 1, 2, 3: s = 1, t(2) = 0.95 sqrt(2 / 0.0975), half-width t / sqrt(3)
-    values, reference = {0: 11.0, 1: 22.0, 2: 33.0, 7: 99.0}, {0: 10.0, 1: 20.0, 2: 30.0, 8: 1.0}
-    interval = paired_difference(values, reference)
-    assert (interval.mean, interval.count, interval.excludes_zero) == (2.0, 3, False)
-    assert interval.half_width == pytest.approx(0.95 * (2 / 0.0975 / 3) ** 0.5, abs=1e-12)
-    assert paired_difference({0: 1.0}, {1: 1.0}) is None
-    # t = 2 sqrt(3), 2 degrees: p = 1 - t / sqrt(t^2 + 2)
-    assert paired_p_value(values, reference) == pytest.approx(1 - math.sqrt(12 / 14))
-    assert paired_p_value({0: 1.0}, {0: 0.0}) is None
-    assert paired_p_value({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}) == 1.0
-
-
-# Student's t of n values 0 +- 1 shifted to a mean whose t is given: tabled two-sided probabilities.
-@pytest.mark.parametrize(
-    ("t", "degrees", "probability"),
-    [
-        (1.0, 1, 0.5), (2.0, 2, 0.183503), (2.0, 3, 0.139326), (2.5, 4, 0.066767), (3.0, 9, 0.014956),
-        (2.0, 30, 0.054625), (0.0, 5, 1.0),
-    ],
-)  # fmt: skip
-def test_p_values_are_those_of_the_tables(t, degrees, probability):
-    count = degrees + 1
-    spread = [seed - degrees / 2 for seed in range(count)]  # of mean 0
-    error = math.sqrt(math.fsum(value**2 for value in spread) / degrees / count)
-    zeros = dict.fromkeys(range(count), 0.0)
-    for sign in (1, -1):
-        values = {seed: value + sign * t * error for seed, value in enumerate(spread)}
-        assert paired_p_value(values, zeros) == pytest.approx(probability, abs=1e-6)
-
-
-@pytest.mark.parametrize("shift", [0.1, 0.5, 0.9, 1.1, 1.2, 1.3, 2.0])
-def test_p_is_below_5_percent_exactly_where_the_interval_excludes_zero(shift):
-    values, reference = {0: shift, 1: shift + 0.5, 2: shift - 0.5}, dict.fromkeys(range(3), 0.0)
-    assert (paired_p_value(values, reference) < 0.05) == paired_difference(values, reference).excludes_zero
-
-
-def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order():
-    adjusted = holm([0.04, None, 0.01, 0.03])
-    assert adjusted == [pytest.approx(0.06), None, pytest.approx(0.03), pytest.approx(0.06)]
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
 def test_on_a_logarithmic_axis_an_interval_is_of_logarithms_and_above_zero():
     values = [0.1, 1.0, 10.0]  # logarithms 0 +- log(10): half-width t(2) log(10) / sqrt(3)
     mean, low, high = shown_interval(values, logarithmic=True)
@@ -95,3 +50,31 @@ def test_an_interval_ends_with_what_the_quantity_can_be():
     assert shown_interval([0.0, 1.0, 1.0], limits=(0.0, 1.0)) == (pytest.approx(2 / 3), 0.0, 1.0)
     assert shown_interval([0.3], limits=(0.0, 1.0)) == (0.3, 0.3, 0.3)
     assert shown_interval([]) is None
+
+
+def test_a_ratio_has_the_noise_of_both_of_its_means():
+    # Differences 1 +- 0.5 over 2 +- 0.5 that vary together: (1 - t^2/3 * 0.25 ...), solved by hand
+    tops, bottoms = [0.5, 1.0, 1.5], [1.5, 2.0, 2.5]
+    ratio = ratio_interval(tops, bottoms)
+    scale = t_quantile(2) ** 2 / 3 * 0.25  # t^2 s^2 / n, alike for both and their covariance
+    a, b, c = 4 - scale, 2 - scale, 1 - scale
+    assert ratio.value == 0.5
+    assert (ratio.lower, ratio.upper) == pytest.approx(
+        ((b - (b * b - a * c) ** 0.5) / a, (b + (b * b - a * c) ** 0.5) / a)
+    )
+    # each end is a ratio at which the paired differences just cease to differ from zero
+    for end in (ratio.lower, ratio.upper):
+        left = mean_interval([top - end * bottom for top, bottom in zip(tops, bottoms, strict=True)])
+        assert abs(left.mean) == pytest.approx(left.half_width)
+
+
+def test_the_ratio_of_values_to_themselves_is_one_for_certain():
+    ratio = ratio_interval([0.1, 0.2, 0.18], [0.1, 0.2, 0.18])
+    assert (ratio.value, ratio.lower, ratio.upper) == pytest.approx((1, 1, 1)) and ratio.text(1) == (
+        "1.0 (1.0 to 1.0)"
+    )
+
+
+@pytest.mark.parametrize("bottoms", [[1.0, 2.0], [-1.0, 2.0, 0.5]])
+def test_a_ratio_has_no_interval_where_the_denominator_may_be_zero(bottoms):
+    assert ratio_interval([1.0] * len(bottoms), bottoms) is None

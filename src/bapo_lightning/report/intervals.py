@@ -1,11 +1,14 @@
-"""Means over seeds with 95 % intervals (Student's t), unpaired and paired, and the paired t-test."""
+"""Means over seeds, and ratios of means, with 95 % intervals (Student's t)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import mul
+
+LEAST_VALUES = 3  # two have an interval of 12.7 standard errors, which is often 0 for discrete quantities
 
 
 @dataclass(frozen=True)
@@ -17,14 +20,34 @@ class Interval:
     count: int
 
     @property
+    def is_testable(self) -> bool:
+        """Whether anything may be concluded: from `LEAST_VALUES` on, and not where all values are equal, as
+        those of a discrete quantity can be by chance.
+        """
+        return self.count >= LEAST_VALUES and bool(self.half_width)
+
+    @property
     def excludes_zero(self) -> bool:
-        """Whether the whole interval lies on one side of zero."""
-        return self.half_width is not None and abs(self.mean) > self.half_width
+        """Whether an interval that may be tested lies on one side of zero, all of it."""
+        return self.is_testable and abs(self.mean) > (self.half_width or 0.0)
 
     def text(self, decimals: int, sign: str = "", between: str = " ± ") -> str:
         """Formats mean and half-width, "n/a" where there is none."""
         half_width = "n/a" if self.half_width is None else f"{self.half_width:.{decimals}f}"
         return f"{self.mean:{sign}.{decimals}f}{between}{half_width}"
+
+
+@dataclass(frozen=True)
+class RatioInterval:
+    """A ratio of two means, and the ends of its 95 % interval, which need not be as far from it."""
+
+    value: float
+    lower: float
+    upper: float
+
+    def text(self, decimals: int) -> str:
+        """Formats the ratio, and both ends in brackets."""
+        return f"{self.value:.{decimals}f} ({self.lower:.{decimals}f} to {self.upper:.{decimals}f})"
 
 
 @cache
@@ -71,38 +94,29 @@ def shown_interval(
     return back(interval.mean), max(least, lower), min(most, upper)
 
 
-def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Interval | None:
-    """Interval of value - reference over the seeds that both have; None when they share no seed."""
-    return mean_interval(
-        [values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())]
-    )
+def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> RatioInterval | None:
+    """Fieller's interval (1954) of mean(numerators) / mean(denominators), of values that are paired.
 
-
-def paired_p_value(values: Mapping[int, float], reference: Mapping[int, float]) -> float | None:
-    """Two-sided p-value of the paired t-test over the seeds that both have; None with fewer than two.
-
-    It is below 0.05 exactly where the interval of `paired_difference` excludes 0. Where all differences are
-    equal it is 1 if they are zero, else 0.
+    It has the noise of both, and how they vary together: of values and the same values it is 1 to 1. None
+    where the interval has no end, as the denominators may have mean zero; this is so below `LEAST_VALUES`.
     """
-    from scipy.stats import t
-
-    difference = paired_difference(values, reference)
-    if difference is None or difference.half_width is None:
+    count = len(numerators)
+    if count < LEAST_VALUES:
         return None
-    if difference.half_width == 0:
-        return 1.0 if difference.mean == 0 else 0.0
-    error = difference.half_width / t_quantile(difference.count - 1)
-    return float(2 * t.sf(abs(difference.mean) / error, difference.count - 1))
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjusts p-values for their number (Holm 1979): the chance of even one false discovery among all stays
-    below the level.
-    """
-    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        adjusted[index] = largest
-    return adjusted
+    top, bottom = math.fsum(numerators) / count, math.fsum(denominators) / count
+    of_top = [value - top for value in numerators]
+    of_bottom = [value - bottom for value in denominators]
+    scale = t_quantile(count - 1) ** 2 / count / (count - 1)
+    # Ratios q for which mean(numerator - q * denominator) does not differ from 0: a q^2 - 2 b q + c <= 0
+    a, b, c = (
+        one * other - scale * math.fsum(map(mul, ones, others))
+        for one, other, ones, others in (
+            (bottom, bottom, of_bottom, of_bottom),
+            (top, bottom, of_top, of_bottom),
+            (top, top, of_top, of_top),
+        )
+    )
+    if a <= 0:
+        return None
+    room = math.sqrt(max(0.0, b * b - a * c))
+    return RatioInterval(top / bottom, (b - room) / a, (b + room) / a)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+from bapo_lightning.report.paired import EQUAL_WITHIN
+
 HELD_OUT = "val/avg@k"  # held-out accuracy as one curve, however many validation sets a run has
 HIGH_RAISED, LOW_RAISED = "bapo/clip_high_raised", "bapo/clip_low_raised"
 TARGET_MET = "bapo/target_met"
@@ -63,6 +65,11 @@ class Metric:
         if self.signed:
             return None
         return (0.0, 1.0 if self.unit.startswith(("fraction", "share")) else math.inf)
+
+    @property
+    def equal_within(self) -> float:
+        """Differences that count as equal; 0 for what has no known scale."""
+        return EQUAL_WITHIN if self.limits == (0.0, 1.0) else 0.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.runs import COLUMNS, damage
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
-from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.intervals import mean_interval, t_quantile
 from bapo_lightning.report.metrics import EXPECTED
 
 
@@ -87,10 +87,35 @@ def test_differences_are_paired_by_seed_and_tested(make_run):
     # deviations: values 0.0916515, differences 0.02; t(2) / sqrt(3) = 2.484165
     assert (final.half_width, difference.half_width) == pytest.approx((0.227677, 0.0496833), abs=1e-5)
     # t = 0.1 / (0.02 / sqrt(3)) = 8.660
-    reward = results["reward_last"]
-    assert reward.p_value == reward.p_adjusted == pytest.approx(1 - math.sqrt(75 / 77))
-    assert reward.verdict == "more" and difference.excludes_zero
+    reward, norm = results["reward_last"], results["grad_norm_max"]
+    assert reward.p_value == pytest.approx(1 - math.sqrt(75 / 77)) and difference.excludes_zero
+    tested = [result for result in comparison.results.values() if result.p_value is not None]
+    assert len(tested) == 4, "final, best, mean and gain of the reward; gradient norms do not differ at all"
+    assert reward.p_adjusted == pytest.approx(4 * reward.p_value)
+    assert (reward.verdict, norm.verdict) == ("unresolved", "untested")
     assert results["entropy_last"].value is None and results["grad_norm_max"].value.mean == 2.0
+
+
+def test_two_seeds_that_differ_by_one_answer_have_no_verdict(make_run):
+    problems = {"validation": {"sums": {"kept": 200}}}
+    folders = [
+        make_run(
+            f"{algorithm}-{seed}",
+            rows=[{"step": step, "train/reward": 0.5, "val/sums/avg@1": accuracy} for step in (0, 1)],
+            algorithm=algorithm,
+            seed=seed,
+            problems=problems,
+        )
+        for algorithm, values in {"grpo": [0.3, 0.35, 0.4], "bapo": [0.295, 0.345, 0.395]}.items()
+        for seed, accuracy in enumerate(values)
+    ]
+    (column,) = (column for column in COLUMNS if column.key == "accuracy_last")
+    for chosen in (folders[:2] + folders[3:5], folders):
+        result = compare(collect(chosen)).result(("bapo", "8"), column)
+        seeds = len(chosen) // 2
+        assert result.verdict == "untested" and result.difference.mean == pytest.approx(-1 / 200)
+        error = 1 / 200 / math.sqrt(6 * seeds)
+        assert result.difference.half_width == pytest.approx(t_quantile(seeds - 1) * error)
 
 
 def test_what_limits_a_comparison_is_noted(make_run):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from bapo_lightning.report.paired import MORE
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.leaderboard import read_boards
 from studies.map.leaderboard_page import draw_ranks, render_leaderboard
 from studies.map.picture import MethodLook
-from studies.map.verdicts import MORE
 
 LOW, HIGH = (MapCell("table", rate, 8, (("wrong_tokens", 9),)) for rate in (0.01, 0.1))
 # Gains by rate on the compared seeds; on those of the gate `lucky` looks better at the low rate.
@@ -23,7 +23,9 @@ METHODS = [name for name in GAIN if name != FRESH]
 
 def write(folder, cell, method, gain, gate_gain):
     seeds = np.array([*range(4), *range(FIRST_COMPARED, FIRST_COMPARED + 6)])
-    gains = np.where(seeds < FIRST_COMPARED, gate_gain, gain) + 0.001 * np.sin(seeds)
+    gains = np.where(seeds < FIRST_COMPARED, gate_gain, gain) + 0.001 * np.sin(
+        seeds * (1 + list(GAIN).index(method))
+    )
     reward = 0.2 + gains[:, None] * np.linspace(0, 2, 6)
     if method == "broken":
         reward[:, 1] = 0.9
@@ -53,10 +55,13 @@ def test_rates_are_chosen_on_seeds_that_are_not_shown(board):
 def test_standings_are_in_order_and_tell_gap_collapse_and_entropy(board):
     assert [standing.method for standing in board.standings][:3] == [FRESH, "bapo", "grpo"]
     by_name = {standing.method: standing for standing in board.standings}
-    assert by_name["bapo"].gap_closed.mean == pytest.approx(0.5, abs=0.02)
-    assert by_name["grpo"].gap_closed.mean == 0 and by_name[FRESH].gap_closed.mean == pytest.approx(1)
+    assert by_name["bapo"].gap_closed.value == pytest.approx(0.5, abs=0.02)
+    for name, share in (("grpo", 0), (FRESH, 1)):
+        closed = by_name[name].gap_closed
+        assert (closed.value, closed.lower, closed.upper) == pytest.approx((share,) * 3), "by construction"
     assert by_name["broken"].collapse_rate == 1 and by_name["bapo"].collapse_rate == 0
-    # Half-way from 0.2 to BAPO's 0.8 is 0.5: BAPO is there at the fourth measurement, GRPO at the fifth.
+    # In the middle of 0.2 and BAPO's 0.8: BAPO is there at the fourth measurement, GRPO at the fifth.
+    assert board.half_way == pytest.approx(0.5, abs=0.01)
     assert by_name["bapo"].entropy_there.mean == pytest.approx(1.4)
     assert by_name["grpo"].entropy_there.mean == pytest.approx(1.2)
     assert by_name["lucky"].reached == 0 and by_name["lucky"].entropy_there is None

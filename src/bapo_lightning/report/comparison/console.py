@@ -17,6 +17,7 @@ from rich.table import Table
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.paired import LESS, MORE
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.progress.tables import fits, in_parts
 
@@ -57,7 +58,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     results = {cell: [comparison.result(cell, column) for column in COLUMNS] for cell in comparison.cells}
     values = {cell: [(result.value, False) for result in row] for cell, row in results.items()}
     differences = {
-        cell: [(result.difference, result.verdict in ("more", "less")) for result in row]
+        cell: [(result.difference, result.verdict in (MORE, LESS)) for result in row]
         for cell, row in results.items()
         if comparison.is_compared(cell)
     }
@@ -69,7 +70,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     if differences:
         console.print(
             f"[bold]Difference to {comparison.reference}[/] at the same staleness, by seed; * = p < 0.05, "
-            "corrected for all in a column",
+            "corrected for all comparisons of the page",
             highlight=False,
         )
         layout.print(differences, True, console)

@@ -11,7 +11,7 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.phases import advance
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, compared_among, metric_of
 from bapo_lightning.report.page.charts import COSTS
-from bapo_lightning.report.run.curves import Curve, recorded_names, series
+from bapo_lightning.report.run.curves import Curve, held_out_resolution, recorded_names, series
 from bapo_lightning.report.run.summary import IRREGULARITIES, statistics_of, summarise
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
@@ -67,6 +67,7 @@ class Run:
     manifest: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Curve] = field(default_factory=dict)  # by metric
+    resolution: float = 0.0  # step of the held-out accuracy; 0 where it is not known
     tokens: Columns | None = None  # single tokens, where a figure shows them and the run recorded them
 
 
@@ -94,6 +95,7 @@ def read(path: Path, curves: Sequence[str] | None) -> Run:
         summary=summary,
         curves={name: series(record, name) for name in curves},
         condition=condition_of(summary["staleness"], record.config),
+        resolution=held_out_resolution(record),
     )
 
 

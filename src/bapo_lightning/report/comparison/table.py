@@ -27,8 +27,9 @@ from bapo_lightning.report.comparison.settings import (
     differing_keys,
     settings_in_order,
 )
-from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.metrics import EXPECTED, Metric, compared_among
+from bapo_lightning.report.intervals import Interval, mean_interval
+from bapo_lightning.report.metrics import EXPECTED, HELD_OUT, Metric, compared_among, metric_of
+from bapo_lightning.report.paired import holm, paired_difference, paired_p_value, verdict_of
 from bapo_lightning.report.style import Look, setting_looks
 from bapo_lightning.run_folder.config_keys import leaves, should_be_alike
 
@@ -44,18 +45,13 @@ class Result:
     value: Interval | None
     difference: Interval | None
     p_value: float | None  # of the paired t-test
-    p_adjusted: float | None = None  # for all comparisons of this metric and statistic (Holm)
+    p_adjusted: float | None = None  # for all comparisons of the page (Holm)
+    within: float = 0.0  # differences that count as equal
 
     @property
     def verdict(self) -> str:
-        """more, less, nothing (no difference was shown at 5 %), untested, or none (no reference)."""
-        if self.difference is None:
-            return "none"
-        if self.p_adjusted is None:
-            return "untested"
-        if self.p_adjusted >= 0.05:
-            return "nothing"
-        return "more" if self.difference.mean > 0 else "less"
+        """See `verdict_of`; none for the reference itself."""
+        return verdict_of(self.difference, self.p_adjusted, self.within)
 
 
 @dataclass(frozen=True)
@@ -138,6 +134,10 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     results: dict[ResultKey, Result] = {}
     for name, statistic in dict.fromkeys([*product((metric.name for metric in metrics), STATISTICS), *shown]):
         results |= _results(cells, chosen, name, statistic)
+    adjusted = holm([result.p_value for result in results.values()])
+    results = {
+        key: replace(result, p_adjusted=p) for (key, result), p in zip(results.items(), adjusted, strict=True)
+    }
     return Comparison(
         runs=list(runs),
         settings=settings,
@@ -162,16 +162,18 @@ def _results(
         }
         for cell, runs in cells.items()
     }
-    results = []
+    step = max(run.resolution for runs in cells.values() for run in runs) if metric == HELD_OUT else 0.0
+    results = {}
     for (setting, condition), by_seed in values.items():
         against = {} if setting == reference else values.get((reference, condition), {})
-        value, difference = mean_interval(list(by_seed.values())), paired_difference(by_seed, against)
-        results.append(Result(by_seed, value, difference, paired_p_value(by_seed, against)))
-    adjusted = holm([result.p_value for result in results])
-    return {
-        (*cell, metric, statistic): replace(result, p_adjusted=p)
-        for cell, result, p in zip(values, results, adjusted, strict=True)
-    }
+        results[setting, condition, metric, statistic] = Result(
+            by_seed,
+            value=mean_interval(list(by_seed.values())),
+            difference=paired_difference(by_seed, against, step),
+            p_value=paired_p_value(by_seed, against, step),
+            within=metric_of(metric).equal_within,
+        )
+    return results
 
 
 def _unlike_runs(usable: Sequence[Run], conditions: Sequence[str]) -> list[str]:

@@ -27,14 +27,29 @@ def series(record: RunRecord, metric: str) -> Curve:
 
 def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
     """Mean of avg@k or pass@k, each set's largest k, over the updates that measured all validation sets."""
+    largest = _largest_k(record, statistic)
+    tables = [dict(zip(*record.series(f"{kind}@{k}"), strict=True)) for kind, k in sorted(largest.items())]
+    steps = sorted(set.intersection(*map(set, tables))) if tables else []
+    return steps, [fmean(table[step] for table in tables) for step in steps]
+
+
+def held_out_resolution(record: RunRecord) -> float:
+    """Least step of `held_out`: 1/(P k) of the largest set, over their number; 0 where P is not recorded."""
+    sets = (record.manifest.get("problems") or {}).get("validation") or {}
+    answers = [
+        k * sets.get(kind.split("/")[1], {}).get("kept", 0) for kind, k in _largest_k(record, "avg").items()
+    ]
+    return 1 / (len(answers) * max(answers)) if answers and min(answers) else 0.0
+
+
+def _largest_k(record: RunRecord, statistic: str) -> dict[str, int]:
+    """val/<set>/<statistic> -> its largest k."""
     largest: dict[str, int] = {}
     for name in {name for name in recorded_names(record) if name.startswith("val/")}:
         kind, _, k = name.rpartition("@")
         if kind.endswith(f"/{statistic}"):
             largest[kind] = max(int(k), largest.get(kind, 0))
-    tables = [dict(zip(*record.series(f"{kind}@{k}"), strict=True)) for kind, k in sorted(largest.items())]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    return steps, [fmean(table[step] for table in tables) for step in steps]
+    return largest
 
 
 def raised(record: RunRecord, side: str) -> Curve:
