@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,19 @@ def test_time_is_split_into_parts_and_the_rest_of_the_wall_time_if_that_is_known
     assert summary_of(rows)["seconds"] == parts | {"total": 4.5, "other": 0.0}
 
 
+def test_what_runs_beside_training_is_no_part_of_its_time():
+    spent = {"rollout": 5.0, "reward": 1.0, "update": 2.5, "sync": 0.5, "wait": 1.0}
+    row = {"step": 0, "time/step_seconds": 5.0} | {
+        f"time/{part}_seconds": each for part, each in spent.items()
+    }
+    record = replace(record_of([row], {"wall_seconds": 6.0}), config={"regime": {"async_generation": True}})
+    summary = summarise(record)
+    assert summary["beside_training"] == ["rollout", "reward"]
+    assert (summary["seconds"]["rollout"], summary["seconds"]["other"]) == (5.0, 2.0)
+    assert summary["idle"] == {"trainer": 0.2, "engine": 0.0}, "an engine that never waited"
+    assert summary_of([row], {"wall_seconds": 20.0})["seconds"]["other"] == 10.0
+
+
 def test_rollout_speed_weighs_each_batch_by_its_duration():
     speed, seconds = "rollout/tokens_per_second", "time/rollout_seconds"
     rows = [{"step": 0, speed: 1000.0, seconds: 3.0}, {"step": 1}, {"step": 2, speed: 2000.0, seconds: 1.0}]
@@ -139,16 +153,18 @@ def test_the_written_summary_is_strict_json_and_leaves_no_partial_file(make_run)
 
 
 @pytest.mark.parametrize(
-    ("times", "trainer", "engine"),
+    ("times", "is_async", "trainer", "engine"),
     [
-        ({"step": 4.0, "rollout": 1.0, "reward": 0.5, "wait": 0.5}, 0.5, 0.75),
-        ({"step": 4.0, "rollout": 3.0, "wait": 1.0, "engine_idle": 0.5}, 0.25, 0.125),  # both at once
-        ({}, None, None),
+        ({"step": 4.0, "rollout": 1.0, "reward": 0.5, "wait": 0.5}, False, 0.5, 0.75),
+        ({"step": 4.0, "rollout": 3.0, "wait": 1.0, "engine_idle": 0.5}, True, 0.25, 0.125),  # both at once
+        ({"step": 4.0, "rollout": 4.0, "reward": 1.0}, True, 0.0, 0.0),
+        ({}, False, None, None),
     ],
 )
-def test_idle_shares_count_what_each_half_waits_for(times, trainer, engine):
+def test_idle_shares_count_what_each_half_waits_for(times, is_async, trainer, engine):
     row = {"step": 0, **{f"time/{part}_seconds": seconds for part, seconds in times.items()}}
-    assert summary_of([row])["idle"] == {"trainer": trainer, "engine": engine}
+    record = replace(record_of([row]), config={"regime": {"async_generation": is_async}})
+    assert summarise(record)["idle"] == {"trainer": trainer, "engine": engine}
 
 
 def test_fates_are_counted_by_epoch_and_reason():

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from tests.report.synthetic_runs import write_run
@@ -122,8 +123,10 @@ def test_bounds_are_counted_as_pairs_and_times_add_up(run):
         {"low": 0.6, "high": 1.2, "share": 0.75},
         {"low": 0.9, "high": 3.0, "share": 0.25},
     ]
-    assert dict(phases(record.rows)) == {"rollout": 0.25, "update": 0.5, "other": 0.25}
-    assert phases([]) == []
+    assert dict(phases(record)) == {"rollout": 0.25, "update": 0.5, "other": 0.25}
+    beside = replace(record, config={"regime": {"async_generation": True}})
+    assert dict(phases(beside)) == {"update": 0.5, "other": 0.5}
+    assert phases(replace(record, rows=[])) == []
 
 
 def test_what_has_no_panel_is_on_the_page_under_its_title_or_else_its_name(page):

@@ -23,9 +23,7 @@ METHODS = [name for name in GAIN if name != FRESH]
 
 def write(folder, cell, method, gain, gate_gain):
     seeds = np.array([*range(4), *range(FIRST_COMPARED, FIRST_COMPARED + 6)])
-    gains = np.where(seeds < FIRST_COMPARED, gate_gain, gain) + 0.001 * np.sin(
-        seeds * (1 + list(GAIN).index(method))
-    )
+    gains = np.where(seeds < FIRST_COMPARED, gate_gain, gain) * (1 + 0.005 * np.sin(seeds))
     reward = 0.2 + gains[:, None] * np.linspace(0, 2, 6)
     if method == "broken":
         reward[:, 1] = 0.9

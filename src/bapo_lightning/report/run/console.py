@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     newest_epochs = list(summary["draws"].items())[-3:]
     return [
         *_metric_lines(summary["metrics"], summary["updates_without_gradient"]),
-        ("time", _time_split(summary["seconds"])),
+        ("time", _time_split(summary["seconds"], summary["beside_training"])),
         ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
         ("drops", _drops(summary["drops"])),
@@ -110,12 +110,13 @@ def _trend(found: Mapping[str, float], metric: Metric) -> str:
     return f"{_number(found['first'])} -> {_number(found['final'])} {extreme}"
 
 
-def _time_split(seconds: dict[str, float | None]) -> str:
+def _time_split(seconds: dict[str, float | None], beside: Sequence[str]) -> str:
     total = seconds["total"]
     if not total:
         return ""
     parts = {part: seconds[part] for part in (*TIME_PARTS, "other")}
-    return _labelled({part: _percent(spent / total) for part, spent in parts.items() if spent})
+    names = {part: f"{part} (beside)" if part in beside else part for part in parts}
+    return _labelled({names[part]: _percent(spent / total) for part, spent in parts.items() if spent})
 
 
 def _throughput(summary: dict[str, Any]) -> str:

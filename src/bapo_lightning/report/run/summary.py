@@ -26,6 +26,7 @@ from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
 
 TIME_PARTS = tuple(row.name[len("time/") : -len("_seconds")] for row in CATALOGUE if row.group == "time")
+BESIDE = ("rollout", "reward")  # run in threads of their own where generation is asynchronous
 DROP_KINDS = tuple(row.name.removeprefix("rollout/") for row in CATALOGUE if row.group == "drops")
 IRREGULARITIES = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
@@ -44,8 +45,9 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "tokens": _last_count(values["progress/tokens"]),
         "updates_without_gradient": sum(norm == 0 for norm in values["train/grad_norm"]),
         "metrics": _metrics(record),
-        "seconds": _seconds(values, record.manifest),
-        "idle": _idle_shares(values),
+        "seconds": _seconds(values, record),
+        "beside_training": beside_training(record),
+        "idle": _idle_shares(values, is_async=bool(beside_training(record))),
         "rollout_tokens_per_second": _tokens_per_second(record.rows, values["rollout/tokens_per_second"]),
         "drops": {
             name: round(math.fsum(counts)) if (counts := values[f"rollout/{name}"]) else None
@@ -121,17 +123,23 @@ def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
     return {name: statistics_of(values, metric_of(name)) for name, values in curves.items() if values}
 
 
-def _seconds(values: dict[str, list[float]], manifest: dict[str, Any]) -> dict[str, float | None]:
+def beside_training(record: RunRecord) -> list[str]:
+    """Parts of the time that cost the trainer nothing: all others, with `other`, add up to the whole."""
+    is_async = (record.config.get("regime") or {}).get("async_generation")
+    return [part for part in TIME_PARTS if is_async and part in BESIDE]
+
+
+def _seconds(values: dict[str, list[float]], record: RunRecord) -> dict[str, float | None]:
     recorded = {part: values[f"time/{part}_seconds"] for part in TIME_PARTS}
     parts = {part: math.fsum(seconds) if seconds else None for part, seconds in recorded.items()}
-    measured = math.fsum(seconds for seconds in parts.values() if seconds is not None)
-    total = finite(manifest.get("wall_seconds"))
+    beside = beside_training(record)
+    measured = math.fsum(seconds or 0.0 for part, seconds in parts.items() if part not in beside)
+    total = finite(record.manifest.get("wall_seconds"))
     total = measured if total is None else total
-    # Parts that overlap (asynchronous generation) can exceed the wall time.
     return {"total": total, **parts, "other": max(0.0, total - measured)}
 
 
-def _idle_shares(values: dict[str, list[float]]) -> dict[str, float | None]:
+def _idle_shares(values: dict[str, list[float]], is_async: bool) -> dict[str, float | None]:
     """Shares of wall time in which the trainer waited for data, and the engine for room or weights."""
     steps, engine, rollout, reward, wait = (
         math.fsum(values[f"time/{part}_seconds"])
@@ -139,7 +147,7 @@ def _idle_shares(values: dict[str, list[float]]) -> dict[str, float | None]:
     )
     if not steps:
         return {"trainer": None, "engine": None}
-    if not engine:  # no asynchronous generation: one of both waits for the other
+    if not is_async:  # one of both waits for the other
         return {"trainer": (rollout + reward + wait) / steps, "engine": 1 - rollout / steps}
     return {"trainer": wait / steps, "engine": engine / steps}
 

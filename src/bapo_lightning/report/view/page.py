@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from bapo_lightning.report.page.charts import (
     short,
 )
 from bapo_lightning.report.run.charts import Chart, RunCurve, other_charts, panel_charts
-from bapo_lightning.report.run.summary import TIME_PARTS
+from bapo_lightning.report.run.summary import TIME_PARTS, beside_training
 from bapo_lightning.run_folder.lock import is_held
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_rollouts, read_run
 from bapo_lightning.run_folder.text_file import write_text
@@ -60,7 +59,7 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
         axes=AXES,
         **drawn(record),
         choices=listed,
-        phases=phases(record.rows),
+        phases=phases(record),
         alarms=sorted(name.removeprefix(ALARM) for name, on in last.items() if name.startswith(ALARM) and on),
         reward=finite(last.get("train/reward")),
         samples=samples,
@@ -122,14 +121,18 @@ def bound_choices(record: RunRecord) -> list[dict[str, Any]]:
     return [{"low": low, "high": high, "share": n / pairs.total()} for (low, high), n in pairs.most_common()]
 
 
-def phases(rows: Sequence[Row]) -> list[tuple[str, float]]:
-    """(part, share of the time) of the updates so far, with what is left as `other`; empty without times."""
-    total = sum(finite(row.get("time/step_seconds")) or 0.0 for row in rows)
+def phases(record: RunRecord) -> list[tuple[str, float]]:
+    """(part, share of the trainer's time) of the updates so far, with what is left as `other`; empty without
+    times. What runs beside training is no part.
+    """
+    total = sum(record.series("time/step_seconds")[1])
     if not total:
         return []
+    beside = beside_training(record)
     parts = [
-        (part, sum(finite(row.get(f"time/{part}_seconds")) or 0.0 for row in rows) / total)
+        (part, sum(record.series(f"time/{part}_seconds")[1]) / total)
         for part in TIME_PARTS
+        if part not in beside
     ]
     other = max(0.0, 1 - sum(share for _, share in parts))
     return [(part, share) for part, share in [*parts, ("other", other)] if share > 0]
