@@ -201,6 +201,13 @@ def test_samples_of_another_problem_are_not_taken_for_ones_own(whole, tmp_path):
             [f"checkpoint={MODEL}", "sets=aime1924"],
             "sets=aime1924: no such problem set; write some of additions, aime24",
         ),
+        *(
+            (
+                [f"checkpoint={MODEL}", f"{name}=sums"],
+                f"{name}=sums: problems to evaluate are sets; write sets=sums",
+            )
+            for name in ("data", "set", "problem_set")
+        ),
         ([f"checkpoint={MODEL}"], "no problems to answer; write DATA=NAME,NAME"),
         ([f"checkpoint={MODEL}", *SMALL, "k=1.5"], "k=1.5 must be a whole number of at least 1"),
         (

@@ -22,6 +22,7 @@ from bapo_lightning.runs.evaluation.subject import CHOICES_WITHOUT_RUN, belongs_
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see cli.train
 SETS, CHECKPOINT = "sets=", "checkpoint="
+SETS_ELSEWHERE = ("data", "set", "problem_set")  # what training, and people, call them
 USAGE = """\
 usage: python -m bapo_lightning eval checkpoint=CHECKPOINT [sets=NAME,NAME] [GROUP=CHOICE ...] [KEY=VALUE ...]
        make eval CKPT=CHECKPOINT DATA=aime24,aime25 ARGS="k=16 rollout=vllm"
@@ -33,7 +34,7 @@ CHECKPOINT: a run folder, one of its checkpoints, a model folder, or a hub name.
 
 def hydra_overrides(arguments: Sequence[str]) -> list[str]:
     """Writes `sets=` as the choice of a file for each, gives prompt and reward to a model without a run.
-    Raises ConfigError for no checkpoint, or a set that does not exist.
+    Raises ConfigError for no checkpoint, a set that does not exist, or sets by another name.
     """
     given = [item.removeprefix(CHECKPOINT) for item in arguments if item.startswith(CHECKPOINT)]
     if not given or not given[-1]:
@@ -41,6 +42,9 @@ def hydra_overrides(arguments: Sequence[str]) -> list[str]:
             "nothing to evaluate; write CKPT=FOLDER (checkpoint=FOLDER): a run folder, one of its "
             "checkpoints, a model folder, or a hub name"
         ])  # fmt: skip
+    for name, _, value in (item.partition("=") for item in arguments):
+        if name in SETS_ELSEWHERE:
+            raise ConfigError([f"{name}={value}: problems to evaluate are sets; write {SETS}{value}"])
     lists = [item.removeprefix(SETS).split(",") for item in arguments if item.startswith(SETS)]
     names = dict.fromkeys(name for listed in lists for name in listed if name)
     if unknown := [name for name in names if name not in _problem_sets()]:

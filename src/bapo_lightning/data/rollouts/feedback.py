@@ -40,7 +40,10 @@ class PlainFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ChatFeedback:
-    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on."""
+    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on.
+
+    The turns of the policy stay as they were sampled, also where the template would trim them.
+    """
 
     role: Literal["tool", "user"] = "tool"  # of the message
     template: str = PLACEHOLDER  # its content; every {feedback} in it is replaced by the reply
