@@ -19,7 +19,7 @@ EXACT = [[0.3, 0.3, 0.3], *ROUNDED[1:]]
 
 @pytest.mark.parametrize("name", PREPARING)
 def test_what_is_picked_for_an_update_does_not_hang_on_the_last_bits_of_log_probs(name):
-    for seed in range(10):  # of some tables only one token could be picked
+    for seed in range(4):  # of some tables only one token could be picked
         method, columns = METHODS[name], random_columns(seed)
         shifted = columns | {each: columns[each] - 1e-9 for each in ("behaviour_logp", "proximal_logp")}
         found, again = (method.objective.prepare(table_from(each, method)) for each in (columns, shifted))
