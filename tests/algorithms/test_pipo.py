@@ -31,6 +31,15 @@ def test_progress_is_limited_and_equal_rewards_are_no_division_by_zero():
     assert rule.kept(past) is past and rule.kept(past_group("d", [1.0, 1.0], [0.0, 0.0])) is None
 
 
+def test_a_history_whose_means_differ_by_rounding_has_no_spread():
+    rule = ProgressReplay(window=2)
+    for mean in (0.3, 0.1 + 0.2):
+        rule.valued([], [past_group("a", [mean])])
+    past = past_group("b", [1.0, 0.0], [1.0, -1.0])
+    (again,) = rule.valued([past], [past_group("c", [0.31])])
+    assert again.advantages == pytest.approx((0.01, -0.01))
+
+
 def test_the_rule_goes_on_from_its_state():
     check_rule_memory(lambda: ProgressReplay(window=3))
 

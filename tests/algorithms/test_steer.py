@@ -26,6 +26,19 @@ def test_tokens_that_hardly_move_the_entropy_are_spared():
     assert linear.tolist() == pytest.approx([1.0] * 2), "all alike"
 
 
+def test_probabilities_below_the_authors_least_one_count_as_it():
+    # q = 1e-12 counts as 1e-8: omega = 1e-8 / 1e-8 * (log 1e-8 + 10) with p = 1e-10, and 2 * 0.5 * 0.6 beside
+    made = table(
+        exact(1, 1),
+        logp=exact(log(1e-10), log(0.5)),
+        behaviour_logp=exact(log(1e-12), log(0.25)),
+        entropy=10.0,
+    )
+    omega = [abs(log(1e-8) + 10), abs(log(0.5) + 10)]
+    expected = [0.8 ** (each / max(omega)) for each in omega]
+    assert weight_by_entropy_change(made).tolist() == pytest.approx(expected)
+
+
 def test_a_row_that_stands_for_no_token_does_not_count():
     made = table(exact(1, 9), behaviour_logp=exact(log(0.5), log(0.1)), entropy=0.1, count=exact(1, 0))
     assert float(weight_by_entropy_change(made)[0]) == pytest.approx(0.8)

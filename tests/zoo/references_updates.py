@@ -148,10 +148,8 @@ def real_at_one(columns: Columns) -> Array:
 
 def steer_weight(columns: Columns) -> Array:
     """Returns exp(-k omega) with k = -log(0.8) / max(largest omega, 0.02) (STEER, arXiv 2510.10150)."""
-    prob, sampled = np.exp(columns["logp"]), np.exp(columns["proximal_logp"])
-    omega = np.abs(
-        columns["advantage"] / sampled * prob * (1 - prob) * (columns["logp"] + columns["entropy"])
-    )
+    prob, sampled = (np.maximum(np.exp(columns[name]), 1e-8) for name in ("logp", "proximal_logp"))
+    omega = np.abs(columns["advantage"] / sampled * prob * (1 - prob) * (np.log(prob) + columns["entropy"]))
     return np.exp(log(0.8) / max(omega.max(), 0.02) * omega)
 
 
@@ -179,8 +177,7 @@ def picks(columns: Columns) -> int:
 def lot(columns: Columns, row: int) -> int:
     """Returns the signed number of a token in Python's integers, as splitmix64 mixes it."""
     number = 0
-    sampled = round(float(columns["behaviour_logp"][row]) * 2**32)
-    for value in (*(int(columns[name][row]) for name in ("sequence", "position", "age")), sampled):
+    for value in (int(columns[name][row]) for name in ("sequence", "position", "age")):
         number = signed(number + value + 0x9E3779B97F4A7C15)
         number = signed((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9)
         number = signed((number ^ (number >> 27)) * 0x94D049BB133111EB)

@@ -37,7 +37,7 @@ def aspo(
     bounds that are as many times as far from 1: the authors' 0.2 and 0.4. Their code finds them in each
     response under the current policy. It passes tokens of LOW entropy as `high_entropy_mask` and gives that
     mask the narrow bounds, so that names are exchanged twice and the bounds are right. Their KL term
-    (coefficient 0.001) is left out; it is 0 in their scripts.
+    is left out; in their scripts it has a coefficient of 0.001 at tokens of low entropy, and of 0 at others.
     """
     ratio = table.ratio.detach()
     rank = rank_in_sequence(table.entropy.detach(), table)

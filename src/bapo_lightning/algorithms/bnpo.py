@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.advantages.group import check_group
+from bapo_lightning.objectives.advantages.group import LEAST_DEVIATION, check_group
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch
 from bapo_lightning.values import Positive
 
@@ -21,7 +21,8 @@ def beta_normalised(
 
     With m and v, the mean and unbiased variance of p over the batch, and n = m (1 - m) / v - 1:
     alpha = max(1, 1 + n m / 3), beta = max(1, 1 + n (1 - m) / 3). So in the authors' code. There
-    and here f is uniform for a batch of one group; where all p are equal, it is uniform here and NaN there.
+    and here f is uniform for a batch of one group; where all p are equal but for rounding (1e-8), it is
+    uniform here and NaN there.
     Rewards count as 0 at `lowest` and as 1 at `highest`. Exactly zero for a group of equal rewards.
 
     Raises:
@@ -33,7 +34,7 @@ def beta_normalised(
     rewards = (batch.rewards.double() - lowest) / (highest - lowest)
     share = rewards.mean(1, keepdim=True).clamp(0, 1)
     alpha, beta = torch.ones(2, dtype=torch.float64)
-    if len(share) > 1 and bool(variance := share.var()):
+    if len(share) > 1 and (variance := float(share.var())) >= LEAST_DEVIATION**2:
         mean = share.mean()
         tightness = mean * (1 - mean) / variance - 1
         alpha = (1 + tightness * mean / 3).clamp_min(1)

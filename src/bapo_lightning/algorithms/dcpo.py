@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.advantages.group import check_group
+from bapo_lightning.objectives.advantages.group import LEAST_DEVIATION, check_group
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable
@@ -35,9 +35,9 @@ class SmoothAdvantages:
 
     With z_new and z_all, the rewards standardised by the group alone and by all groups of the problem, the
     i-th included: A is z_all / i + (1 - 1/i) z_new or z_new / i + (1 - 1/i) z_all, whichever is smaller in
-    magnitude. A deviation of zero makes a z of zero. Groups of equal rewards have advantages once others of
-    their problem differed. As in the authors' code, where deviations are unbiased per group, and pooled with
-    equal weights.
+    magnitude. A deviation below 1e-8 makes a z of zero; in the authors' code only one of 0 does. Groups of
+    equal rewards have advantages once others of their problem differed. As in their code, deviations are
+    unbiased per group, and pooled with equal weights.
     """
 
     def __init__(self) -> None:
@@ -79,4 +79,5 @@ class SmoothAdvantages:
 
 
 def _standardised(rewards: Tensor, mean: float, variance: float) -> Tensor:
-    return (rewards - mean) / variance**0.5 if variance > 0 else torch.zeros_like(rewards)
+    deviation = variance**0.5
+    return (rewards - mean) / deviation if deviation >= LEAST_DEVIATION else torch.zeros_like(rewards)

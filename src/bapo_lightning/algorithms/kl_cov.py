@@ -19,8 +19,8 @@ class KLCov:
 
     Picked are the tokens of the highest covariance in the update; verl picks them in each micro-batch.
     |log r| has a kink at a ratio of one: for a picked fresh token rounding decides the sign of its gradient,
-    so that runs on other numbers of ranks differ. The coefficient is beta: 1 in the paper, 0.1 in verl's
-    `ppo_kl_coef`.
+    so that runs on other numbers of ranks differ. The coefficient is beta: 1 in the paper and the
+    authors' scripts, 0.1 in verl's `ppo_kl_coef`. Their share is 2e-4 at 32B and 2e-3 at 7B.
     """
 
     coefficient: NonNegative = 1.0

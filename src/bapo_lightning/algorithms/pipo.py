@@ -9,6 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
+from bapo_lightning.objectives.advantages.group import LEAST_DEVIATION
 from bapo_lightning.types import Group
 from bapo_lightning.values import Count, NonNegative, Positive
 
@@ -20,9 +21,9 @@ class ProgressReplay(ReplayRule):
 
     Advantages are multiplied by phi(xi), where xi = (mu_t - mean(mu)) / std(mu) compares the mean reward of
     this batch with those of the `window` batches before it; phi(xi) is xi, times `damping` where that is
-    negative. The regime's `reuse_minibatches=before` makes these updates before those on the batch itself
-    (regime=pipo). In the authors' code the history holds the present batch and all others twice, and
-    advantages are divided by their mean magnitude in the group (`by_magnitude`).
+    negative. A deviation below 1e-8 counts as 1. The regime's `reuse_minibatches=before` makes these updates
+    before those on the batch itself (regime=pipo). In the authors' code the history holds the present batch
+    and all others twice, and advantages are divided by their mean magnitude in the group (`by_magnitude`).
     """
 
     window: Count = 8
@@ -52,7 +53,8 @@ class ProgressReplay(ReplayRule):
         return [replace(group, advantages=self._scaled(group.advantages, factor)) for group in replayed]
 
     def _factor(self, mean: float) -> float:
-        progress = (mean - fmean(self._means)) / (pstdev(self._means) or 1.0)
+        deviation = pstdev(self._means)
+        progress = (mean - fmean(self._means)) / (1.0 if deviation < LEAST_DEVIATION else deviation)
         return progress if progress >= 0 else self.damping * progress
 
     def _scaled(self, advantages: Sequence[float], factor: float) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from bapo_lightning.objectives.token_table import TokenTable, reads
 Shape = Literal["exponential", "linear"]
 # The authors': where no token moves the entropy much, none is weighted down to the least.
 LEAST_LARGEST = 0.02
+LEAST_PROB = 1e-8  # theirs too
 WEIGHT = "entropy_weight"
 
 
@@ -24,7 +25,7 @@ def weight_by_entropy_change(
     table: TokenTable, least: float = 0.8, most: float = 1.0, shape: Shape = "exponential"
 ) -> Tensor:
     """Returns the weight of each token, [N], from its estimated effect on the entropy H,
-    omega = |A r (1 - p) (log p + H)|.
+    omega = |A p / q (1 - p) (log p + H)|. Probabilities p and q count as 1e-8 where they are below it.
 
     exponential: exp(-k omega) with k = -log(least) / max(largest omega, 0.02); `most` is 1.
     linear: from `most` for the smallest omega of the update to `least` for the largest; 1.2 to 0.8 in the
@@ -32,8 +33,11 @@ def weight_by_entropy_change(
 
     The authors' code takes the largest omega of each micro-batch; here it is that of the whole update.
     """
-    prob = table.logp.exp()
-    change = (table.advantage * table.ratio * (1 - prob) * (table.logp + table.entropy)).abs()
+    prob, before = table.logp.exp(), table.proximal_logp.exp()
+    is_tiny = prob.minimum(before) < LEAST_PROB
+    ratio = torch.where(is_tiny, prob.clamp_min(LEAST_PROB) / before.clamp_min(LEAST_PROB), table.ratio)
+    surprise = table.logp.clamp_min(log(LEAST_PROB)) + table.entropy
+    change = (table.advantage * ratio * (1 - prob.clamp_min(LEAST_PROB)) * surprise).abs()
     is_there = table.count > 0
     largest = torch.where(is_there, change, 0.0).max()
     if shape == "exponential":
@@ -52,7 +56,7 @@ class STEER:
     shape: Shape = "exponential"
     dual_clip: DualClip | None = None
 
-    @reads("logp", "advantage", "ratio", "entropy", "count")
+    @reads("logp", "proximal_logp", "advantage", "ratio", "entropy", "count")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns `weight_by_entropy_change`."""
         return {WEIGHT: weight_by_entropy_change(table, self.least, self.most, self.shape)}

@@ -14,7 +14,7 @@ def psr_nsr(rewards: Tensor, right: NonNegative = 0.1, wrong: NonNegative = 1.0)
     PSR reinforces right answers only (right 1, wrong 0), NSR pushes wrong ones away only (0, 1), W-REINFORCE
     does both with little weight on the right (0.1, 1). For PSR and NSR the authors' code removes the other
     samples, and averages over those left; here they stay in the average with advantages of zero.
-    Rewards are 1 for a right answer and 0 for a wrong one; the formula is linear in between. `right` is the
-    paper's lambda.
+    Their runs have an entropy bonus of 0.001, the default of their verl, which is left out. Rewards are 1 for
+    a right answer and 0 for a wrong one; the formula is linear in between. `right` is the paper's lambda.
     """
     return right * rewards - wrong * (1 - rewards)

@@ -13,20 +13,18 @@ from bapo_lightning.objectives.token_table import TokenTable
 
 # Of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers; products of int64 wrap around.
 STEP, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-FINE = 2.0**32  # steps of a log-prob
-ORDERED_BY = ("sequence", "position", "age", "behaviour_logp")  # columns that `random_order` reads
+ORDERED_BY = ("sequence", "position", "age")  # columns that `random_order` reads
 
 
 def random_order(table: TokenTable) -> Tensor:
     """Returns the rows of a table in an order without pattern, [N].
 
-    It depends on the tokens alone, not on the order of their rows and on no generator: each token has a
-    number, hashed from its response, its position, its age, which every policy version changes, and its
-    log-prob when it was sampled.
+    It depends on whole numbers alone, not on the order of their rows and on no generator: each token has a
+    number, hashed from its response, its position and its age. Log-probs are no part of it, since their last
+    bits are those of a machine, a batch and a number of ranks.
     """
     number = torch.zeros_like(table.sequence)
-    sampled = (table.behaviour_logp.double() * FINE).round().long()
-    for column in (table.sequence, table.position, table.age, sampled):
+    for column in (table.sequence, table.position, table.age):
         number = number + column + STEP
         number = (number ^ (number >> 30)) * FIRST
         number = (number ^ (number >> 27)) * SECOND

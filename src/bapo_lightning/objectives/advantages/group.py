@@ -9,6 +9,8 @@ from torch import Tensor
 
 from bapo_lightning.values import NonNegative
 
+LEAST_DEVIATION = 1e-8  # a smaller one is rounding: numbers that differ by it count as equal
+
 
 def group_advantages(
     rewards: Tensor,
