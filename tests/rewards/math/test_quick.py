@@ -2,7 +2,8 @@ from fractions import Fraction
 
 import pytest
 
-from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict, read_number
+from bapo_lightning.rewards.math.notation import clean
+from bapo_lightning.rewards.math.quick import normal_form, quick_verdict, read_number
 
 
 @pytest.mark.parametrize(

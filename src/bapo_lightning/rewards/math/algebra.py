@@ -24,7 +24,8 @@ from latex2sympy2_extended.math_normalization import NormalizationConfig, normal
 from math_verify.grader import should_treat_as_complex, verify
 
 from bapo_lightning.rewards.math.closed_form import is_evaluated
-from bapo_lightning.rewards.math.quick import clean, plain_characters, read_number
+from bapo_lightning.rewards.math.notation import clean
+from bapo_lightning.rewards.math.quick import read_number
 from bapo_lightning.rewards.math.relations import chain_of, holds, in_one_order
 from bapo_lightning.rewards.math.sentences import has_words, is_prose
 from bapo_lightning.rewards.math.size_limit import (
@@ -34,6 +35,7 @@ from bapo_lightning.rewards.math.size_limit import (
     check_nesting,
     check_size,
 )
+from bapo_lightning.rewards.math.symbols import plain_characters
 from bapo_lightning.rewards.math.units import TEXT_UNIT
 
 # `quick` removes units, because it distinguishes 6m from 6 metres; `extract` removes boxes.

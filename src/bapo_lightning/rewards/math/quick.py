@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from bapo_lightning.rewards.extract import closing_brace
+from bapo_lightning.rewards.math.notation import unwrapped
 from bapo_lightning.rewards.math.units import SCALED, SCALES, TEXT_COMMAND, UNIT
 
 HALF_A_UNIT = Fraction(1, 2 * 10**6)  # of the sixth decimal place; math-verify rounds to six
@@ -27,33 +26,6 @@ RELATIVE = Fraction(2, 10**6)  # math-verify has no such bound and takes 5.3e-9 
 MAX_DIGITS = 400
 MAX_EXPONENT = 300
 
-_SYMBOLS = {
-    "−": "-", "–": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "／": "/", "．": ".", "，": ",",
-    "（": "(", "）": ")", "％": "%", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ",
-    "∞": r"\infty ", "√": r"\sqrt ", "°": r"^{\circ}", "²": "^{2}", "³": "^{3}", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "\u00a0": " ",
-    "\u2009": " ", "\u202f": " ",
-}  # fmt: skip
-_TRANSLATION = str.maketrans(_SYMBOLS)
-_WRAPPERS = tuple(
-    re.compile(pattern, re.DOTALL)
-    for pattern in (
-        r"\$\$([^$]*)\$\$",
-        r"\$([^$]*)\$",
-        r"\\\(((?:(?!\\\)).)*)\\\)",
-        r"\\\[((?:(?!\\\]).)*)\\\]",
-        r"\\(?:boxed|fbox|text|textbf|textrm|textit|textnormal|mathrm|mbox|displaystyle)\s*\{([^{}]*)\}",
-        r"\*\*([^*]*)\*\*",
-    )
-)
-_DECORATION = r"\\(?:(?:underline|boldsymbol|mathbf|bm|bf|rm)(?![a-zA-Z])|(?:text)?color\s*\{[^{}]*\})"
-_DECORATED = re.compile(rf"{_DECORATION}\s*\{{([^{{}}]*)\}}")  # \boldsymbol{5}, \color{red}{5}
-_SPACING = re.compile(
-    r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])"
-    rf"|{_DECORATION}|(?<!\\)\\[!,;: ]|~|\\q?quad(?![a-zA-Z])"
-)
-_THIN_SPACE = re.compile(r"(?<=[0-9])(?:\\,|\\ |\{,\}|,\\!|,\\,)\s*(?=[0-9]{3}(?![0-9]))")
-_FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
 _TEXT_COMMAND = re.compile(rf"{TEXT_COMMAND}\{{([^{{}}]*)\}}")
 _CHOICE = re.compile(r"\(([A-Za-z])\)")
@@ -94,38 +66,6 @@ class PlainNumber:
 
     def __str__(self) -> str:
         return f"{self.value}%" if self.is_percent else str(self.value)
-
-
-def clean(text: str) -> str:
-    """Returns `text` with one notation per symbol and without spacing commands and marks around it."""
-    text = plain_characters(text).strip()
-    text = _SPACING.sub(" ", _DECORATED.sub(r" \1 ", _THIN_SPACE.sub(",", text))).replace("{,}", ",")
-    text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
-    return unwrapped(text)
-
-
-def plain_characters(text: str) -> str:
-    """Returns `text` with the decimal digits of any script (`４２`, `٤٢`) and common symbols in ASCII."""
-    if text.isascii():
-        return text
-    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
-    return text.translate(_TRANSLATION)
-
-
-def unwrapped(text: str) -> str:
-    """Returns `text` without a full stop, or dollars, brackets, boxes and braces around all of it."""
-    for _ in range(8):
-        before = text
-        text = text.strip() if text.endswith(("\\.", "\\,", "\\;")) else text.strip().rstrip(".,;").strip()
-        for wrapper in _WRAPPERS:
-            match = wrapper.fullmatch(text)
-            if match is not None:
-                text = match.group(1)
-        if text.startswith("{") and closing_brace(text, 1) == len(text) - 1:
-            text = text[1:-1]
-        if text == before:
-            return text
-    return text
 
 
 def read_number(text: str) -> PlainNumber | None:

@@ -15,8 +15,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 from pydantic import validate_call
 
-from bapo_lightning.rewards.extract import final_answer
-from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict
+from bapo_lightning.rewards.extract import behind_thoughts, final_answer
+from bapo_lightning.rewards.math.notation import clean
+from bapo_lightning.rewards.math.quick import normal_form, quick_verdict
 from bapo_lightning.rewards.math.sentences import is_prose, value_named
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
@@ -114,7 +115,7 @@ class MathReward:
         answer = final_answer(text)
         if answer is not None or self.accept == "marked":
             return answer or None
-        return text[-MAX_UNMARKED_CHARACTERS:].strip() or None
+        return behind_thoughts(text)[-MAX_UNMARKED_CHARACTERS:].strip() or None
 
     def _quick_verdict(self, gold: str, answer: str, text: str) -> tuple[bool | None, str, str]:
         """Returns whether `answer` is right, None if that takes algebra; and what it comes to, if the mark in
