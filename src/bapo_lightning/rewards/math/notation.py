@@ -28,6 +28,7 @@ _WRAPPERS = tuple(
         r"\\end\{(?:aligned|align\*?|gathered|split|equation\*?)\}",
     )
 )
+_SPELT = re.compile(r"\\(?:text|mathrm)[a-z]*\s*\{\s*[a-z]{2,3}\s*\}")  # `\text{ab}` is no product
 _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _DECORATION = (
     r"\\(?:(?:underline|boldsymbol|mathbf|mathsf|mathtt|mathit|emph|textsf|texttt|ensuremath|bm|bf|rm|it|sf|tt)"
@@ -35,7 +36,7 @@ _DECORATION = (
 )
 _DECORATED = re.compile(rf"{_DECORATION}\s*\{{([^{{}}]*)\}}")  # \boldsymbol{5}, \color{red}{5}
 _NOTHING_SEEN = re.compile(
-    rf"\\(?:[hv]?phantom|[hv]space\*?)\s*{_GROUP}|\\(?:left|right)\s*\.(?![0-9])|(?<![\w}}{{])\{{\}}|\\hfill"
+    rf"\\(?:[hv]?phantom|[hv]space\*?)\s*{_GROUP}|\\(?:left|right)\s*\.|(?<![A-Za-z}}])\{{\}}|\\hfill"
 )
 _SPACING = re.compile(
     r"\\(?:left|right|big|Big|bigl|bigr|limits|tiny|small|normalsize|large|Large|LARGE|huge|Huge"
@@ -64,7 +65,12 @@ _SYNONYM = re.compile(rf"({'|'.join(map(re.escape, _SYNONYMS))})(?![a-zA-Z])\s*"
 _ROW_SKIP = re.compile(r"\\\\\s*\[[^\[\]]{1,10}\]")
 _LAST_ROW = re.compile(r"\\\\\s*(?=\\end)")
 _LABEL = re.compile(
-    r"\A\s*(?:\\(?:text|textbf|mathrm)\s*\{\s*)?(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*:?|is)\s*\}\s*(?=\S)",
+    r"\A\s*(?:\\(?:text|textbf|mathrm)\s*\{\s*)?(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*:?|is|there\s+(?:is|are))\s*\}\s*(?=\S)",
+    re.IGNORECASE,
+)
+_INTRODUCTION = re.compile(
+    r"\A(?:about|approximately|exactly|precisely|roughly|around|equals|just|only|so|(?:it|[a-zA-Z])\s+is),?"
+    r"\s+(?=[-$\\0-9.])",
     re.IGNORECASE,
 )
 _NOTE = re.compile(
@@ -72,6 +78,19 @@ _NOTE = re.compile(
     r"(?:not\b[^()]*|[A-Za-z][A-Za-z' .-]{2,80})\)\Z",
     re.IGNORECASE,
 )
+_ARTICLE = re.compile(r"(?:the|an?|there (?:is|are)|it has)\s+(?=\w)", re.IGNORECASE)
+# What is said in words or in symbols.
+_MEANINGS = {
+    r"\emptyset": r"no (?:real )?(?:solutions?|roots?)|none|(?:empty|null) set|\\\{\s*\\\}",
+    "dne": r"(?:limit )?does not exist",
+    "infinitely many": r"infinitely many solutions|infinite(?: number of)? solutions|infinite(?: number)?",
+    r"\infty": r"(?:(?:positive|plus) |\+\s*)?(?:infinity|\\infty)",
+    r"-\infty": r"(?:negative|minus) (?:infinity|\\infty)",
+    r"\mathbb{R}": r"(?:(?:all|any|set of(?: all)?) )?real(?: number)?s?",
+    "0": "zero", "1": "one", "2": "two", "3": "three", "4": "four", "5": "five", "6": "six", "7": "seven",
+    "8": "eight", "9": "nine", "10": "ten", "11": "eleven", "12": "twelve",
+}  # fmt: skip
+_MEANING = re.compile("|".join(f"({words})" for words in _MEANINGS.values()), re.IGNORECASE)
 _REPEATING = re.compile(
     r"(?<![\w.}])(?<![0-9] )(?P<whole>[0-9]{0,30})\.(?P<head>[0-9]{0,30}?)(?:"
     r"\\(?:overline|bar)\s*(?:\{\s*(?P<bar>[0-9]{1,30})\s*\}|(?P<short>[0-9]))"
@@ -84,7 +103,7 @@ _REPEATING = re.compile(
 
 def clean(text: str) -> str:
     """Returns `text` with one notation per symbol and without spacing commands and marks around it."""
-    if text.isascii() and text.isalnum():
+    if text.isascii() and text.isdigit():
         return text
     text = plain_characters(undecorated(text))
     if "." in text:
@@ -97,7 +116,14 @@ def clean(text: str) -> str:
         text = _DOTS.sub(r"\\ldots ", text)
     if ";" in text and "," not in text:
         text = text.replace(";", ",")
-    return unwrapped(text.replace("~", " "))
+    return _meaning(unwrapped(_INTRODUCTION.sub("", text.replace("~", " "))))
+
+
+def _meaning(text: str) -> str:
+    if not text or len(text) > 40 or text[0].isdigit():
+        return text
+    found = _MEANING.fullmatch(_ARTICLE.sub("", text, count=1))
+    return text if found is None else tuple(_MEANINGS)[(found.lastindex or 1) - 1]
 
 
 def _clean_latex(text: str) -> str:
@@ -121,7 +147,7 @@ def unwrapped(text: str) -> str:
         text = text.rstrip("\\ ")
         for wrapper in _WRAPPERS:
             match = wrapper.fullmatch(text)
-            if match is not None:
+            if match is not None and _SPELT.fullmatch(text) is None:
                 text = match[1].replace("&", "") if text.startswith("\\begin") else match[1]
         if text.startswith("{") and closing_brace(text, 1) == len(text) - 1:
             text = text[1:-1]

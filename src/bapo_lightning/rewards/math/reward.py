@@ -19,6 +19,7 @@ from bapo_lightning.rewards.extract import behind_thoughts, final_answer
 from bapo_lightning.rewards.math.notation import clean
 from bapo_lightning.rewards.math.quick import normal_form, quick_verdict
 from bapo_lightning.rewards.math.sentences import is_prose, value_named
+from bapo_lightning.rewards.math.texts import states_nothing
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
@@ -122,6 +123,10 @@ class MathReward:
         `text` has a sentence behind it, as it stands and cleaned.
         """
         expected, cleaned = clean(gold), clean(answer)
+        if states_nothing(expected):
+            return False, answer, cleaned
+        if answer.endswith("!") and "!" not in gold and answer + "}" not in text:
+            cleaned = clean(answer := answer.rstrip("! "))  # an exclamation: boxes have factorials
         if expected != cleaned and is_prose(answer) and final_answer(text) is not None:
             named = value_named(answer)
             if named is None:
