@@ -135,9 +135,7 @@ def quick_verdict(gold: str, answer: str, refuse_unevaluated: bool = True) -> bo
         return bool(gold)
     gold_number, answer_number = read_number(gold), read_number(answer)
     if gold_number is not None and answer_number is not None:
-        if any(
-            _RADIANS.search(one) and _DEGREES.search(other) for one, other in ((gold, answer), (answer, gold))
-        ):
+        if _DEGREES.search(gold) and _NO_DEGREES.search(answer):
             return False
         if refuse_unevaluated and answer_number.is_division and not gold_number.is_division:
             return False

@@ -55,6 +55,23 @@ def in_one_order(gold: Any, answer: Any) -> tuple[Any, Any]:
     return names[0] or _as_tuple(gold), names[1] or _as_tuple(answer)
 
 
+def in_one_shape(gold: Any, answer: Any) -> tuple[Any, Any]:
+    """Returns both, as tuples of coordinates if one is a row or column of a matrix and the other is none."""
+    vectors = [isinstance(side, sympy.MatrixBase) and 1 in side.shape for side in (gold, answer)]
+    if sum(vectors) != 1 or any(isinstance(side, sympy.MatrixExpr) for side in (gold, answer)):
+        return gold, answer
+    return tuple(
+        sympy.Tuple(*side) if is_vector else side
+        for side, is_vector in zip((gold, answer), vectors, strict=True)
+    )
+
+
+def with_imaginary_unit(expression: Any) -> Any:
+    """Returns `expression` with the number `i` where it has the symbol."""
+    names = {symbol: sympy.I for symbol in getattr(expression, "free_symbols", ()) if symbol.name == "i"}
+    return expression.xreplace(names) if names else expression
+
+
 def sides_of(expression: Any) -> list[Any]:
     """Returns the sides of an equation or a chain of them, in order; none of anything else."""
     parts = getattr(expression, "_unsorted_args", None) if isinstance(expression, And) else [expression]

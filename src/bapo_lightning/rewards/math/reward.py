@@ -9,6 +9,7 @@ docs/rewards.md has the conventions and the safety model.
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -31,6 +32,7 @@ MAX_UNMARKED_CHARACTERS = 20_000  # at the end of a text without a mark
 MAX_VOTE_CHARACTERS = 200  # of `Score.answer`
 MIN_MEMORY_MEGABYTES = 64  # less is too little for algebra
 DEFAULT_TIMEOUT_SECONDS = 5.0
+_TAG = re.compile(r"</?[A-Za-z]{2,12}\s*/?>")  # `4</think>5`: what is behind a tag is no part of a formula
 
 
 class MathReward:
@@ -123,7 +125,7 @@ class MathReward:
         `text` has a sentence behind it, as it stands and cleaned.
         """
         expected, cleaned = clean(gold), clean(answer)
-        if states_nothing(expected):
+        if states_nothing(expected) or (_TAG.search(cleaned) and expected != cleaned):
             return False, answer, cleaned
         if answer.endswith("!") and "!" not in gold and answer + "}" not in text:
             cleaned = clean(answer := answer.rstrip("! "))  # an exclamation: boxes have factorials

@@ -91,8 +91,12 @@ def value_named(sentence: str) -> str | None:
     return next(iter(texts.values())) if len(texts) == 1 else sentence
 
 
+def is_changed(text: str) -> bool:
+    """Whether words make another number of one in `text`, or a bound."""
+    return any(_is_changed(text, *number.span()) for number in _NUMBER.finditer(text))
+
+
 def _is_changed(prose: str, start: int, end: int) -> bool:
-    """Whether the words around a number make another of it, or a bound."""
     is_bound = _BOUND.search(prose[max(0, start - 20) : start]) is not None
     return is_bound or _CHANGED.match(prose, end) is not None
 
