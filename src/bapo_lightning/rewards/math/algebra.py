@@ -17,6 +17,7 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.grader import should_treat_as_complex, verify
+from sympy.core.alphabets import greeks
 
 from bapo_lightning.rewards.decoration import undecorated
 from bapo_lightning.rewards.math.closed_form import is_evaluated
@@ -88,6 +89,9 @@ def _equal(gold: Any, answer: Any, refuse_unevaluated: bool) -> bool:
     gold, answer = in_one_order(*in_one_shape(gold, answer))
     if refuse_unevaluated and not is_evaluated(gold, answer):
         return False
+    if isinstance(gold, sympy.Symbol) and isinstance(answer, sympy.Symbol):
+        if gold.name.lstrip("\\").lower() in greeks:
+            return bool(gold.name == answer.name)  # Theta is not theta
     if _verified(gold, answer):
         return True
     as_numbers = with_imaginary_unit(gold), with_imaginary_unit(answer)

@@ -51,7 +51,9 @@ class Joined(NamedTuple):
         """Whether the parts are one statement, rather than a list of values."""
         if all(isinstance(part, sympy.Eq) for part in self.parts):
             return self.word == "or" and len({part.lhs for part in self.parts}) > 1
-        return any(isinstance(part, Relational | And) for part in self.parts)
+        return any(
+            isinstance(part, Relational | And) and not isinstance(part, sympy.Eq) for part in self.parts
+        )
 
 
 def split_at_words(text: str) -> Joined | None:
@@ -70,7 +72,7 @@ def set_built(text: str) -> str | None:
 
 
 def in_known_notation(text: str) -> str:
-    r"""Returns `text` with open intervals in round brackets, `\setminus`, and both values of an inner `\pm`."""
+    r"""Returns `text` with `]0, 1[` as `(0, 1)`, with `\setminus`, and with both values of an inner `\pm`."""
     if text.startswith("]") or text.endswith("["):
         text = _OPEN.sub(lambda ends: "[("[ends[1] == "]"] + ends[2] + "])"[ends[3] == "["], text)
     text = _MEMBER.sub("", _WITHOUT.sub(r"\1 \\setminus ", text))
@@ -137,7 +139,7 @@ def _names(expression: Any) -> set[str]:
 def _sets(joined: Joined | None, expression: Any) -> list[Any]:
     """Returns the sets that conditions may mean; of anything else the set that it is."""
     if joined is None:
-        return [_exact(expression)] if isinstance(expression, sympy.Set) else []
+        return [_evaluated(_exact(expression))] if isinstance(expression, sympy.Set) else []
     parts = [as_set(part) if isinstance(part, And) else _solved(part) for part in joined.parts]
     if None in parts:
         return []
@@ -178,6 +180,14 @@ def _half_line(kind: Any, end: Any) -> Any:
     if kind is sympy.Unequality:
         return sympy.Union(below, above)
     return below if kind in (sympy.StrictLessThan, sympy.LessThan) else above
+
+
+def _evaluated(set_: Any) -> Any:
+    """Returns the set as sympy writes it; the library's classes leave unions as they were."""
+    for kind in (sympy.Union, sympy.Intersection, sympy.FiniteSet):
+        if isinstance(set_, kind):
+            return kind(*map(_evaluated, set_.args))
+    return set_
 
 
 def _exact(expression: Any) -> Any:

@@ -113,8 +113,11 @@ class Converter(_Latex2Sympy):
         return sympy.UnevaluatedExpr(value) if getattr(comp, "det", lambda: None)() else value
 
     def convert_interval(self, expr: Any) -> Any:
-        """Reads `[5, 5]` as a pair: it is no way to write 5."""
+        """Reads `[5, 5]` as a pair: it is no way to write 5. Nor is `[6, 4]` the pair `(6, 4)`."""
         interval = super().convert_interval(expr)
+        text = expr.getText()
+        if isinstance(interval, sympy.Tuple) and text.startswith("[") and text.endswith("]"):
+            raise Unreadable("an interval that ends before it starts")
         is_pair = isinstance(interval, sympy.FiniteSet)
         return sympy.Tuple(*interval.args * 2) if is_pair else interval
 

@@ -45,6 +45,7 @@ _SPACING = re.compile(
 )
 _THIN_SPACE = re.compile(r"(?<=[0-9])(?:\\,|\\ |\{,\}|,\\!|,\\,)\s*(?=[0-9]{3}(?![0-9]))")
 _FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_LETTER_FRACTION = re.compile(r"\\frac\s*(\\(?!sqrt|left|text|math)[a-zA-Z]+)\s*([0-9a-zA-Z]|(?=\{))")
 _ROMAN = re.compile(
     r"(?:\\(?:mathrm|operatorname|text|textrm|mathit|mathsf|rm)\s*(?:\{\s*([ei])\s*\}|\s([ei])(?![a-zA-Z]))"
     r"|\{\s*\\rm\s+([ei])\s*\})"
@@ -87,8 +88,6 @@ _MEANINGS = {
     r"\infty": r"(?:(?:positive|plus) |\+\s*)?(?:infinity|\\infty)",
     r"-\infty": r"(?:negative|minus) (?:infinity|\\infty)",
     r"\mathbb{R}": r"(?:(?:all|any|set of(?: all)?) )?real(?: number)?s?",
-    "0": "zero", "1": "one", "2": "two", "3": "three", "4": "four", "5": "five", "6": "six", "7": "seven",
-    "8": "eight", "9": "nine", "10": "ten", "11": "eleven", "12": "twelve",
 }  # fmt: skip
 _MEANING = re.compile("|".join(f"({words})" for words in _MEANINGS.values()), re.IGNORECASE)
 _REPEATING = re.compile(
@@ -136,7 +135,10 @@ def _clean_latex(text: str) -> str:
     text = _SPACING.sub(" ", _DECORATED.sub(r" \1 ", _THIN_SPACE.sub(",", text)))
     text = text.replace("{,}", ",").replace("{:}", ":")
     text = _DOTS.sub(r"\\ldots ", text)
-    return _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
+    text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
+    return _LETTER_FRACTION.sub(
+        lambda part: rf"\frac{{{part[1]}}}" + (part[2] and f"{{{part[2]}}}" or ""), text
+    )
 
 
 def unwrapped(text: str) -> str:

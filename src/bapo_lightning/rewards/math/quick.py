@@ -143,7 +143,7 @@ def quick_verdict(gold: str, answer: str, refuse_unevaluated: bool = True) -> bo
     bases = _BASED.fullmatch(gold), _BASED.fullmatch(answer)
     if bases[0] is not None and bases[1] is not None:
         first, second = _in_base(bases[0]), _in_base(bases[1])
-        return first[0] == second[0] and (first[1] == second[1] or not refuse_unevaluated)
+        return first == second or (not refuse_unevaluated and first[0] == second[0] and type(first[0]) is int)
     if gold_number is None and answer_number is None and normal_text(gold) == normal_text(answer) != "":
         return True
     return text_verdict(gold, answer)
@@ -165,7 +165,7 @@ def _in_base(match: re.Match[str]) -> tuple[int | str, int]:
     try:
         return int(match[1], base), base
     except ValueError:
-        return match[0], base
+        return match[1], base
 
 
 def _value(part: dict[str, str | None]) -> Fraction | None:

@@ -127,8 +127,8 @@ class MathReward:
         expected, cleaned = clean(gold), clean(answer)
         if states_nothing(expected) or (_TAG.search(cleaned) and expected != cleaned):
             return False, answer, cleaned
-        if answer.endswith("!") and "!" not in gold and answer + "}" not in text:
-            cleaned = clean(answer := answer.rstrip("! "))  # an exclamation: boxes have factorials
+        if answer.endswith("!") and "!" not in gold + answer[:-1] and answer + "}" not in text:
+            cleaned = clean(answer := answer[:-1].strip())  # an exclamation: boxes have factorials
         if expected != cleaned and is_prose(answer) and final_answer(text) is not None:
             named = value_named(answer)
             if named is None:

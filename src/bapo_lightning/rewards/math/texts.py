@@ -37,6 +37,8 @@ _CHOICE = re.compile(
 _ANOTHER_CHOICE = re.compile(r"(?<![A-Za-z\\{])[A-Z](?![A-Za-z}])|\b(?:or|and|not)\b")
 _DATE = re.compile(r"(?=.*[0-9]{4})([0-9]{1,4})([/.-])([0-9]{1,2})\2([0-9]{1,4})")
 _RATIO = re.compile(r"[0-9]{1,9}(?:\s*:\s*[0-9]{1,9}){2,9}")
+_ARTICLE = re.compile(r"\A(?:an?|the)\s+", re.IGNORECASE)
+_BRACES = re.compile(r"\\[{}]|\s")
 _CLOCK = re.compile(
     r"(?P<hour>[0-9]{1,2})(?:\s*:\s*(?P<minute>[0-5][0-9])(?:\s*:\s*(?P<second>[0-5][0-9]))?)?"
     rf"\s*(?:{TEXT_COMMAND}\{{)?\s*(?:(?P<half>[ap])\.?\s?m\.?)?\s*\}}?",
@@ -55,6 +57,8 @@ def text_verdict(gold: str, answer: str) -> bool | None:
         return gold_words == answer_words
     if {gold[:1], answer[:1]} == {"(", "\\"} and (_is_set(gold) or _is_set(answer)):
         return False
+    if "\\ldots" in gold and "\\ldots" in answer:
+        return _BRACES.sub("", gold) == _BRACES.sub("", answer) or None
     for kind in (_DATE, _RATIO):
         if kind.fullmatch(gold[:MAX_CHARACTERS]) or kind.fullmatch(answer[:MAX_CHARACTERS]):
             return _same_parts(gold, answer, kind is _RATIO)
@@ -69,7 +73,7 @@ def states_nothing(gold: str) -> bool:
 def _choice_verdict(gold: str, answer: str) -> bool | None:
     """Whether `answer` chooses the letter `gold`; None if it may be a formula with that letter."""
     chosen = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", answer[:MAX_CHARACTERS]).strip())
-    if chosen is not None and (chosen[4] or not chosen[3]):
+    if chosen is not None:
         return (chosen[1] or chosen[2] or chosen[3]) == gold and _ANOTHER_CHOICE.search(chosen[4]) is None
     return None if gold in answer else False
 
@@ -92,7 +96,7 @@ def words_of(text: str) -> list[str] | None:
     """
     if not text[:1].isalpha() or len(text) > MAX_CHARACTERS:
         return None
-    items = [item.lower() for item in _BETWEEN_WORDS.split(text)]
+    items = [item.lower() for item in _BETWEEN_WORDS.split(_ARTICLE.sub("", text))]
     is_text = _LONG_WORD.search(text) is not None and all(map(_WORDS.fullmatch, items))
     if is_text and _MATHEMATICS.isdisjoint(items):
         return sorted(items)

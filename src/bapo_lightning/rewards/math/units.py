@@ -14,7 +14,7 @@ _SCALE = rf"(?i:{'|'.join(SCALES)})"
 # Behind the number itself these are no unit; `5 cm squared` and `5 dollars per dozen` have them later.
 _NOT_FIRST = (
     r"(?i:and|to|mod|modulo|plus\w*|minus\w*|over|choose|squared|cubed|factorial|divided|multiplied|remainder|base"
-    r"|times(?=\s*\w)|per\s?cent(?:age)?|pct|[ap]\.?\s?m|double|triple|sqrt|infinity|negative|positive(?!\s)"
+    r"|times\w+|times(?=\s+\w)|per\s?cent(?:age)?|pct|[ap]\.?\s?m|double|triple|sqrt|infinity|negative|positive(?!\s)"
     r"|inverse|reciprocal|opposite|conjugate|(?:dozen|hundred|thousand)s|gross|myriads?|point(?=\s*\w)"
     r"|alpha|beta|gamma|delta|theta|lambda|sigma|omega|kilos?|mega|giga|milli|micro|scores?"
     rf"|(?:{'|'.join(SCALES)})s?|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth"
