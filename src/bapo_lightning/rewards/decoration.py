@@ -21,6 +21,7 @@ _AROUND = tuple(
         r"‘([^‘’]*)’",
         r"«([^«»]*)»",
         r'"([^"]*)"',
+        r'\\"((?:(?!\\").)*)\\"',
         r"<(?P<tag>b|i|em|strong|u|code|tt|span|p|mark|center|div|font|big)(?:\s[^<>]{0,80})?>"
         r"(?P<inside>(?:(?!</?(?P=tag)[\s>]).)*)</(?P=tag)>",
     )

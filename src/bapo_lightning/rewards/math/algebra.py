@@ -17,7 +17,6 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.grader import should_treat_as_complex, verify
-from sympy.core.alphabets import greeks
 
 from bapo_lightning.rewards.decoration import undecorated
 from bapo_lightning.rewards.math.closed_form import is_evaluated
@@ -60,6 +59,7 @@ _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _NO_PROSE = re.compile(r"""[<>'"#@&?_|]""")  # what is behind these belongs to the number
 _PRIME = re.compile(r"(?<=[A-Za-z])\s*(?:\^\s*(?:\{\s*)?)?('{1,3})\s*(?:(?<=\s)\})?")
 _NATURAL_LOGARITHM = re.compile(r"\\log\s*_\s*\{?\s*e\s*\}?")
+_CAPITAL = re.compile(r"\\(Delta|Theta|Lambda|Xi|Phi|Psi|Omega)(?![a-zA-Z])")  # read as small ones
 _SHORT_ROOT = re.compile(r"(\\sqrt\s*\[[^\[\]]*\])\s*([0-9A-Za-z])")
 _EQUALS = re.compile(r"(?<![\\<>!])=")
 
@@ -89,9 +89,6 @@ def _equal(gold: Any, answer: Any, refuse_unevaluated: bool) -> bool:
     gold, answer = in_one_order(*in_one_shape(gold, answer))
     if refuse_unevaluated and not is_evaluated(gold, answer):
         return False
-    if isinstance(gold, sympy.Symbol) and isinstance(answer, sympy.Symbol):
-        if gold.name.lstrip("\\").lower() in greeks:
-            return bool(gold.name == answer.name)  # Theta is not theta
     if _verified(gold, answer):
         return True
     as_numbers = with_imaginary_unit(gold), with_imaginary_unit(answer)
@@ -216,7 +213,7 @@ def same_tree(left: Any, right: Any) -> bool:
 
 def _spellings(text: str) -> list[str]:
     text = _SHORT_ROOT.sub(r"\1{\2}", _NATURAL_LOGARITHM.sub(r"\\ln ", text))
-    text = in_known_notation(text)
+    text = in_known_notation(_CAPITAL.sub(lambda name: rf"\{name[1].lower()}_{{Z}}", text))
     text = _ABOUT.sub("", _PYTHON_POWER.sub("^", _DEGREES.sub("", text)))
     left, equals, right = text.rpartition("=")
     if "," in right and read_number(right.strip()) is not None:

@@ -136,9 +136,7 @@ def _clean_latex(text: str) -> str:
     text = text.replace("{,}", ",").replace("{:}", ":")
     text = _DOTS.sub(r"\\ldots ", text)
     text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
-    return _LETTER_FRACTION.sub(
-        lambda part: rf"\frac{{{part[1]}}}" + (part[2] and f"{{{part[2]}}}" or ""), text
-    )
+    return _LETTER_FRACTION.sub(r"\\frac{\1}{\2}", text).replace("{}{", "{")
 
 
 def unwrapped(text: str) -> str:
