@@ -153,7 +153,8 @@ def _solved(condition: Any) -> Any:
     """
     if not isinstance(condition, Relational):
         return None
-    kind, left, right = type(condition), condition.lhs, condition.rhs
+    kind: Any = type(condition)
+    left, right = condition.lhs, condition.rhs
     if not left.free_symbols:
         kind, left, right = _FLIPPED.get(kind), right, left
     if kind is None or right.free_symbols or not operations(right) <= {"irrational"}:
