@@ -14,9 +14,10 @@ from typing import Any
 
 import math_verify.parser as mv_parser
 import sympy
-from latex2sympy2_extended.latex2sympy2 import convert_to_pct
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.grader import should_treat_as_complex, verify
+from sympy.core.alphabets import greeks
 
 from bapo_lightning.rewards.decoration import undecorated
 from bapo_lightning.rewards.math.closed_form import is_evaluated
@@ -47,6 +48,7 @@ from bapo_lightning.rewards.math.units import TEXT_UNIT
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
+_CASE_COUNTS = ConversionConfig(lowercase_symbols=False)  # R - r is not 0
 _UNIT_AT_THE_END = re.compile(rf"(?<=[0-9}}\s)A-Za-z]){TEXT_UNIT}$")
 _PYTHON_POWER = re.compile(r"\*\*")
 _PLUS_SIGN = re.compile(r"(?:^|(?<=[A-Za-z:=]\s)|(?<=[:=]))\+(?=[0-9.])")
@@ -59,7 +61,6 @@ _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _NO_PROSE = re.compile(r"""[<>'"#@&?_|]""")  # what is behind these belongs to the number
 _PRIME = re.compile(r"(?<=[A-Za-z])\s*(?:\^\s*(?:\{\s*)?)?('{1,3})\s*(?:(?<=\s)\})?")
 _NATURAL_LOGARITHM = re.compile(r"\\log\s*_\s*\{?\s*e\s*\}?")
-_CAPITAL = re.compile(r"\\(Delta|Theta|Lambda|Xi|Phi|Psi|Omega)(?![a-zA-Z])")  # read as small ones
 _SHORT_ROOT = re.compile(r"(\\sqrt\s*\[[^\[\]]*\])\s*([0-9A-Za-z])")
 _EQUALS = re.compile(r"(?<![\\<>!])=")
 
@@ -89,6 +90,9 @@ def _equal(gold: Any, answer: Any, refuse_unevaluated: bool) -> bool:
     gold, answer = in_one_order(*in_one_shape(gold, answer))
     if refuse_unevaluated and not is_evaluated(gold, answer):
         return False
+    symbols = [side.name for side in (gold, answer) if isinstance(side, sympy.Symbol)]
+    if len(symbols) == 2 and symbols[0].lower() in greeks:
+        return symbols[0] == symbols[1]  # Theta is not theta
     if _verified(gold, answer):
         return True
     as_numbers = with_imaginary_unit(gold), with_imaginary_unit(answer)
@@ -173,7 +177,7 @@ def _side(latex: str) -> Any:
 def _converted(latex: str) -> Any:
     try:
         is_complex = should_treat_as_complex(latex) or _IMAGINARY.search(latex)
-        expression = Converter(is_real=not is_complex).parse(_IMAGINARY.sub(" i", latex))
+        expression = Converter(is_real=not is_complex, config=_CASE_COUNTS).parse(_IMAGINARY.sub(" i", latex))
     except TooLarge:
         raise
     except Exception:  # the library raises many types for unreadable text, up to plain Exception
@@ -213,7 +217,7 @@ def same_tree(left: Any, right: Any) -> bool:
 
 def _spellings(text: str) -> list[str]:
     text = _SHORT_ROOT.sub(r"\1{\2}", _NATURAL_LOGARITHM.sub(r"\\ln ", text))
-    text = in_known_notation(_CAPITAL.sub(lambda name: rf"\{name[1].lower()}_{{Z}}", text))
+    text = in_known_notation(text)
     text = _ABOUT.sub("", _PYTHON_POWER.sub("^", _DEGREES.sub("", text)))
     left, equals, right = text.rpartition("=")
     if "," in right and read_number(right.strip()) is not None:

@@ -127,7 +127,7 @@ class MathReward:
         expected, cleaned = clean(gold), clean(answer)
         if states_nothing(expected) or (_TAG.search(cleaned) and expected != cleaned):
             return False, answer, cleaned
-        if answer.endswith("!") and "!" not in gold + answer[:-1] and answer + "}" not in text:
+        if answer.endswith("!") and "!" not in gold + answer[:-1] and not re.search(r"!\s*\}", text):
             cleaned = clean(answer := answer[:-1].strip())  # an exclamation: boxes have factorials
         if expected != cleaned and is_prose(answer) and final_answer(text) is not None:
             named = value_named(answer)
