@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 
+_BARE = re.compile(
+    r"[\w$(\[{+.-](?:.*[\w$)\]}%.])?|\\[\w(\[{].*[\w$)\]}%.]", re.DOTALL | re.ASCII
+)  # most answers
 _ROUNDS = 8  # marks inside marks
 _FIRST_PICTURE = 0x2190  # symbols before it mean something: `°`
 _END_TOKEN = re.compile(r"\s*(?:<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|</s>|<eos>|<end_of_turn>)\Z")
@@ -30,6 +33,8 @@ _AROUND = tuple(
 
 def undecorated(text: str) -> str:
     """Returns `text` without marks around all of it, and without what nobody sees or reads at its ends."""
+    if _BARE.fullmatch(text) is not None and not text.startswith("_"):
+        return text
     for _ in range(_ROUNDS):
         before = text
         text = _END_TOKEN.sub("", _without_ends(text))

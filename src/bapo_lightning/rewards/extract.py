@@ -58,10 +58,14 @@ def final_answer(text: str) -> str | None:
     text = behind_thoughts(text[-MAX_SEARCHED_CHARACTERS:])
     box = _boxed(text)
     marks = [box and box[::2], _hashes(text)]
-    if "answer" in text.lower():  # a search that ignores case is slow
+    lower = text.lower()
+    if "answer" in lower:  # a search that ignores case is slow
         inside = (0, 0) if box is None else box[:2]
-        patterns = (_FINAL_ANSWER_IS, _ANSWER, _HEADING)
-        marks += [_tagged(text), *(_stated(pattern, text, inside) for pattern in patterns)]
+        patterns = (_FINAL_ANSWER_IS, _ANSWER, _HEADING)[
+            : 3 if "answer\n" in lower or "answer*" in lower else 2
+        ]
+        marks += [_stated(pattern, text, inside) for pattern in patterns]
+        marks += [_tagged(text)] if "</answer>" in lower else []
     _, content = max(filter(None, marks), default=(0, None))
     return content if content is not None and len(content) <= MAX_ANSWER_CHARACTERS else None
 
