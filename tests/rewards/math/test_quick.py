@@ -66,6 +66,7 @@ def test_what_is_no_plain_number_is_left_to_algebra(text):
         (r"2\sqrt{3}", r"2 \sqrt{ 3 }", True), ("x+1", "x + 1", True), ("12", "1 2", None),
         ("204_5", "204_{5}", True), ("204_5", "204_6", False), ("1010_2", "12_8", False),
         ("0012_8", "12_8", True), ("204_5", "204", None), ("4", r"\sqrt{16}", None), ("", "", False),
+        (r"2\text{ rad}", r"2^\circ", False), (r"60^\circ", r"60\%", False), (r"60^\circ", "60", True),
     ],
 )  # fmt: skip
 def test_a_quick_verdict_is_right_or_left_open(gold, answer, equal):

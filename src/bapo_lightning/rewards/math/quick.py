@@ -135,7 +135,8 @@ def quick_verdict(gold: str, answer: str, refuse_unevaluated: bool = True) -> bo
         return bool(gold)
     gold_number, answer_number = read_number(gold), read_number(answer)
     if gold_number is not None and answer_number is not None:
-        if _DEGREES.search(gold) and _NO_DEGREES.search(answer):
+        one, two = (gold, answer) if _DEGREES.search(gold) else (answer, gold)
+        if _DEGREES.search(one) and _NO_DEGREES.search(two):
             return False
         if refuse_unevaluated and answer_number.is_division and not gold_number.is_division:
             return False
