@@ -2,6 +2,8 @@
 
     python bench/verifier.py --rounds 5                        # throughput, on generated answers
     python bench/verifier.py --data FOLDER [--rounds 0]        # and the checks on FOLDER
+    python bench/verifier.py --rounds 0 --corpus               # errors by kind on the tests' labelled pairs
+    python bench/verifier.py --rounds 0 --corpus --page docs/results/rewards.md      # and writes its table
 
 FOLDER may hold `verifier_cases.jsonl` (id, gold, pred, equal, convention, note) and data sets `NAME.jsonl`
 (answer).
@@ -45,12 +47,19 @@ FORMS = {
     "hope it is correct.",
     "behind Answer:": "Let x be the number.\nAnswer: {}",
 }
+CORPUS = Path(__file__).resolve().parents[1] / "tests/rewards/math/corpus.jsonl"
+HEAD = (
+    "| kind | pairs | false positives | by rule | false negatives | by rule | math-verify: false positives "
+    "| false negatives |"
+)
 PATIENCE = 30.0  # seconds for one answer
 
 
 def main() -> None:
     parser = bench_parser(__doc__, rounds=5, integers=5000, expressions=1500)
     parser.add_argument("--data", type=Path, help="folder of labelled cases and data sets")
+    parser.add_argument("--corpus", action="store_true", help="count errors by kind on labelled pairs")
+    parser.add_argument("--page", type=Path, help="the page whose table of errors is written anew")
     options = parser.parse_args()
     if options.rounds:
         print(f"{method(options.rounds, 1, 1)}; MathReward has {NUM_WORKERS} workers")
@@ -60,6 +69,11 @@ def main() -> None:
     if options.data is not None:
         check_cases(options.data / "verifier_cases.jsonl")
         check_gold_answers(options.data)
+    if options.corpus:
+        table = errors_by_kind(read(CORPUS))
+        print("\n".join(table))
+        if options.page is not None:
+            write_table(options.page, table)
 
 
 def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
@@ -188,6 +202,45 @@ def check_gold_answers(folder: Path) -> None:
         )
         print(f"  {time.perf_counter() - start:.0f} s", flush=True)
     reward.close()
+
+
+def errors_by_kind(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the lines of a table: wrong answers that count as right, and right ones that do not."""
+    golds, texts = [row["gold"] for row in rows], [row["text"] for row in rows]
+    reward = MathReward(num_workers=NUM_WORKERS, timeout_seconds=PATIENCE, batch_seconds=600.0)
+    ours = [score.status is ScoreStatus.CORRECT for score in reward.score_texts(golds, texts)]
+    reward.close()
+    theirs = [
+        verify(parse(gold if "$" in gold else f"${gold}$"), parse(text))
+        for gold, text in zip(golds, texts, strict=True)
+    ]
+    counts: dict[str, Counter[str]] = {}
+    for row, is_right, is_theirs in zip(rows, ours, theirs, strict=True):
+        kind = "false negatives" if row["right"] else "false positives"
+        found = ["pairs"]
+        if is_right != row["right"]:
+            found += [kind, f"{kind} by rule"] if row.get("note") == "convention" else [kind]
+        if is_theirs != row["right"]:
+            found.append(f"their {kind}")
+        counts.setdefault(row["kind"], Counter()).update(found)
+    counts["all"] = sum(counts.values(), Counter())
+    columns = [
+        *("pairs", "false positives", "false positives by rule", "false negatives"),
+        *("false negatives by rule", "their false positives", "their false negatives"),
+    ]
+    lines = [
+        f"| {kind} | {' | '.join(str(found[column]) for column in columns)} |"
+        for kind, found in counts.items()
+    ]
+    return [HEAD, "|---" * 8 + "|", *lines]
+
+
+def write_table(page: Path, table: list[str]) -> None:
+    """Puts `table` where `page` has the one with the same head. Raises ValueError if it has none."""
+    lines = page.read_text().splitlines()
+    start = lines.index(table[0])
+    end = next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines))
+    page.write_text("\n".join([*lines[:start], *table, *lines[end:]]) + "\n")
 
 
 def print_counts(

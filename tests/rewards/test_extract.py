@@ -30,6 +30,22 @@ from bapo_lightning.rewards.extract import MAX_ANSWER_CHARACTERS, final_answer
         (r"\boxed{255}. Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
         (r"Answer: \boxed{42}", "42"), ("Answer: 5\n#### 6", "6"), ("#### 6\n\\boxed{7}", "7"),
         ("\\boxed{7}\n#### 1. Why this is so", "7"), ("The final answer is 5. Wait, no. Answer: 6", "6"),
+        # what stands around an answer
+        ("Answer: `13`", "13"), ("Answer:\n```\n13\n```", "13"), ("Answer: “13”", "13"),
+        ("Answer: <b>13</b>", "13"), ("Answer: ==13==", "13"), ("> Answer: 13 🎉", "13"),
+        ("Answer: \u200b13\ufeff", "13"), ("Answer: 13</s>", "13"), ("Answer: `1``3`", "`1``3`"),
+        ("**Final Answer**\n13", "13"), ("### Answer\n\n13", "13"), ("The answer\n13", None),
+        ("#### $13$", "13"), ("#### **13**", "13"), (r"#### \(13\)", "13"), ("#### 13</s>", "13"),
+        (r"#### $\frac{3}{4}$", r"\frac{3}{4}"), ("#### **Step 2**", None), ("#### $x$ and $y$", None),
+        (r"\boxed{\text{Answer: }13}", r"\text{Answer: }13"),
+        # tags; thoughts have no answer
+        ("<think>2+3</think>\n<answer>5</answer>", "5"), ("<answer>so \\boxed{5}.</answer>", "5"),
+        ("<answer>\n$5$\n</answer>", "$5$"), ("<answer>Answer: 5</answer>", "5"), ("<answer>5", None),
+        ("<answer>4</answer> no, <answer>5</answer>", "5"), ("<answer>4</answer> no, \\boxed{5}", "5"),
+        ("<think>the answer: 4</think>\n<answer>5</answer>", "5"), ("<answer></answer>", None),
+        (r"\boxed{4}</think> It is 5.", None), (r"<think>maybe \boxed{4}</think> So \boxed{5}", "5"),
+        (r"<think>So \boxed{4}", None), ("<think>4</think> Answer: 5 <think>6", "5"),
+        ("<think>Answer: 4</think>", None), ("<think>a</think>#### 5", "5"),
         # no mark
         *((text, None) for text in (
             "", "42", "The answer is 42", "x = 42", "$42$", "boxed{42}", "answer 42", "## 42",

@@ -9,38 +9,47 @@ import itertools
 import logging
 import re
 import unicodedata
-from collections.abc import Callable
-from functools import lru_cache, reduce
-from types import SimpleNamespace
+from functools import lru_cache
 from typing import Any
 
 import math_verify.parser as mv_parser
 import sympy
-from antlr4 import CommonTokenStream, InputStream
-from antlr4.atn.PredictionMode import PredictionMode
-from latex2sympy2_extended.antlr_parser import PSLexer, PSParser
-from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy, comma_number_regex, convert_to_pct
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.grader import should_treat_as_complex, verify
+from sympy.core.alphabets import greeks
 
+from bapo_lightning.rewards.decoration import undecorated
 from bapo_lightning.rewards.math.closed_form import is_evaluated
-from bapo_lightning.rewards.math.quick import clean, plain_characters, read_number
-from bapo_lightning.rewards.math.relations import chain_of, holds, in_one_order
-from bapo_lightning.rewards.math.sentences import has_words, is_prose
-from bapo_lightning.rewards.math.size_limit import (
-    MAX_DIGITS,
-    MAX_FLOAT_EXPONENT,
-    TooLarge,
-    check_nesting,
-    check_size,
+from bapo_lightning.rewards.math.conditions import (
+    Joined,
+    as_set,
+    in_known_notation,
+    same_conditions,
+    set_built,
+    split_at_words,
 )
+from bapo_lightning.rewards.math.converter import FLOAT_DIGITS, Converter, Unreadable, exact_number
+from bapo_lightning.rewards.math.notation import clean
+from bapo_lightning.rewards.math.quick import read_number
+from bapo_lightning.rewards.math.relations import (
+    chain_of,
+    holds,
+    in_one_order,
+    in_one_shape,
+    with_imaginary_unit,
+)
+from bapo_lightning.rewards.math.sentences import has_words, is_changed, is_prose
+from bapo_lightning.rewards.math.size_limit import TooLarge, check_nesting, check_size
+from bapo_lightning.rewards.math.symbols import plain_characters
 from bapo_lightning.rewards.math.units import TEXT_UNIT
 
 # `quick` removes units, because it distinguishes 6m from 6 metres; `extract` removes boxes.
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
-_UNIT_AT_THE_END = re.compile(rf"(?<=[0-9}}\s]){TEXT_UNIT}$")
+_CASE_COUNTS = ConversionConfig(lowercase_symbols=False)  # R - r is not 0
+_UNIT_AT_THE_END = re.compile(rf"(?<=[0-9}}\s)A-Za-z]){TEXT_UNIT}$")
 _PYTHON_POWER = re.compile(r"\*\*")
 _PLUS_SIGN = re.compile(r"(?:^|(?<=[A-Za-z:=]\s)|(?<=[:=]))\+(?=[0-9.])")
 _ABOUT = re.compile(r"^\s*\\approx(?![a-zA-Z])")
@@ -49,6 +58,10 @@ _POINT_ALONE = re.compile(r"(?<=[0-9])\.(?![0-9.])")
 _IMAGINARY = re.compile(r"(?<=[0-9])i(?![a-zA-Z])")
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Mn", "Me"}
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
+_NO_PROSE = re.compile(r"""[<>'"#@&?_|]""")  # what is behind these belongs to the number
+_PRIME = re.compile(r"(?<=[A-Za-z])\s*(?:\^\s*(?:\{\s*)?)?('{1,3})\s*(?:(?<=\s)\})?")
+_NATURAL_LOGARITHM = re.compile(r"\\log\s*_\s*\{?\s*e\s*\}?")
+_SHORT_ROOT = re.compile(r"(\\sqrt\s*\[[^\[\]]*\])\s*([0-9A-Za-z])")
 _EQUALS = re.compile(r"(?<![\\<>!])=")
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
@@ -65,13 +78,29 @@ def equivalent(gold: str, answer: str, refuse_unevaluated: bool = True) -> bool:
     if any(itertools.starmap(same_tree, itertools.product(golds, answers))):
         return True
     for expression in (*golds, *answers):
-        check_size(expression)
-    answers = tuple(filter(holds, answers))
-    return any(
-        (not refuse_unevaluated or is_evaluated(*pair))
-        and verify(*in_one_order(*pair), timeout_seconds=None, allow_set_relation_comp=True)
-        for pair in itertools.product(golds, answers)
-    )
+        for part in expression.parts if isinstance(expression, Joined) else (expression,):
+            check_size(part)
+    return any(_equal(*pair, refuse_unevaluated) for pair in itertools.product(golds, filter(holds, answers)))
+
+
+def _equal(gold: Any, answer: Any, refuse_unevaluated: bool) -> bool:
+    conditions = same_conditions(gold, answer, _verified)
+    if conditions is not None:
+        return conditions
+    gold, answer = in_one_order(*in_one_shape(gold, answer))
+    if refuse_unevaluated and not is_evaluated(gold, answer):
+        return False
+    symbols = [side.name for side in (gold, answer) if isinstance(side, sympy.Symbol)]
+    if len(symbols) == 2 and symbols[0].lower() in greeks:
+        return symbols[0] == symbols[1]  # Theta is not theta
+    if _verified(gold, answer):
+        return True
+    as_numbers = with_imaginary_unit(gold), with_imaginary_unit(answer)
+    return as_numbers != (gold, answer) and _verified(*as_numbers)
+
+
+def _verified(gold: Any, answer: Any) -> bool:
+    return bool(verify(gold, answer, timeout_seconds=None, allow_set_relation_comp=True))
 
 
 def readings(text: str) -> tuple[Any, ...]:
@@ -82,13 +111,32 @@ def readings(text: str) -> tuple[Any, ...]:
     text = plain_characters(text)
     if is_prose(text):
         return tuple(read_in_prose(text))
-    if any(unicodedata.category(character) in _INVISIBLE for character in text if character not in "\n\t\r"):
+    if any(
+        unicodedata.category(character) in _INVISIBLE
+        for character in undecorated(text)
+        if character not in "\n\t\r"
+    ):
         return ()  # a 4, a zero-width space and another 4 are not 4
-    expression = read_latex(clean(text))
+    cleaned = clean(text)
+    built = set_built(cleaned)
+    if built is not None and (found := as_set(_read_statement(built))) is not None:
+        return (found,)
+    expression = _read_statement(cleaned)
     if expression is not None:
         return (expression,)
     # `5 | 6` and `\neq 5` are formulas that cannot be read; only words may stand around a number.
-    return tuple(read_in_prose(text)) if has_words(text) else ()
+    may_be_prose = has_words(text) and not _NO_PROSE.search(text) and not is_changed(cleaned)
+    return tuple(read_in_prose(text)) if may_be_prose else ()
+
+
+def _read_statement(text: str) -> Any:
+    """Returns the expression, or the conditions joined by words, that cleaned `text` writes."""
+    joined = split_at_words(text)
+    if joined is not None:
+        parts = [read_latex(clean(part)) for part in joined.parts]
+        if None not in parts and (found := Joined(joined.word, tuple(parts))).is_one:
+            return found
+    return read_latex(text)
 
 
 @lru_cache(maxsize=512)
@@ -98,6 +146,9 @@ def read_latex(text: str) -> Any:
     if number is not None:
         return number
     check_nesting(text)
+    text = _PRIME.sub(lambda primes: f"_{{{'p' * len(primes[1])}}}", text.replace("^{'}", "'"))
+    if "'" in text or '"' in text:  # minutes, inches
+        return None
     for candidate in _spellings(text):
         latex = normalize_latex(candidate, NORMALIZATION)
         expression = _converted(latex)
@@ -126,7 +177,7 @@ def _side(latex: str) -> Any:
 def _converted(latex: str) -> Any:
     try:
         is_complex = should_treat_as_complex(latex) or _IMAGINARY.search(latex)
-        expression = Converter(is_real=not is_complex).parse(_IMAGINARY.sub(" i", latex))
+        expression = Converter(is_real=not is_complex, config=_CASE_COUNTS).parse(_IMAGINARY.sub(" i", latex))
     except TooLarge:
         raise
     except Exception:  # the library raises many types for unreadable text, up to plain Exception
@@ -165,6 +216,8 @@ def same_tree(left: Any, right: Any) -> bool:
 
 
 def _spellings(text: str) -> list[str]:
+    text = _SHORT_ROOT.sub(r"\1{\2}", _NATURAL_LOGARITHM.sub(r"\\ln ", text))
+    text = in_known_notation(text)
     text = _ABOUT.sub("", _PYTHON_POWER.sub("^", _DEGREES.sub("", text)))
     left, equals, right = text.rpartition("=")
     if "," in right and read_number(right.strip()) is not None:
@@ -202,151 +255,3 @@ for _name, _replacement in {"extract_expr": _read_plain, "parse_latex_cached": _
             f"math-verify has no {_name} any more; install the version that pyproject.toml names"
         )
     setattr(mv_parser, _name, _replacement)
-
-
-# From LaTeX to sympy without sympy's string parser. `latex2sympy2_extended` reads LaTeX with a grammar and
-# builds the expression from the tree. Only the digits of numbers, `gcd` and `lcm` pass through `sympify` or
-# `nsimplify`, which evaluate text as Python; those steps are replaced here. Operations that would compute
-# something large while reading (binomials, matrices of zeros, eigenvalues) are left unevaluated or refused.
-# What an answer leaves to compute stays visible in the expression (`closed_form` looks for it): divisions
-# that come out whole, determinants, products of numbers.
-
-FLOAT_DIGITS = 30  # of a decimal, at least: it is compared as it is written
-
-_INTEGER = re.compile(r"[-+]?[0-9]+")
-_DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([-+]?[0-9]+))?")
-# Matrix commands that compute while the text is read. No answer of a public data set has one.
-_REFUSED_OPERATORS = {
-    "eye", "rank", "trace", "tr", "rref", "nullspace", "norm", "cols", "rows", "eig", "eigen", "diagonalize",
-    "eigenvals", "eigenvalues", "eigenvects", "eigenvectors", "svd", "SVD", "zeros", "ones", "diag", "hstack",
-    "vstack", "orth", "ortho", "orthogonal", "orthogonalize",
-}  # fmt: skip
-
-
-class Unreadable(Exception):
-    """The text is not LaTeX of a formula."""
-
-
-def exact_number(text: str) -> Any:
-    """Returns the sympy number that the digits in `text` write. Raises Unreadable or TooLarge."""
-    if len(text) > MAX_DIGITS:
-        raise TooLarge(f"a number of {len(text)} characters")
-    if _INTEGER.fullmatch(text):
-        return sympy.Integer(int(text))
-    match = _DECIMAL.fullmatch(text)
-    if match is None:
-        raise Unreadable(f"{text!r} is no number")
-    whole, _, decimals = text.partition(".")
-    if not decimals.strip("0") and _INTEGER.fullmatch(whole):
-        return sympy.Integer(int(whole))  # 1.0 is exactly 1
-    if match.group(1) is not None and abs(int(match.group(1))) > MAX_FLOAT_EXPONENT:
-        raise TooLarge(f"the number {text}")
-    return sympy.Float(text, max(FLOAT_DIGITS, len(text)))
-
-
-class Converter(_Latex2Sympy):
-    """The library's tree walk, with digits read by `exact_number` and ANTLR's fast prediction tried first."""
-
-    def parse(self, latex: str) -> Any:
-        """Returns the expression that `latex` writes; the library's exceptions pass if it cannot read it."""
-        if comma_number_regex.match(latex):
-            # Nobody groups 0,111: that comma is a decimal point.
-            return exact_number(latex.strip().replace(",", "." if latex.strip().startswith("0") else ""))
-        return super().parse(latex)
-
-    def create_parser(self, latex: str) -> Any:
-        """Returns a parser that has read `latex`: by SLL prediction or, if that fails, by the complete LL."""
-        parser = self._parser(latex, PredictionMode.SLL)
-        try:
-            tree = parser.math()
-        except Exception:  # the library's listener raises plain exceptions: SLL may refuse what LL accepts
-            tree = self._parser(latex, PredictionMode.LL).math()
-        return SimpleNamespace(math=lambda: tree)
-
-    def parse_number(self, text: str) -> Any:
-        """Returns the number that digits write, with or without commas between them."""
-        return exact_number(text.replace(",", "").replace(" ", ""))
-
-    def convert_postfix_list(self, arr: list[Any], i: int = 0) -> Any:
-        r"""Reads factors in a row. `6(7)` is a product, `6\frac{1}{2}` the library's mixed number."""
-        if i == len(arr) - 1:
-            return super().convert_postfix_list(arr, i)
-        first = self.convert_postfix(arr[i])
-        rest = self.convert_postfix_list(arr, i + 1)
-        if isinstance(first, list):
-            return sympy.Derivative(rest, first[0])
-        if getattr(first, "is_Matrix", False) or getattr(rest, "is_Matrix", False):
-            return self.mat_mul_flat(first, rest)
-        is_fraction = isinstance(rest, sympy.Rational) and rest.p > 0 and rest.q > 1
-        if isinstance(first, sympy.Integer) and is_fraction and arr[i + 1].getText().startswith("\\frac"):
-            return sympy.Rational(first * rest.q + (rest.p if first >= 0 else -rest.p), rest.q)
-        return self.mul_flat(first, rest)
-
-    def convert_frac(self, frac: Any) -> Any:
-        """Keeps a division that comes out whole as it is."""
-        value = super().convert_frac(frac)
-        return self._undivided(value, frac.lower.getText(), self.convert_expr, frac.lower)
-
-    def convert_mp(self, mp: Any) -> Any:
-        """Keeps a division that comes out whole as it is."""
-        value = super().convert_mp(mp)
-        if not (mp.DIV() or mp.CMD_DIV() or mp.COLON()):
-            return value
-        lower = (mp.mp if hasattr(mp, "mp") else mp.mp_nofunc)(1)
-        return self._undivided(value, lower.getText(), self.convert_mp, lower)
-
-    def convert_comp(self, comp: Any) -> Any:
-        """Keeps a determinant visible."""
-        value = super().convert_comp(comp)
-        return sympy.UnevaluatedExpr(value) if getattr(comp, "det", lambda: None)() else value
-
-    def convert_interval(self, expr: Any) -> Any:
-        """Reads `[5, 5]` as a pair: it is no way to write 5."""
-        interval = super().convert_interval(expr)
-        is_pair = isinstance(interval, sympy.FiniteSet)
-        return sympy.Tuple(*interval.args * 2) if is_pair else interval
-
-    def convert_binom(self, binom: Any) -> Any:
-        """Leaves a binomial coefficient unevaluated."""
-        return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
-
-    def convert_func(self, func: Any) -> Any:
-        """Refuses matrix commands, and leaves the gamma function unevaluated."""
-        head = func.func_normal_single_arg() or func.func_normal_multi_arg()
-        if head is not None:
-            name = head.start.text[1:]
-            if name == "operatorname" and head.func_operator_name.getText() in _REFUSED_OPERATORS:
-                raise Unreadable("a matrix command")
-            if name == "det":
-                return sympy.UnevaluatedExpr(super().convert_func(func))
-            if name in ("Gamma", "gamma") and func.func_normal_single_arg():
-                argument = func.func_single_arg() or func.func_single_arg_noparens()
-                return sympy.gamma(self.convert_func_arg(argument), evaluate=False)
-        return super().convert_func(func)
-
-    def handle_gcd_lcm(self, f: str, args: list[Any]) -> Any:
-        """Computes gcd or lcm without `nsimplify`, and only of whole numbers."""
-        for argument in args:
-            check_size(argument)
-        values = [argument.doit() if isinstance(argument, sympy.Basic) else argument for argument in args]
-        if not all(isinstance(value, sympy.Integer) for value in values):
-            raise Unreadable(f"{f} of something that is no whole number")
-        return sympy.UnevaluatedExpr(reduce(sympy.igcd if f == "gcd" else sympy.ilcm, values))
-
-    @staticmethod
-    def _undivided(value: Any, lower_text: str, convert: Callable[[Any], Any], lower: Any) -> Any:
-        """Returns a quotient of whole numbers that is a whole number, as a product with a power."""
-        if not isinstance(value, sympy.Integer) or lower_text == "1":
-            return value
-        divisor = convert(lower)
-        inverse = sympy.Pow(divisor, -1, evaluate=False)
-        return sympy.Mul(value * divisor, inverse, evaluate=False)
-
-    def _parser(self, latex: str, mode: Any) -> Any:
-        lexer = PSLexer(InputStream(latex))
-        parser = PSParser(CommonTokenStream(lexer))
-        for recognizer in (lexer, parser):
-            recognizer.removeErrorListeners()
-            recognizer.addErrorListener(self.MathErrorListener(latex))
-        parser._interp.predictionMode = mode
-        return parser

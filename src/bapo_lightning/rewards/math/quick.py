@@ -12,14 +12,13 @@ its number and its hundredth.
 
 from __future__ import annotations
 
-import math
 import re
-import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from bapo_lightning.rewards.extract import closing_brace
+from bapo_lightning.rewards.math.notation import unwrapped
+from bapo_lightning.rewards.math.texts import text_verdict
 from bapo_lightning.rewards.math.units import SCALED, SCALES, TEXT_COMMAND, UNIT
 
 HALF_A_UNIT = Fraction(1, 2 * 10**6)  # of the sixth decimal place; math-verify rounds to six
@@ -27,42 +26,25 @@ RELATIVE = Fraction(2, 10**6)  # math-verify has no such bound and takes 5.3e-9 
 MAX_DIGITS = 400
 MAX_EXPONENT = 300
 
-_SYMBOLS = {
-    "−": "-", "–": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "／": "/", "．": ".", "，": ",",
-    "（": "(", "）": ")", "％": "%", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ",
-    "∞": r"\infty ", "√": r"\sqrt ", "°": r"^{\circ}", "²": "^{2}", "³": "^{3}", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "\u00a0": " ",
-    "\u2009": " ", "\u202f": " ",
-}  # fmt: skip
-_TRANSLATION = str.maketrans(_SYMBOLS)
-_WRAPPERS = tuple(
-    re.compile(pattern, re.DOTALL)
-    for pattern in (
-        r"\$\$([^$]*)\$\$",
-        r"\$([^$]*)\$",
-        r"\\\(((?:(?!\\\)).)*)\\\)",
-        r"\\\[((?:(?!\\\]).)*)\\\]",
-        r"\\(?:boxed|fbox|text|textbf|textrm|textit|textnormal|mathrm|mbox|displaystyle)\s*\{([^{}]*)\}",
-        r"\*\*([^*]*)\*\*",
-    )
-)
-_DECORATION = r"\\(?:(?:underline|boldsymbol|mathbf|bm|bf|rm)(?![a-zA-Z])|(?:text)?color\s*\{[^{}]*\})"
-_DECORATED = re.compile(rf"{_DECORATION}\s*\{{([^{{}}]*)\}}")  # \boldsymbol{5}, \color{red}{5}
-_SPACING = re.compile(
-    r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])"
-    rf"|{_DECORATION}|(?<!\\)\\[!,;: ]|~|\\q?quad(?![a-zA-Z])"
-)
-_THIN_SPACE = re.compile(r"(?<=[0-9])(?:\\,|\\ |\{,\}|,\\!|,\\,)\s*(?=[0-9]{3}(?![0-9]))")
-_FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
 _TEXT_COMMAND = re.compile(rf"{TEXT_COMMAND}\{{([^{{}}]*)\}}")
 _CHOICE = re.compile(r"\(([A-Za-z])\)")
 
 _DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)|[0-9]+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-_BASED = re.compile(r"([0-9A-Za-z]{1,100})_\{?\s*(?:\\text\{)?([0-9]{1,2})\}?\}?")  # 1021_3
+_BASED = re.compile(  # 1021_3, (1021)_{\text{three}}, `1021\text{ base }3`
+    r"\(?\s*([0-9A-Za-z]{1,100})\s*\)?\s*(?:_\s*\{?|(?:\\text\{)?\s*\(?base\b)\s*(?:\\text\{|\}|\()*\s*"
+    r"([0-9]{1,2}|two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen)\s*[)}]*",
+    re.IGNORECASE,
+)
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+    "twelve": 12, "sixteen": 16,
+}  # fmt: skip
+_NO_DEGREES = re.compile(r"\brad(?:ian)?s?\b|%|percent")
+_DEGREES = re.compile(r"\\circ|\\degree|\bdegrees?\b")
 _NUMBER = re.compile(
-    rf"(?P<sign>[-+]?)\s*(?:\\?[$€£¥]|\\\$)?\s*(?P<sign2>-?)\s*"
+    rf"(?P<sign>[-+]?)\s*(?:(?:USD?|EUR|GBP)(?=[\s\\$€£]))?\s*(?:\\?[$€£¥])?\s*(?P<sign2>-?)\s*"
     rf"(?:(?P<whole>[0-9]{{1,9}})?\s*\\frac\{{\s*(?P<topsign>-?)\s*(?P<top>{_DECIMAL})\s*\}}"
     rf"\{{\s*(?P<bottom>{_DECIMAL})\s*\}}"
     r"|(?P<mixed>[0-9]{1,9})\s+(?P<upper>[0-9]{1,9})\s*/\s*(?P<lower>[0-9]{1,9})"
@@ -70,7 +52,7 @@ _NUMBER = re.compile(
     r"|10\s*\^\s*\{?\s*(?P<ten>[-+]?[0-9]{1,4})\s*\}?"
     rf"|(?P<mantissa>{_DECIMAL})(?:[eE](?P<exponent>[-+]?[0-9]{{1,4}})"
     rf"|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power>[-+]?[0-9]{{1,4}})\s*\}}?)?)"
-    rf"(?:(?P<percent>\s*(?:\\?%|percent|per\s+cent))|{SCALED}|{UNIT})?"
+    rf"(?:(?P<percent>\s*(?:\\?%|per\s?cent|{TEXT_COMMAND}\{{\s*per\s?cent\s*\}}))|{SCALED}|{UNIT})?"
 )
 
 
@@ -94,38 +76,6 @@ class PlainNumber:
 
     def __str__(self) -> str:
         return f"{self.value}%" if self.is_percent else str(self.value)
-
-
-def clean(text: str) -> str:
-    """Returns `text` with one notation per symbol and without spacing commands and marks around it."""
-    text = plain_characters(text).strip()
-    text = _SPACING.sub(" ", _DECORATED.sub(r" \1 ", _THIN_SPACE.sub(",", text))).replace("{,}", ",")
-    text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
-    return unwrapped(text)
-
-
-def plain_characters(text: str) -> str:
-    """Returns `text` with the decimal digits of any script (`４２`, `٤٢`) and common symbols in ASCII."""
-    if text.isascii():
-        return text
-    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
-    return text.translate(_TRANSLATION)
-
-
-def unwrapped(text: str) -> str:
-    """Returns `text` without a full stop, or dollars, brackets, boxes and braces around all of it."""
-    for _ in range(8):
-        before = text
-        text = text.strip() if text.endswith(("\\.", "\\,", "\\;")) else text.strip().rstrip(".,;").strip()
-        for wrapper in _WRAPPERS:
-            match = wrapper.fullmatch(text)
-            if match is not None:
-                text = match.group(1)
-        if text.startswith("{") and closing_brace(text, 1) == len(text) - 1:
-            text = text[1:-1]
-        if text == before:
-            return text
-    return text
 
 
 def read_number(text: str) -> PlainNumber | None:
@@ -185,13 +135,16 @@ def quick_verdict(gold: str, answer: str, refuse_unevaluated: bool = True) -> bo
         return bool(gold)
     gold_number, answer_number = read_number(gold), read_number(answer)
     if gold_number is not None and answer_number is not None:
+        one, two = (gold, answer) if _DEGREES.search(gold) else (answer, gold)
+        if _DEGREES.search(one) and _NO_DEGREES.search(two):
+            return False
         if refuse_unevaluated and answer_number.is_division and not gold_number.is_division:
             return False
         return gold_number.equals(answer_number)
     bases = _BASED.fullmatch(gold), _BASED.fullmatch(answer)
     if bases[0] is not None and bases[1] is not None:
-        is_converted = bases[0][2] == bases[1][2] or not refuse_unevaluated
-        return is_converted and _in_base(bases[0]) == _in_base(bases[1])
+        first, second = _in_base(bases[0]), _in_base(bases[1])
+        return first == second or (not refuse_unevaluated and first[0] == second[0] and type(first[0]) is int)
     if gold_number is None and answer_number is None and normal_text(gold) == normal_text(answer) != "":
         return True
     return text_verdict(gold, answer)
@@ -207,13 +160,13 @@ def agree(first: Fraction, second: Fraction, tolerant: bool) -> bool:
     return difference <= HALF_A_UNIT and difference <= RELATIVE * max(abs(first), abs(second))
 
 
-def _in_base(match: re.Match[str]) -> int | tuple[str, str]:
-    """Returns the whole number, or digits and base as written if the base has no such digits."""
-    digits, base = match.groups()
+def _in_base(match: re.Match[str]) -> tuple[int | str, int]:
+    """Returns the whole number and its base; the digits if the base has no such digits."""
+    base = _BASES.get(match[2].lower()) or int(match[2])
     try:
-        return int(digits, int(base))
+        return int(match[1], base), base
     except ValueError:
-        return digits, base
+        return match[1], base
 
 
 def _value(part: dict[str, str | None]) -> Fraction | None:
@@ -240,80 +193,3 @@ def _fraction(digits: str) -> Fraction:
 def _with_braces(match: re.Match[str]) -> str:
     top, top_digit, bottom, bottom_digit = match.groups()
     return rf"\frac{{{top_digit if top is None else top}}}{{{bottom_digit if bottom is None else bottom}}}"
-
-
-# Answers that are text rather than mathematics. Words are compared as words, since a reader of formulas takes
-# `east` for the product e a s t. A time of day is no ratio, and the pair `(1, 2)`, which has an order, is not
-# the set `\{1, 2\}`, which has none.
-
-MAX_CHARACTERS = 200  # of a text that is words; a longer one is left to algebra
-MAX_CLOCK_CHARACTERS = 40
-
-_WORDS = re.compile(r"[^\W\d_]+(?:[ '’-][^\W\d_]+)*")
-_LONG_WORD = re.compile(r"[^\W\d_]{2}")
-_BETWEEN_WORDS = re.compile(r"\s*[,;]\s*|\s+(?:and|or)\s+", re.IGNORECASE)
-_MATHEMATICS = {"pi", "inf", "infty", "infinity", "nan", "alpha", "beta", "gamma", "theta", "lambda", "omega"}
-_NO_LIST = re.compile(r"[(|:<>]|\\mid|\\[lg]e")
-_CLOCK = re.compile(
-    r"(?P<hour>[0-9]{1,2})(?:\s*:\s*(?P<minute>[0-5][0-9])(?:\s*:\s*(?P<second>[0-5][0-9]))?)?"
-    rf"\s*(?:{TEXT_COMMAND}\{{)?\s*(?:(?P<half>[ap])\.?\s?m\.?)?\s*\}}?",
-    re.IGNORECASE,
-)
-
-
-def text_verdict(gold: str, answer: str) -> bool | None:
-    """Whether two cleaned texts are equal as texts; None if they are no texts of one kind."""
-    gold_words, answer_words = words_of(gold), words_of(answer)
-    if gold_words is not None and answer_words is not None:
-        return gold_words == answer_words
-    if {gold[:1], answer[:1]} == {"(", "\\"} and (_is_set(gold) or _is_set(answer)):
-        return False
-    return _clock_verdict(gold, answer)
-
-
-def words_of(text: str) -> list[str] | None:
-    """Returns the items of a list of words in lower case and alphabetic order; None if `text` is none.
-
-    Single letters are variables or choices, and `pi` is a number.
-    """
-    if not text[:1].isalpha() or len(text) > MAX_CHARACTERS:
-        return None
-    items = [item.lower() for item in _BETWEEN_WORDS.split(text)]
-    is_text = _LONG_WORD.search(text) is not None and all(map(_WORDS.fullmatch, items))
-    if is_text and _MATHEMATICS.isdisjoint(items):
-        return sorted(items)
-    return None
-
-
-def _is_set(text: str) -> bool:
-    """Whether `text` is a set in braces that lists its items, and no tuples."""
-    return text.startswith("\\{") and text.endswith("\\}") and _NO_LIST.search(text) is None
-
-
-def _clock_verdict(gold: str, answer: str) -> bool | None:
-    """Whether both are the same time; None if neither is one. One of them may leave out a.m. or p.m."""
-    first, second = _clock(gold), _clock(answer)
-    if not any(time is not None and _is_time(time) for time in (first, second)):
-        return None
-    if first is None or second is None:
-        return False
-    halves = {(time["half"] or "").lower() for time in (first, second)} - {""}
-    return _digits(first) == _digits(second) and len(halves) < 2
-
-
-def _clock(text: str) -> re.Match[str] | None:
-    return _CLOCK.fullmatch(text) if len(text) <= MAX_CLOCK_CHARACTERS else None
-
-
-def _digits(time: re.Match[str]) -> list[int]:
-    return [int(time[unit] or 0) for unit in ("hour", "minute", "second")]
-
-
-def _is_time(time: re.Match[str]) -> bool:
-    """Whether this can only be a time: it has a.m. or p.m., or is no ratio in lowest terms."""
-    if time["half"] is not None:
-        return True
-    hour, minute, _ = _digits(time)
-    return time["minute"] is not None and (
-        time["second"] is not None or minute == 0 or math.gcd(hour, minute) != 1
-    )

@@ -50,9 +50,29 @@ def in_one_order(gold: Any, answer: Any) -> tuple[Any, Any]:
     Such a list has an order: it is not `2, 1`.
     """
     names = _named_values(gold), _named_values(answer)
+    known = _equated_names(gold), _equated_names(answer)
+    if all(known) and known[0] != known[1]:
+        return gold, sympy.nan  # x = 1 or x = -1 is not x = 1, y = -1
     if (names[0] is None) == (names[1] is None):
         return gold, answer
     return names[0] or _as_tuple(gold), names[1] or _as_tuple(answer)
+
+
+def in_one_shape(gold: Any, answer: Any) -> tuple[Any, Any]:
+    """Returns both, as tuples of coordinates if one is a row or column of a matrix and the other is none."""
+    vectors = [isinstance(side, sympy.MatrixBase) and 1 in side.shape for side in (gold, answer)]
+    if sum(vectors) != 1 or any(isinstance(side, sympy.MatrixExpr) for side in (gold, answer)):
+        return gold, answer
+    return tuple(
+        sympy.Tuple(*side) if is_vector else side
+        for side, is_vector in zip((gold, answer), vectors, strict=True)
+    )
+
+
+def with_imaginary_unit(expression: Any) -> Any:
+    """Returns `expression` with the number `i` where it has the symbol."""
+    names = {symbol: sympy.I for symbol in getattr(expression, "free_symbols", ()) if symbol.name == "i"}
+    return expression.xreplace(names) if names else expression
 
 
 def sides_of(expression: Any) -> list[Any]:
@@ -77,8 +97,15 @@ def _named_values(expression: Any) -> Any:
         isinstance(item, sympy.Eq) and is_expr_of_only_symbols(item.lhs) for item in items
     ):
         return None
-    names = {str(item.lhs).partition("_")[0] for item in items}
+    names = _equated_names(expression)
     return sympy.Tuple(*(item.rhs for item in items)) if len(names) == len(items) else None
+
+
+def _equated_names(expression: Any) -> set[str]:
+    """Returns the names, without subscripts, that a list of equations gives values."""
+    items = expression.args if isinstance(expression, sympy.FiniteSet) else ()
+    is_list = all(isinstance(item, sympy.Eq) and is_expr_of_only_symbols(item.lhs) for item in items)
+    return {str(item.lhs).partition("_")[0] for item in items} if is_list else set()
 
 
 def _as_tuple(expression: Any) -> Any:
@@ -89,6 +116,7 @@ def _as_tuple(expression: Any) -> Any:
 
 _COMPUTED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 _DIGITS, _FEW_DIGITS = 40, 15  # evaluated of a closed form, and of what takes numerical integration
+_MOST_DIGITS = 4000  # before the point
 _SAME, _NEARLY_SAME = Fraction(1, 10**30), Fraction(1, 10**11)  # relative differences that count as none
 _ZERO = Fraction(1, 10**90)  # what may be left of an exact zero
 _CHOP = 1e-40
@@ -149,18 +177,28 @@ def _numbers_equal(first: Any, second: Any) -> bool:
         return False
     if _has_decimal(first, second):
         return agree(one[0], other[0], True) and agree(one[1], other[1], True)
-    is_computed = first.has(*_COMPUTED) or second.has(*_COMPUTED)
-    return _near(one, other, _NEARLY_SAME if is_computed else _SAME)
+    if first.has(*_COMPUTED) or second.has(*_COMPUTED):
+        return _near(one, other, _NEARLY_SAME)
+    return _near(one, other, _SAME) and _near_in_full(first, second, max(map(abs, one)))
+
+
+def _near_in_full(first: Any, second: Any, size: Fraction) -> bool:
+    """Whether two large numbers agree behind the point as well: e^100 is not e^100 + 1."""
+    digits = len(str(int(size)))
+    if digits < _DIGITS // 4 or digits > _MOST_DIGITS:
+        return True
+    one, other = (_value(number, _DIGITS + digits) for number in (first, second))
+    return one is not None and other is not None and _near(one, other, _SAME / 10**digits)
 
 
 def _has_decimal(first: Any, second: Any) -> bool:
     return bool(first.has(sympy.Float) or second.has(sympy.Float))
 
 
-def _value(number: Any) -> Complex | None:
+def _value(number: Any, all_digits: int = _DIGITS) -> Complex | None:
     """Returns the value of an expression without variables; None if it is not finite or has none."""
     try:
-        digits = _FEW_DIGITS if number.has(*_COMPUTED) else _DIGITS
+        digits = _FEW_DIGITS if number.has(*_COMPUTED) else all_digits
         real, imaginary = (_fraction(part) for part in number.evalf(digits).as_real_imag())
     except Exception:  # whatever sympy raises on expressions that have no value
         return None

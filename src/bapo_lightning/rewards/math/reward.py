@@ -9,15 +9,18 @@ docs/rewards.md has the conventions and the safety model.
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 from pydantic import validate_call
 
-from bapo_lightning.rewards.extract import final_answer
-from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict
+from bapo_lightning.rewards.extract import behind_thoughts, final_answer
+from bapo_lightning.rewards.math.notation import clean
+from bapo_lightning.rewards.math.quick import normal_form, quick_verdict
 from bapo_lightning.rewards.math.sentences import is_prose, value_named
+from bapo_lightning.rewards.math.texts import states_nothing
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
@@ -29,6 +32,7 @@ MAX_UNMARKED_CHARACTERS = 20_000  # at the end of a text without a mark
 MAX_VOTE_CHARACTERS = 200  # of `Score.answer`
 MIN_MEMORY_MEGABYTES = 64  # less is too little for algebra
 DEFAULT_TIMEOUT_SECONDS = 5.0
+_TAG = re.compile(r"</?[A-Za-z]{2,12}\s*/?>")  # `4</think>5`: what is behind a tag is no part of a formula
 
 
 class MathReward:
@@ -114,13 +118,17 @@ class MathReward:
         answer = final_answer(text)
         if answer is not None or self.accept == "marked":
             return answer or None
-        return text[-MAX_UNMARKED_CHARACTERS:].strip() or None
+        return behind_thoughts(text)[-MAX_UNMARKED_CHARACTERS:].strip() or None
 
     def _quick_verdict(self, gold: str, answer: str, text: str) -> tuple[bool | None, str, str]:
         """Returns whether `answer` is right, None if that takes algebra; and what it comes to, if the mark in
         `text` has a sentence behind it, as it stands and cleaned.
         """
         expected, cleaned = clean(gold), clean(answer)
+        if states_nothing(expected) or (_TAG.search(cleaned) and expected != cleaned):
+            return False, answer, cleaned
+        if answer.endswith("!") and "!" not in gold + answer[:-1] and not re.search(r"!\s*\}", text):
+            cleaned = clean(answer := answer[:-1].strip())  # an exclamation: boxes have factorials
         if expected != cleaned and is_prose(answer) and final_answer(text) is not None:
             named = value_named(answer)
             if named is None:

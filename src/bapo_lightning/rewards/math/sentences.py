@@ -26,6 +26,10 @@ _TEXT = re.compile(rf"{TEXT_COMMAND}\{{[^{{}}]*\}}|\\[a-zA-Z]+")
 _VARIABLE = re.compile(r"[A-Za-df-hj-z]")  # not e and i
 _NUMBER = re.compile(r"(?<![\w.])-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?")
 _LEFT_SIDE = re.compile(r"[0-9][-+*/×÷.,$%()0-9 ]{0,100}=(?=\s{0,9}-?\$?[0-9.])")  # `2 + 3 =`
+_BOUND = re.compile(
+    r"\b(?:than|at\s+(?:least|most)|minus|negative|under|over|above|below|up\s+to|between)\s+\Z",
+    re.IGNORECASE,
+)
 _CHANGED = re.compile(rf"\s{{0,9}}-?{CHANGES}")
 _DENIAL = re.compile(r"\b(?:not|neither|never|wrong|incorrect)\b|n['’]t\b", re.IGNORECASE)
 
@@ -44,8 +48,14 @@ def is_prose(text: str) -> bool:
     plain = text if "$" in text else _COMMAND.sub(" ", text)
     words = [word.lower() for word in _WORDS.findall(plain) if not _MATH_WORD.fullmatch(word.lower())]
     return len(words) >= 2 or (
-        len(words) == 1 and (_SENTENCE_WORD.fullmatch(words[0]) is not None or "$" in text.strip("$ .\n"))
+        len(words) == 1 and (_SENTENCE_WORD.fullmatch(words[0]) is not None or _has_formula(text))
     )
+
+
+def _has_formula(text: str) -> bool:
+    """Whether dollars stand around a part of `text`; a price has one dollar."""
+    inner = text.strip("$ .\n")
+    return "$" in inner and text.count("$") - text.count("\\$") > 1
 
 
 def has_words(text: str) -> bool:
@@ -62,7 +72,12 @@ def value_named(sentence: str) -> str | None:
     """
     prose = _LEFT_SIDE.sub(" ", _FORMULA.sub(" $ ", sentence))
     numbers = list(_NUMBER.finditer(prose))
-    if _DENIAL.search(prose) or any(_CHANGED.match(prose, number.end()) for number in numbers):
+    changes = any(
+        _CHANGED.match(prose, number.end())
+        or _BOUND.search(prose[max(0, number.start() - 20) : number.start()])
+        for number in numbers
+    )
+    if changes or _DENIAL.search(prose):
         return None
     values, others = dict[str, str](), dict[str, str]()  # each with the text that states it
     for row in _rows(sentence):
@@ -74,6 +89,16 @@ def value_named(sentence: str) -> str | None:
         return None
     texts = values or ({} if stated else others)
     return next(iter(texts.values())) if len(texts) == 1 else sentence
+
+
+def is_changed(text: str) -> bool:
+    """Whether words make another number of one in `text`, or a bound."""
+    return any(_is_changed(text, *number.span()) for number in _NUMBER.finditer(text))
+
+
+def _is_changed(prose: str, start: int, end: int) -> bool:
+    is_bound = _BOUND.search(prose[max(0, start - 20) : start]) is not None
+    return is_bound or _CHANGED.match(prose, end) is not None
 
 
 def _rows(sentence: str) -> list[list[re.Match[str]]]:
