@@ -12,6 +12,8 @@ from bapo_lightning.data.problems.columns import (
     number_of,
     text_of,
 )
+from bapo_lightning.data.problems.table import problem_table
+from bapo_lightning.errors import DataError
 
 ASKED = [{"role": "user", "content": "1+1?"}]
 
@@ -65,3 +67,18 @@ def test_text_number_and_bool_are_text(cell, text):
 @pytest.mark.parametrize(("cell", "number"), [("3/8", 0.375), ("Level 5", 5.0), (0.25, 0.25), ("none", None)])
 def test_a_difficulty_is_the_value_of_its_text(cell, number):
     assert number_of(cell) == number
+
+
+def test_cells_of_csv_are_what_the_file_has(tmp_path):
+    answers = ["0012", "NA", "None", "12345678901234567890", "2024-01-02", "34.0"]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["problem,answer", *(f"p{i},{text}" for i, text in enumerate(answers))]))
+    found = problem_table("own", str(path), ColumnMapping("problem", "answer"))
+    assert [problem.answer for problem in found] == answers
+
+
+def test_a_file_of_another_type_is_not_taken_for_a_name_of_the_hub(tmp_path):
+    path = tmp_path / "own.xlsx"
+    path.write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"own\.xlsx is no table of a known type; they are \.jsonl"):
+        problem_table("own", str(path), ColumnMapping("problem", "answer"))
