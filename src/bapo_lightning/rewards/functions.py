@@ -103,7 +103,9 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
     name = f"reward function {getattr(function, '__module__', '')}.{getattr(function, '__name__', function)}"
     parameters = signature(function).parameters
     takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())
-    given = columns if takes_all else {key: columns[key] for key in parameters if key in columns}
+    given: Mapping[str, Any] = (
+        columns if takes_all else {key: columns[key] for key in parameters if key in columns}
+    )
     if missing := [key for key, item in parameters.items() if _must_be_given(item) and key not in given]:
         raise RewardError(
             f"{name} takes {', '.join(missing)}, and there are {', '.join(columns)}; to keep a column of the "

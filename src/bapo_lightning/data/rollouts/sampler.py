@@ -188,13 +188,13 @@ class RolloutSampler:
             if rollout.finish is None:
                 raise ValueError("a rollout that has not ended cannot be scored")
             turns = tuple(next(texts) for _ in row)
-            talk = (turns, rollout.replies) if has_turns else ()
+            talk = (turns, rollout.replies) if has_turns else ((), ())
             before = _before_last_turn(rollout)[-_LOOKED_AT:]
             if (key := before.tobytes()) not in opened:
                 text = self.tokenizer.decode(before.tolist(), skip_special_tokens=False)
                 opened[key] = text.rstrip().endswith(_OPENING)
             facts = rollout.length, rollout.finish
-            made.append(Completion(turns[-1], *facts, *talk, is_thought=opened[key]))
+            made.append(Completion(turns[-1], *facts, *talk, opened[key]))
         return made
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
