@@ -65,3 +65,9 @@ def test_closing_reaches_the_reward_inside():
     FormatReward(inside, "think", 0.1).close()
     FormatReward(always_right, "think", 0.1).close()
     inside.close.assert_called_once_with()
+
+
+def test_a_thought_that_the_prompt_opened_is_the_responses():
+    text = "2 + 3</think> \\boxed{5}"
+    opened = Completion(text, 9, FinishReason.STOP, is_thought=True)
+    assert values(0.5, opened, Completion(text, 9, FinishReason.STOP)) == [1.5, 1.0]

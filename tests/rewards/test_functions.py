@@ -2,7 +2,9 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 from bapo_lightning.configuration.targets import Target
@@ -63,7 +65,7 @@ def test_a_function_sees_every_column():
         (lambda completions: ["good", 1], "returned 'good' for completion 0; return a number, or None"),
         (lambda completions: [1.0, float("nan")], "returned nan for completion 1"),
         (lambda completions: [1 / 0], "failed: ZeroDivisionError: division by zero"),
-        (lambda prompts, labels: [0, 0], "failed: TypeError: .* 'labels'"),
+        (lambda prompts, labels: [0, 0], r"takes labels, .*mapping\.keep=\[labels\]"),
     ],
 )
 def test_what_is_no_number_per_completion_is_named(function, words):
@@ -133,3 +135,20 @@ def test_a_function_becomes_a_reward_by_its_target(tmp_path, monkeypatch):
         Score(1.0, ScoreStatus.CORRECT, "5"), Score(0.5, ScoreStatus.CORRECT, "5"),
         Score(0.0, ScoreStatus.WRONG, "6"), Score(0.0, ScoreStatus.UNPARSABLE),
     ]  # fmt: skip
+
+
+async def awaited(completions, trainer_state):
+    return [np.bool_(True), torch.ones(1, 1)]
+
+
+def wants(completions, solution):
+    return [1.0] * len(completions)
+
+
+def test_coroutines_numpy_bools_and_tensors_of_one_element_are_taken():
+    assert [score.value for score in FunctionRewards([awaited])(PROBLEMS, COMPLETIONS)] == [1.0, 1.0]
+
+
+def test_a_missing_column_is_named_with_the_key_that_keeps_it():
+    with pytest.raises(RewardError, match=r"wants takes solution, .*mapping\.keep=\[solution\]"):
+        FunctionRewards([wants])(PROBLEMS, COMPLETIONS)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n`]*\n(.*?)(^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_FENCE = re.compile(
+    r"^[ \t]*((?P<mark>[`~])(?P=mark){2,})[ \t]*(\w*)[^\n`]*\n(.*?)(^[ \t]*\1(?P=mark)*[ \t]*$|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_TAG, _CLOSING_TAG = re.compile(r"<tool_call>\s*"), "</tool_call>"
+_JSON = json.JSONDecoder(strict=False)  # small models write line breaks in strings as they are
 _USUAL = ("expression", "code")  # names of an argument, where a call has several
 
 
@@ -53,7 +58,9 @@ class Bracketed:
 
 @dataclass(frozen=True, slots=True)
 class FencedCode:
-    """Blocks between lines of three backticks, the first of which names the language. Others are text."""
+    """Blocks between lines of three or more backticks or tildes, the first of which names the language.
+    Others are text.
+    """
 
     tool: str = "python"
     languages: tuple[str, ...] = ("python", "py", "python3")
@@ -62,7 +69,7 @@ class FencedCode:
         """Returns a call for each block."""
         return [
             Call(self.tool, code, None if fence else "the code has no closing ``` on a line of its own")
-            for language, code, fence in _FENCE.findall(text + "\n")
+            for _, _, language, code, fence in _FENCE.findall(text.replace("\r\n", "\n") + "\n")
             if language.lower() in self.languages
         ]
 
@@ -70,30 +77,47 @@ class FencedCode:
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as in the chat formats of Hermes and Qwen.
-    A tool takes one argument, whatever it is called.
+    A tool takes one argument, whatever it is called. `parameters` is another name for `arguments`, and an
+    object that is written as a text is read once more.
     """
 
     def find(self, text: str) -> list[Call]:
         """Returns a call for each tag."""
-        return [_read(body, closing) for body, closing in _TOOL_CALL.findall(text)]
+        calls, place = list[Call](), 0
+        while (tag := _TAG.search(text, place)) is not None:
+            closing = text.find(_CLOSING_TAG, _json_end(text, tag.end()))
+            if closing < 0:
+                return [*calls, Call("", "", f"the call has no closing {_CLOSING_TAG}")]
+            calls.append(_read(text[tag.end() : closing]))
+            place = closing + len(_CLOSING_TAG)
+        return calls
 
 
-def _read(body: str, closing: str) -> Call:
-    if not closing:
-        return Call("", "", "the call has no closing </tool_call>")
+def _json_end(text: str, start: int) -> int:
+    """Where a JSON value ends, so that a closing tag in one of its strings is text; `start` without one."""
     try:
-        call = json.loads(body)
+        return _JSON.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return start
+
+
+def _read(body: str) -> Call:
+    try:
+        call = json.loads(body, strict=False)
     except (ValueError, RecursionError) as error:
         return Call("", "", f"the call is not JSON ({error})")
     if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
         return Call("", "", 'the call must be {"name": "the tool", "arguments": {...}}')
-    argument = _argument(call.get("arguments"))
+    argument = _argument(call.get("arguments", call.get("parameters")))
     if argument is None:
         return Call(name, "", f"the arguments of {name} must be an object with one text")
     return Call(name, argument)
 
 
 def _argument(given: Any) -> str | None:
+    if isinstance(given, str) and given.lstrip().startswith("{"):
+        with suppress(ValueError, RecursionError):  # else it is the argument itself
+            given = json.loads(given, strict=False)
     if isinstance(given, dict):
         usual = [given[key] for key in _USUAL if key in given]
         values = usual if len(usual) == 1 else list(given.values())

@@ -20,7 +20,8 @@ Format = Literal["marked", "think", "think_answer"]
 class FormatReward:
     """Callable `(problems, completions) -> scores`: another reward's scores with a bonus for the format.
 
-    The status stays the verdict on the answer. A response that was cut keeps no format.
+    The status stays the verdict on the answer. A response that was cut keeps no format. A <think> that
+    the prompt opened counts as the response's.
 
     Args:
         reward: judges the answers.
@@ -51,7 +52,8 @@ class FormatReward:
             self.reward.close()
 
     def _shaped(self, score: Score, completion: Completion) -> Score:
-        kept = completion.finish is FinishReason.STOP and self._is_kept(completion.text)
+        text = f"<think>{completion.text}" if completion.is_thought else completion.text
+        kept = completion.finish is FinishReason.STOP and self._is_kept(text)
         added = self.bonus if kept == (self.bonus > 0) else 0.0
         return dataclasses.replace(score, value=score.value + added)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter, iscoroutine, signature
 from numbers import Real
 from typing import Any
 
@@ -102,9 +103,19 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
     name = f"reward function {getattr(function, '__module__', '')}.{getattr(function, '__name__', function)}"
     parameters = signature(function).parameters
     takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())
-    given = columns if takes_all else {key: columns[key] for key in parameters if key in columns}
+    given: Mapping[str, Any] = (
+        columns if takes_all else {key: columns[key] for key in parameters if key in columns}
+    )
+    if missing := [key for key, item in parameters.items() if _must_be_given(item) and key not in given]:
+        raise RewardError(
+            f"{name} takes {', '.join(missing)}, and there are {', '.join(columns)}; to keep a column of the "
+            f"data write data.train.mapping.keep=[{missing[0]}], and likewise for data.validation"
+        )
+    if "trainer_state" in parameters:  # TRL's, which nothing here is like
+        given = {**given, "trainer_state": None}
     try:
-        returned = list(function(**given))
+        made = function(**given)
+        returned = [_plain(value) for value in (asyncio.run(made) if iscoroutine(made) else made)]
     except Exception as error:
         raise RewardError(f"{name} failed: {type(error).__name__}: {error}") from error
     if len(returned) != count:
@@ -113,6 +124,17 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
         if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
             raise RewardError(f"{name} returned {value!r} for completion {index}; return a number, or None")
     return [None if value is None else float(value) for value in returned]
+
+
+def _must_be_given(parameter: Parameter) -> bool:
+    is_named = parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return is_named and parameter.default is Parameter.empty and parameter.name != "trainer_state"
+
+
+def _plain(value: Any) -> Any:
+    """Python's own number for a bool or number of numpy, and for a tensor with one element."""
+    is_one = math.prod(getattr(value, "shape", (0,))) == 1
+    return value.item() if is_one and hasattr(value, "item") else value
 
 
 def _reason(error: Exception) -> str:

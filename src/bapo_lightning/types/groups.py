@@ -52,6 +52,7 @@ class Completion:
     finish: FinishReason
     turns: tuple[str, ...] = ()  # of the policy, where an environment answers between them
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
+    is_thought: bool = False  # what stands before the text, of the prompt or a reply, ends with <think>
 
 
 @dataclass(frozen=True, slots=True)

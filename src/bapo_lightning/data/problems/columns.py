@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, time
+from numbers import Number
 from typing import Any, Literal
 
 from bapo_lightning.data.problems.prompts import PLACEHOLDER
@@ -24,7 +26,8 @@ from bapo_lightning.types import Problem
 
 AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
 SeveralAnswers = Literal["refuse", "join"]
-_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)(?:\s*/\s*([1-9][0-9]*))?")
+_ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT's messages
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
@@ -64,32 +67,50 @@ def get_path(row: Any, path: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Returns a value as stripped text: a whole float without its .0, null and NaN as the empty text."""
+    """Returns a value as stripped text: a whole float without its .0, null and NaN as the empty text.
+    Raises UnusableRow: it is neither text nor number, date or time.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
+    if not isinstance(value, str | Number | date | time):
+        raise UnusableRow(f"a cell that is no text but {_described(value)}")
     return str(value).strip()
 
 
 def number_of(value: Any) -> float | None:
-    """Returns a number, or the first number in a text ("Level 5"); None without one."""
+    """Returns a number, or the first number in a text ("Level 5"), a fraction as its value ("3/8"); None
+    without one.
+    """
     match = _NUMBER.search(text_of(value))
-    return None if match is None else float(match.group())
+    return None if match is None else float(match[1]) / float(match[2] or 1)
 
 
 def messages_of(value: Any) -> list[dict[str, str]] | None:
     """Returns chat messages, each with `role` and `content`; None when the value is something else. Reads a
-    list of dicts, and the dict of lists that `datasets` makes of a Sequence feature.
+    list of dicts, the dict of lists that `datasets` makes of a Sequence feature, ShareGPT's `from` and
+    `value`, contents in parts of text, and any of these as JSON. Raises UnusableRow: a content is no text.
     """
+    if isinstance(value, str) and value.lstrip().startswith("[{"):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if isinstance(value, Mapping) and all(isinstance(value.get(key), list) for key in ("role", "content")):
         pairs = zip(value["role"], value["content"], strict=True)
         value = [{"role": role, "content": content} for role, content in pairs]
     if not isinstance(value, list) or not value:
         return None
-    if not all(isinstance(part, Mapping) and {"role", "content"} <= set(part) for part in value):
+    if not all(isinstance(part, Mapping) for part in value):
         return None
-    return [{"role": text_of(part["role"]), "content": str(part["content"] or "")} for part in value]
+    for role, content in (("role", "content"), ("from", "value")):
+        if all({role, content} <= set(part) for part in value):
+            roles = (text_of(part[role]) for part in value)
+            contents = (_content(part[content]) for part in value)
+            return [
+                {"role": _ROLES.get(one, one), "content": text}
+                for one, text in zip(roles, contents, strict=True)
+            ]
+    return None
 
 
 def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
@@ -117,6 +138,27 @@ def last_box(text: str) -> str | None:
         return text[start : start + 1].strip() or None
     end = closing_brace(text, start + 1)
     return None if end is None else text[start + 1 : end].strip()
+
+
+def _content(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | Mapping):
+        return text_of(value)
+    parts = value if isinstance(value, list) else [value]
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    if wrong := [part for part, text in zip(parts, texts, strict=True) if not isinstance(text, str | None)]:
+        raise UnusableRow(f"a message with {_described(wrong[0])}")
+    if any(isinstance(part, Mapping) and part.get("text") is None for part in parts):
+        raise UnusableRow("a message with a part that is no text")
+    return "".join(text for text in texts if text)
+
+
+def _described(value: Any) -> str:
+    inner = value[0] if isinstance(value, list) and value else value
+    fields = f" of {', '.join(map(str, inner))}" if isinstance(inner, Mapping) and inner else ""
+    what = {"dict": "fields", "list": "a list", "bytes": "bytes"}.get(type(value).__name__, "an object")
+    return f"{what}{fields}; name a field of it in the mapping" if fields else what
 
 
 def _parsed(cell: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import os
 from collections import Counter
@@ -100,13 +101,20 @@ class TableSource:
         is_hub, is_remote = file_format is None and not Path(path).is_dir(), "://" in path
         if file_format is not None and not is_remote and not glob.glob(path):
             raise DataError(f"path={self.path}: there is no such file")
+        if is_hub and Path(path).is_file():
+            raise DataError(f"path={self.path} is no table of a known type; they are {', '.join(FORMATS)}")
         if is_hub and not is_remote and (path.startswith((".", "/")) or path.count("/") > 1):
             raise DataError(f"path={self.path}: there is no such file or folder")
         verbosity = datasets.logging.get_verbosity()
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are told below
         try:
             if file_format is not None:
-                options = {"delimiter": "\t"} if path.endswith(".tsv") else {}
+                options: dict[str, Any] = {}
+                if file_format == "csv":  # cells as they stand there: 0012, NA, numbers of many digits
+                    delimiter = "\t" if path.endswith(".tsv") else ","
+                    options = {"delimiter": delimiter, "keep_default_na": False}
+                    if not is_remote:
+                        options["features"] = _texts(sorted(glob.glob(path))[0], delimiter)
                 files = {self.split: path}
                 return datasets.load_dataset(file_format, data_files=files, split=self.split, **options)
             return self._hub(path) if is_hub else self._folder(path)
@@ -222,3 +230,10 @@ def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
     for batch in rows.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
+
+
+def _texts(path: str, delimiter: str) -> datasets.Features:
+    """The columns of a .csv file, each as text."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        names = next(csv.reader(file, delimiter=delimiter))
+    return datasets.Features({name: datasets.Value("string") for name in names})

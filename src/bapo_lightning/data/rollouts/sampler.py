@@ -41,6 +41,7 @@ from bapo_lightning.types import (
 
 RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
+_OPENING, _LOOKED_AT = "<think>", 16  # tokens before a turn, in which a thought may be opened
 DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
 
 
@@ -181,13 +182,19 @@ class RolloutSampler:
         has_turns = self.conversations is not None
         rows = [rollout.turns if has_turns else (rollout.response_ids,) for rollout in rollouts]
         texts = iter(decoded(self.tokenizer, [row for turns in rows for row in turns]))
+        opened: dict[bytes, bool] = {}
         made = []
         for rollout, row in zip(rollouts, rows, strict=True):
             if rollout.finish is None:
                 raise ValueError("a rollout that has not ended cannot be scored")
             turns = tuple(next(texts) for _ in row)
-            talk = (turns, rollout.replies) if has_turns else ()
-            made.append(Completion(turns[-1], rollout.length, rollout.finish, *talk))
+            talk = (turns, rollout.replies) if has_turns else ((), ())
+            before = _before_last_turn(rollout)[-_LOOKED_AT:]
+            if (key := before.tobytes()) not in opened:
+                text = self.tokenizer.decode(before.tolist(), skip_special_tokens=False)
+                opened[key] = text.rstrip().endswith(_OPENING)
+            facts = rollout.length, rollout.finish
+            made.append(Completion(turns[-1], *facts, *talk, opened[key]))
         return made
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
@@ -202,3 +209,8 @@ class RolloutSampler:
         found = self.advantages(rewards)[: len(rows)].tolist()
         trained = map(are_trained, rows)
         return [tuple(row) if kept else (0.0,) * len(row) for row, kept in zip(found, trained, strict=True)]
+
+
+def _before_last_turn(rollout: Rollout) -> array[int]:
+    feedback = [segment.token_ids for segment in rollout.segments if segment.is_feedback]
+    return feedback[-1] if feedback else rollout.prompt_ids

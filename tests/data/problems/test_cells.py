@@ -1,0 +1,84 @@
+"""Cells of a table: what is text, what are messages, and what is refused by the names of its fields."""
+
+import json
+
+import pytest
+
+from bapo_lightning.data.problems.columns import (
+    ColumnMapping,
+    UnusableRow,
+    gold_answer,
+    messages_of,
+    number_of,
+    text_of,
+)
+from bapo_lightning.data.problems.table import problem_table
+from bapo_lightning.errors import DataError
+
+ASKED = [{"role": "user", "content": "1+1?"}]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        ASKED,
+        {"role": ["user"], "content": ["1+1?"]},
+        [{"from": "human", "value": "1+1?"}],
+        [{"role": "user", "content": [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]}],
+        json.dumps(ASKED),
+        json.dumps([{"from": "human", "value": "1+1?"}]),
+    ],
+)
+def test_messages_in_any_layout_are_read(cell):
+    assert messages_of(cell) == ASKED
+
+
+@pytest.mark.parametrize(
+    ("cell", "named"),
+    [
+        ([{"speaker": "me", "text": "1+1?"}], "speaker, text"),
+        ({"ground_truth": "4"}, "ground_truth"),
+        ([["4"]], "a list"),
+        (b"4", "bytes"),
+        (object(), "an object"),
+        ([{"role": "user", "content": [{"type": "image", "url": "a"}]}], "a part that is no text"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_fields_as_problem_and_as_answer(cell, named):
+    mapping = ColumnMapping("problem", "answer")
+    with pytest.raises(UnusableRow, match=named):
+        mapping.read({"problem": cell, "answer": "2"}, 0, "own")
+    if "part" not in named:
+        with pytest.raises(UnusableRow, match=named):
+            gold_answer([cell], "text", "####", "refuse")
+
+
+def test_an_answer_in_a_conversation_never_stands_in_the_prompt():
+    talk = [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]
+    with pytest.raises(UnusableRow, match="a conversation"):
+        ColumnMapping("talk", "answer").read({"talk": talk, "answer": "2"}, 0, "own")
+
+
+@pytest.mark.parametrize(("cell", "text"), [(" 4 ", "4"), (4, "4"), (4.0, "4"), (True, "True"), (None, "")])
+def test_text_number_and_bool_are_text(cell, text):
+    assert text_of(cell) == text
+
+
+@pytest.mark.parametrize(("cell", "number"), [("3/8", 0.375), ("Level 5", 5.0), (0.25, 0.25), ("none", None)])
+def test_a_difficulty_is_the_value_of_its_text(cell, number):
+    assert number_of(cell) == number
+
+
+def test_cells_of_csv_are_what_the_file_has(tmp_path):
+    answers = ["0012", "NA", "None", "12345678901234567890", "2024-01-02", "34.0"]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["problem,answer", *(f"p{i},{text}" for i, text in enumerate(answers))]))
+    found = problem_table("own", str(path), ColumnMapping("problem", "answer"))
+    assert [problem.answer for problem in found] == answers
+
+
+def test_a_file_of_another_type_is_not_taken_for_a_name_of_the_hub(tmp_path):
+    path = tmp_path / "own.xlsx"
+    path.write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"own\.xlsx is no table of a known type; they are \.jsonl"):
+        problem_table("own", str(path), ColumnMapping("problem", "answer"))
