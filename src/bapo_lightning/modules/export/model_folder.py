@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.modules.policy.folder import generation_config
 from bapo_lightning.phases import advance
 from bapo_lightning.run_folder.checkpoint import sync
 
@@ -104,12 +105,9 @@ def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> Non
     config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
     config.dtype = dtype
     config.save_pretrained(folder)
-    try:
-        generation = GenerationConfig.from_pretrained(model_path)
-    except OSError:  # the model has none
-        generation = GenerationConfig.from_model_config(config)
     # Not `save_pretrained`: it refuses values that some published models have and that load well.
-    (folder / "generation_config.json").write_text(generation.to_json_string() + "\n", encoding="utf-8")
+    generation = generation_config(model_path).to_json_string()
+    (folder / "generation_config.json").write_text(generation + "\n", encoding="utf-8")
     AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).save_pretrained(folder)
 
 
