@@ -143,7 +143,7 @@ def _shards(
     shard: dict[str, Tensor] = {}
     num_bytes = 0
     for name, weight in weights:
-        weight = weight.detach().to("cpu", dtype).contiguous()
+        weight = weight.detach().to("cpu", dtype if weight.is_floating_point() else None).contiguous()
         if shard and num_bytes + weight.nbytes > max_bytes:
             yield shard
             shard.clear()

@@ -30,6 +30,7 @@ from bapo_lightning.rollout.engine import (
     Wanted,
     WeightSource,
     check_synced,
+    weights_of,
 )
 from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
@@ -85,7 +86,7 @@ class HFEngine:
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies all weights."""
-        own = dict(self._model.named_parameters())
+        own = dict(weights_of(self._model))
         missing = set(own)
         factors: dict[str, torch.Tensor] = {}
         with torch.no_grad():
@@ -110,7 +111,7 @@ class HFEngine:
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of all weights."""
-        held = chain(self._model.named_parameters(), self._factors.items())
+        held = chain(weights_of(self._model), self._factors.items())
         return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in held)}
 
     def _adapt(self, factors: dict[str, torch.Tensor]) -> None:
