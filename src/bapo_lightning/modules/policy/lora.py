@@ -31,8 +31,8 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
     still the model.
 
     Raises:
-        ConfigError: `target_modules` names no linear layer, or also what is none, or the head or the embeddings,
-            whose weights are read directly.
+        ConfigError: `target_modules` names no linear layer, or also what is none, or the head or the
+            embeddings, whose weights are read directly.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
