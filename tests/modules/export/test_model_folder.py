@@ -147,7 +147,8 @@ def test_an_export_that_fails_leaves_the_old_one(tmp_path):
 
 RUN = {
     "name": "exp", "run_folder": "outputs/exp/run-1", "seed": 3,
-    "algorithm": {"name": "bapo", "positive_share_target": 0.4, "bounds": {"target": 0.4}}, "model": {"path": "owner/name"},
+    "algorithm": {"name": "bapo", "positive_share_target": 0.4, "bounds": {"target": 0.4}},
+    "model": {"path": "owner/name"},
     "regime": {"name": "replay", "epochs": 2, "minibatches": 4},
     "data": {"name": "math", "validation": {"aime24": {}}},
     "scale": {"prompts_per_batch": 8, "group_size": 4, "max_new_tokens": 16}, "rollout": {"temperature": 0.6},

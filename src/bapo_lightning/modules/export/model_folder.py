@@ -9,12 +9,13 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import generation_config
@@ -28,15 +29,8 @@ INDEX = "model.safetensors.index.json"
 TEMPLATES = "additional_chat_templates"
 TOKENIZER_NAMES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *(
-        "chat_template.jinja",
-        "chat_template.json",
-        "tokenizer.model",
-        "vocab.json",
-        "merges.txt",
-        "vocab.txt",
-    ),
-    *("spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model", "qwen.tiktoken"),
+    *("chat_template.jinja", "chat_template.json", "tokenizer.model", "vocab.json", "merges.txt"),
+    *("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model"),
 )
 KEPT = 0.99  # of an update; less is said to be lost
 
@@ -130,11 +124,9 @@ def _copy_tokenizer(model_path: str, folder: Path) -> bool:
     """Copies the tokenizer's files as they came, since other versions of transformers write them in ways that
     older ones do not read. False where there are none.
     """
-    found = [
-        file
-        for name in TOKENIZER_NAMES
-        if (file := cached_file(model_path, name, _raise_exceptions_for_missing_entries=False)) is not None
-    ]
+    quiet: Any = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+    paths = [cached_file(model_path, name, **quiet) for name in TOKENIZER_NAMES]
+    found = [path for path in paths if path is not None]
     for file in found:
         (folder / Path(file).name).write_bytes(Path(file).read_bytes())
     if (several := Path(model_path, TEMPLATES)).is_dir():

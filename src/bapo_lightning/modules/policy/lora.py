@@ -67,13 +67,21 @@ def _check_adapted(model: PreTrainedModel, key: str) -> None:
     layers: list[tuple[str, Any]] = [
         (name, layer) for name, layer in model.named_modules() if is_adapted(layer)
     ]
-    others = [name for name, layer in layers if not isinstance(layer.base_layer, nn.Linear | Conv1D)]
+    others = [name for name, layer in layers if not _is_linear(layer.base_layer)]
     if not others:
         return
-    linear = {name.rpartition(".")[2] for name, layer in layers if isinstance(layer.base_layer, nn.Linear)}
+    linear = {name.rpartition(".")[2] for name, layer in layers if _is_linear(layer.base_layer)}
     possible = ",".join(sorted(linear)) or "q_proj,v_proj"
     reason = f"{others[0]} of {type(model).__name__} is no linear layer"
     raise ConfigError([f"{key}: {reason}; write model.lora.target_modules=[{possible}]"])
+
+
+@torch.no_grad()
+def _is_linear(layer: nn.Module) -> bool:
+    """Whether a layer gives one tensor, as a linear layer does and some routers of experts do not."""
+    if type(layer) in (nn.Linear, Conv1D):
+        return True
+    return isinstance(layer, nn.Linear) and isinstance(layer(layer.weight[:1]), Tensor)
 
 
 def is_adapted(layer: Any) -> bool:

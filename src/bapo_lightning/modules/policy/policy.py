@@ -62,6 +62,8 @@ class Policy(nn.Module):
                 found = f"{name}={getattr(model.config, name)}"
                 problem = f"the model transforms its logits ({found}), which token scoring does not support"
                 raise ConfigError([problem])
+        if model.base_model is model:
+            raise ConfigError([f"{type(model).__name__} shows no part without its head; use another model"])
         if getattr(model.get_output_embeddings(), "bias", None) is not None:
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from itertools import chain
 from typing import ClassVar
 
@@ -74,6 +75,9 @@ class HFEngine:
             raise ConfigError(
                 [f"rollout=hf cannot sample from {self.model_path} ({reason}); {OTHER}"]
             ) from None
+        if "position_ids" not in signature(model.base_model.forward).parameters:
+            reason = f"{type(model).__name__} takes no positions of tokens"
+            raise ConfigError([f"rollout=hf cannot sample from {self.model_path}: {reason}; {OTHER}"])
         if self._is_mixed:
             round_blocks(model)
         self._model: PreTrainedModel = model.to(self._device).eval().requires_grad_(False)
