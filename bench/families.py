@@ -1,6 +1,6 @@
 """Tries small random models of many decoder families: training, sampling, LoRA, export and reload.
 
-    python bench/families.py [--vllm] [--only llama,gpt2] [--seconds 300]
+    python -m bench.families [--vllm] [--only llama,gpt2] [--seconds 300]
 
 A row is a process of its own with a time limit. Rows are kept in outputs/families.json, from which
 docs/results/families.md is written anew; what is there already is not run again. With `--vllm` the columns of
@@ -32,7 +32,7 @@ nemotron gpt_oss phimoe minimax_m2 hunyuan_v1_dense dots1 jamba mamba bamba lfm2
 HEAD = """\
 # Model families
 
-Small random models of {count} families, made from transformers' configurations: `python bench/families.py`.
+Small random models of {count} families, made from transformers' configurations: `python -m bench.families`.
 A cell is "yes", or the sentence that the user gets before anything is trained.
 
 * trains: one update is finite and changes weights;

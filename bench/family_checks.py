@@ -43,13 +43,18 @@ SIZES: dict[str, Any] = {
     "num_global_key_value_heads": 2, "num_kv_shared_layers": 0, "intermediate_size_mlp": 64,
     "layers_block_type": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 1,
 }  # fmt: skip
-ONE_OF = {"gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8}}
+ONE_OF: dict[str, dict[str, Any]] = {
+    "dots1": {"n_shared_experts": 1},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
+}
 
 
 def make(family: str, folder: Path) -> Path:
     """Saves a model whose tokens depend on all before them, with a tokenizer; returns its folder."""
     default = AutoConfig.for_model(family)
-    sizes = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    own = [name for name in SIZES if not is_fixed(default, name) and hasattr(default, name)]
+    sizes = {name: SIZES[name] for name in own}
     if "qk_rope_head_dim" in sizes:  # of which the head's size is made
         sizes.pop("head_dim", None)
     config = AutoConfig.for_model(family, **{**sizes, **ONE_OF.get(family, {})})
@@ -66,6 +71,14 @@ def make(family: str, folder: Path) -> Path:
     for file in TOKENIZER.glob("tokenizer*"):
         shutil.copy(file, folder)
     return folder
+
+
+def is_fixed(config: Any, name: str) -> bool:
+    """Whether a value of a configuration follows from others."""
+    found = getattr(type(config), name, None)
+    return (isinstance(found, property) and found.fset is None) or (
+        config.model_type == "gemma4_text" and name == "head_dim"
+    )
 
 
 def rollouts() -> list[Rollout]:

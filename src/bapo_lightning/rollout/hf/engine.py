@@ -70,10 +70,10 @@ class HFEngine:
         check_holdable(config, self.model_path)
         try:
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=CACHED_SDPA)
-        except ValueError as error:  # its attention takes no other kernel
-            reason = str(error).partition(". ")[0]
+        except (ValueError, KeyError):  # transformers: its attention takes no other kernel
+            reason = f"{config.model_type} brings its own attention"
             raise ConfigError(
-                [f"rollout=hf cannot sample from {self.model_path} ({reason}); {OTHER}"]
+                [f"rollout=hf cannot sample from {self.model_path}: {reason}; {OTHER}"]
             ) from None
         if "position_ids" not in signature(model.base_model.forward).parameters:
             reason = f"{type(model).__name__} takes no positions of tokens"
