@@ -94,7 +94,7 @@ def _export(
 
 
 def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], Policy]:
-    """Returns the weights of a checkpoint under their Hugging Face names, read one at a time, and the policy
+    """Returns the weights of a checkpoint under the names of files, read one at a time, and the policy
     that they belong to. Adapters are merged into the model, which is loaded for that, and rounded to `dtype`.
 
     Raises:
@@ -103,6 +103,7 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
     from bapo_lightning.configuration.sections import Model
     from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights, policy_state
     from bapo_lightning.modules.policy.factory import build_policy
+    from bapo_lightning.modules.policy.file_names import under_file_names
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.modules.policy.options import ModelOptions
     from bapo_lightning.rollout.engine import Wanted
@@ -114,7 +115,7 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
     folder = subject.checkpoint.path
     if options.lora is not None:
         load_checkpoint_weights(policy, folder)
-        return policy.named_weights(Wanted(dtype=dtype)), policy
+        return policy.named_weights(Wanted(dtype=dtype, names="files")), policy
 
     def stored() -> Iterator[tuple[str, Tensor]]:
         state = policy_state(folder)
@@ -128,7 +129,7 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
                 )
             yield name, weight
 
-    return stored(), policy
+    return under_file_names(policy.model, stored(), list(policy.named_weights())), policy
 
 
 if __name__ == "__main__":

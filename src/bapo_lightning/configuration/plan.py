@@ -52,6 +52,8 @@ def _architecture_of_files(
     path: str, remedy: str = "write model.architecture, or a folder"
 ) -> dict[str, Any]:
     file = Path(model_path(path), "config.json")
+    if Path(path).exists() and not file.is_file():  # no name of the hub
+        raise DataError(f"model.path={path} is no model folder: config.json is missing; {remedy}")
     if not file.is_file():
         file = _from_hub(model_path(path), remedy)
     try:

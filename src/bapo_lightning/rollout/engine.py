@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
@@ -70,6 +71,19 @@ class EngineDied(EngineError):
         self.finished = dict(finished or {})
 
 
+def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields what a model's files hold: parameters, tied ones once, then persistent buffers, which some
+    models need as much (the biases of experts' routers).
+    """
+    yield from model.named_parameters()
+    ignored = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            is_saved = name.rpartition(".")[2] not in module._non_persistent_buffers_set
+            if is_saved and name not in ignored:
+                yield name, buffer
+
+
 def check_synced(version: int) -> None:
     """Raises EngineError for an engine without the trainer's weights, whose samples would be of no policy."""
     if version == UNSYNCED_VERSION:
@@ -86,6 +100,9 @@ class Wanted:
     # `LAYER.lora_A.weight` [rank, in] and `LAYER.lora_B.weight` [out, rank], scaled; adapters: these alone.
     content: Content = "merged"
     dtype: EngineDtype | None = None  # None: as the policy has them
+    # Names and shapes: those that transformers gives them in memory, or those of the model's files, which
+    # whatever loads models by itself knows.
+    names: Literal["model", "files"] = "model"
 
 
 MERGED = Wanted()

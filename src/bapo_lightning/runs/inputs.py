@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data, EnvironmentSection
-from bapo_lightning.data.problems.prompts import PromptRule
+from bapo_lightning.data.problems.prompts import Encode, PromptRule
 from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.folder import generation_config, model_path
 from bapo_lightning.phases import phase
 from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
 from bapo_lightning.run_folder.record import read_config
@@ -42,15 +42,34 @@ def read_inputs(config: RunConfig) -> Inputs:
     path = model_path(config.model.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        num_embeddings = (
+            AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config().vocab_size
+        )
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         remedy = f"write a folder, or fetch it first: hf download {path}"
         nowhere = "" if Path(path).exists() else " is no folder here, and"
         raise DataError(f"model.path={path}{nowhere} could not be loaded ({reason}); {remedy}") from None
     prompt, scale = config.data.prompt.make(), config.scale
-    encode = partial(prompt, tokenizer)
+    encode = within(partial(prompt, tokenizer), num_embeddings, path)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
     return Inputs(tokenizer, prompt, problems)
+
+
+def within(encode: Encode, num_embeddings: int, path: str) -> Encode:
+    """Returns `encode` with a DataError for tokens that the model has no embedding of."""
+
+    def encoded(problem: Problem) -> array[int]:
+        ids = encode(problem)
+        if (largest := max(ids, default=0)) >= num_embeddings:
+            raise DataError(
+                f"model.path={path}: the prompt of problem {problem.id} has the tokenizer's token "
+                f"{largest}, and the model has embeddings of {num_embeddings} tokens; use the tokenizer that "
+                "belongs to the model, or resize its embeddings"
+            )
+        return ids
+
+    return encoded
 
 
 def read_problems(
@@ -88,11 +107,10 @@ def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
 
 
 def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens that end a response: the tokenizer's end token and those of the model's generation config."""
-    try:
-        configured = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:
-        configured = None
+    """Tokens that end a response: the tokenizer's end token and those of the model's generation config, or
+    without one of its config.json.
+    """
+    configured = generation_config(path).eos_token_id
     listed = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
 

@@ -1,14 +1,18 @@
 """Token ids of prompts, on the tokenizer of the tiny world: one token per character."""
 
+import inspect
 from array import array
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from bapo_lightning.data.problems.prompts import ChatPrompt, MessagesPrompt, PlainPrompt
 from bapo_lightning.data.problems.selection import keep_short_prompts
+from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.errors import DataError
+from bapo_lightning.runs.inputs import stop_token_ids, within
 from bapo_lightning.types import Problem
 
 MODEL = Path(__file__).resolve().parents[3] / "src/bapo_lightning/tiny_worlds/additions/model"
@@ -73,6 +77,89 @@ def test_a_template_without_the_problem_is_refused(prompt):
 def test_a_tokenizer_without_a_chat_template_is_an_error_that_names_the_fix(tokenizer):
     with pytest.raises(DataError, match=r"data.prompt=ChatPrompt needs a chat template.*data/prompt=plain"):
         ChatPrompt(None, "{problem}")(tokenizer, PROBLEM)
+
+
+def with_bos(tokenizer, adds="#"):
+    """The tokenizer, which now puts "#" before every text, as Llama 3's and Gemma's put their BOS."""
+    tokenizer.bos_token = "#"
+    if adds:
+        number = tokenizer.convert_tokens_to_ids(adds)
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{adds} $A {adds}", special_tokens=[(adds, number)]
+        )
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("prompt", "adds", "expected"),
+    [
+        (PlainPrompt(), "#", "#37+85="),  # what it puts behind the text would end the response
+        (PlainPrompt("#1:{problem}"), "#", "#1:37+85="),
+        (PlainPrompt(bos=False), "#", "37+85="),
+        (PlainPrompt(), None, "37+85="),
+        (PlainPrompt(), "0", "37+85="),
+        (ChatPrompt(None, "{problem}"), "#", "#0.000;1.37+85=;#"),
+        (ChatPrompt(None, "{problem}", "12"), "#", "#0.000;1.37+85=;#12"),
+        (MessagesPrompt(), "#", "#0.000;1.37+85=;#"),
+    ],
+)
+def test_a_prompt_begins_with_bos_where_the_tokenizer_would_and_once(tokenizer, prompt, adds, expected):
+    tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
+    assert text(tokenizer, prompt(with_bos(tokenizer, adds), PROBLEM)) == expected
+
+
+@pytest.mark.parametrize("prompt", [MessagesPrompt(), ChatPrompt(None, "{problem}", "12")])
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('no system role') }}", r"\(no system role\)"),
+        ("{% for %}", "cannot write the prompt"),
+        ("{{ messages[9].content }}", "cannot write the prompt"),
+        ("{{ 1 + 'a' }}", "cannot write the prompt"),
+        ("{{ messages.__class__.__mro__ }}", "cannot write the prompt"),
+    ],
+)
+def test_what_a_template_raises_is_told_with_the_tokenizer_and_the_remedy(tokenizer, prompt, template, words):
+    tokenizer.chat_template = template
+    with pytest.raises(DataError, match=words) as caught:
+        prompt(tokenizer, OWN)
+    assert "additions/model" in str(caught.value) and "\n" not in str(caught.value)
+    assert ("data/prompt=boxed" if isinstance(prompt, MessagesPrompt) else "data/prompt=plain") in str(
+        caught.value
+    )
+
+
+def test_of_several_templates_the_default_one_is_taken_or_one_must_be_named(tokenizer):
+    tokenizer.chat_template = {"default": TEMPLATE, "rag": "9"}
+    assert text(tokenizer, ChatPrompt(None, "{problem}")(tokenizer, PROBLEM)) == "0.000;1.37+85=;#"
+    tokenizer.chat_template = {"rag": "9", "tools": "8"}
+    with pytest.raises(DataError, match="several chat templates and no default one"):
+        ChatPrompt(None, "{problem}")(tokenizer, PROBLEM)
+    named = ChatPrompt(None, "{problem}", template_options={"chat_template": "rag"})
+    assert text(tokenizer, named(tokenizer, PROBLEM)) == "9"
+
+
+@pytest.mark.parametrize("rule", [ChatPrompt, MessagesPrompt, ChatFeedback])
+def test_arguments_that_are_no_variables_of_a_template_are_refused(rule):
+    variables = {"chat_template", "add_generation_prompt", "tools", "documents", "kwargs", "self"}
+    others = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - variables
+    problems = list(rule.problems({"template_options": dict.fromkeys([*others, "enable_thinking"])}))
+    assert len(problems) == len(others) and all(any(name in text for name in others) for text in problems)
+
+
+def test_a_prompt_with_a_token_that_the_model_lacks_is_refused():
+    encode = within(lambda problem: array("i", map(int, problem.prompt.split())), 18, "models/mine")
+    assert encode(Problem("a", "0 17", "")).tolist() == [0, 17] and not encode(Problem("b", "", ""))
+    with pytest.raises(DataError, match=r"problem c has the tokenizer's token 18, .* of 18 tokens"):
+        encode(Problem("c", "3 18", ""))
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_response_ends_where_transformers_and_the_export_would_end_it(tokenizer, tmp_path, file):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "eos_token_id": [3, 4]}')
+    ends = '{"model_type": "llama", "eos_token_id": [5, 3]}'
+    (tmp_path / file).write_text(ends)
+    assert stop_token_ids(str(tmp_path), tokenizer) == (3, 5, tokenizer.eos_token_id)
 
 
 def test_long_prompts_are_skipped_and_counted_in_order():

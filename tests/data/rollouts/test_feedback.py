@@ -67,6 +67,7 @@ def test_feedback_is_what_the_template_writes_between_two_messages(template, opt
         (WITHOUT_TOOLS, r"no tools; write environment\.feedback\.role=user"),
         (OTHER_END, "does not end the policy's messages with its end token"),
         (COUNTING, "in another way than the policy wrote them"),
+        ({"default": WITHOUT_THOUGHTS}, "may leave out thoughts"),
         (None, "has none; write environment/feedback=plain"),
     ],
 )

@@ -1,6 +1,8 @@
 """Weights are written one file at a time, and a model folder appears whole or not at all."""
 
 import json
+import os
+import shutil
 import weakref
 
 import pytest
@@ -74,9 +76,11 @@ def test_only_one_file_s_weights_are_alive_at_a_time(tmp_path):
     assert most == 4  # three of a file, and the next one
 
 
-def write(target, overwrite=False):
+def write(target, overwrite=False, source=TINY):
     policy = build_policy(ModelOptions(TINY), 1.0)
-    write_model_folder(target, TINY, policy.named_weights(), "card", torch.float32, overwrite=overwrite)
+    write_model_folder(
+        target, str(source), policy.named_weights(), "card", torch.float32, overwrite=overwrite
+    )
     return target
 
 
@@ -91,6 +95,23 @@ def test_an_exported_model_loads_and_scores_as_the_policy_its_adapters_merged(tm
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.allclose(loaded(ids).logits, policy.model(ids).logits, atol=1e-4)
+
+
+def test_files_have_the_modes_of_the_umask_and_the_tokenizer_s_are_those_of_the_model(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(TINY, source)
+    (source / "special_tokens_map.json").write_text('{"eos_token": "#"}')  # which transformers 5 leaves out
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates/rag.jinja").write_text("9")
+    previous = os.umask(0o027)
+    try:
+        target = write(tmp_path / "out", source=source)
+    finally:
+        os.umask(previous)
+    assert {file.stat().st_mode & 0o777 for file in target.iterdir() if file.is_file()} == {0o640}
+    for file in sorted(source.rglob("*")):
+        if "token" in file.name or file.suffix == ".jinja":
+            assert (target / file.relative_to(source)).read_bytes() == file.read_bytes()
 
 
 def test_an_existing_folder_is_kept_without_overwrite(tmp_path):
@@ -126,7 +147,8 @@ def test_an_export_that_fails_leaves_the_old_one(tmp_path):
 
 RUN = {
     "name": "exp", "run_folder": "outputs/exp/run-1", "seed": 3,
-    "algorithm": {"name": "bapo", "positive_share_target": 0.4}, "model": {"path": "owner/name"},
+    "algorithm": {"name": "bapo", "positive_share_target": 0.4, "bounds": {"target": 0.4}},
+    "model": {"path": "owner/name"},
     "regime": {"name": "replay", "epochs": 2, "minibatches": 4},
     "data": {"name": "math", "validation": {"aime24": {}}},
     "scale": {"prompts_per_batch": 8, "group_size": 4, "max_new_tokens": 16}, "rollout": {"temperature": 0.6},
@@ -149,6 +171,9 @@ def test_a_card_shows_run_settings_metrics_and_command():
     assert "| train/reward | 0.5 | 2 |" in card and "| val/aime24/avg@16 | 0.5 | 1 |" in card
     assert "0.75" not in card
     assert "| algorithm.positive_share_target | 0.4 |" in card and "license" not in card
+    assert 'pipeline("text-generation", model=".")' in card
+    fixed = {**RUN, "algorithm": {"name": "grpo", "positive_share_target": 0.4, "bounds": {"low": 0.8}}}
+    assert "positive_share_target" not in model_card(fixed, {}, rows, 2, "bfloat16")
     shipped = {**RUN, "model": {"path": "package://bapo_lightning/tiny_worlds/locks/model"}}
     assert "license: apache-2.0" in model_card(shipped, {}, rows, 2, "float32")
     assert "```sh\nmake train\n```" in card

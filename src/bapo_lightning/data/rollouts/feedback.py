@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bapo_lightning.data.problems.prompts import chat_template, option_problems
 from bapo_lightning.errors import DataError
 
 # transformers tokenizer, text of a reply -> token ids (typecode "i") from the end of a turn to the next turn
@@ -50,7 +51,11 @@ class ChatFeedback:
     opening: str | None = None  # of the policy's turns, as in data.prompt
     template_options: Mapping[str, Any] = field(default_factory=dict)  # of the tokenizer's template, likewise
 
-    problems = staticmethod(PlainFeedback.problems)
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong with the template and its options."""
+        yield from PlainFeedback.problems(options)
+        yield from option_problems(options)
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
         """Returns the token ids from the end of the policy's message to the beginning of its next one."""
@@ -77,7 +82,8 @@ class ChatFeedback:
 
     def check(self, tokenizer: Any) -> None:
         """Raises DataError unless messages rendered one by one are what the template makes of all of them."""
-        if not tokenizer.chat_template:
+        own_template = chat_template(tokenizer, self.template_options)
+        if not own_template:
             raise DataError(
                 "environment.feedback=ChatFeedback needs a chat template, and the tokenizer of "
                 f"{tokenizer.name_or_path or 'the model'} has none; write environment/feedback=plain"
@@ -89,7 +95,7 @@ class ChatFeedback:
             "of your own"
         )
         asked = [{"role": "user", "content": _QUESTION}]
-        thought = _THOUGHT if "think" in tokenizer.chat_template else ""
+        thought = _THOUGHT if "think" in own_template else ""
         own = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
         replies = [{"role": self.role, "content": f"{_REPLY} {number}"} for number in range(2)]
         messages = [*asked, own[0], replies[0], own[1], replies[1], own[2]]

@@ -19,11 +19,12 @@ USE = """\
 ```python
 from transformers import pipeline
 
-write = pipeline("text-generation", model="{name}")  # this folder
+write = pipeline("text-generation", model=".")  # this folder
 print(write("...", max_new_tokens=64)[0]["generated_text"])
 ```
 """
 MEASURED = {metric.logged for metric in EXPECTED}
+SHARE_TARGET = "algorithm.positive_share_target"
 SETTINGS = (
     "scale.prompts_per_batch",
     "scale.group_size",
@@ -33,7 +34,7 @@ SETTINGS = (
     "regime.minibatches",
     "optimizer.optimizer.lr",
     "optimizer.optimizer.weight_decay",
-    "algorithm.positive_share_target",
+    SHARE_TARGET,
 )
 
 
@@ -64,15 +65,21 @@ def model_card(
         f"with bapo-lightning ({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, "
         f"commit {manifest.get('git_commit') or 'unknown'}), run `{name}`.\n",
         "## Use\n",
-        USE.format(name=name),
+        USE,
         "## Settings\n",
-        markdown_table(("key", "value"), [(key, values[key]) for key in SETTINGS if key in values]) + "\n",
+        markdown_table(("key", "value"), [(key, values[key]) for key in _settings(values)]) + "\n",
         "## Measured\n",
         _measured(rows, update),
     ]
     if manifest.get("command"):
         parts += ["## Command\n", f"```sh\n{manifest['command']}\n```\n"]
     return "\n".join(parts)
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    """Settings that the run has; a share to reach is one only where the bounds search for it."""
+    unused = () if "algorithm.bounds.target" in values else (SHARE_TARGET,)
+    return [key for key in SETTINGS if key in values and key not in unused]
 
 
 def _measured(rows: Sequence[Row], update: int) -> str:

@@ -9,13 +9,16 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer
+from transformers.utils.hub import cached_file
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.modules.policy.folder import generation_config
 from bapo_lightning.phases import advance
 from bapo_lightning.run_folder.checkpoint import sync
 
@@ -23,6 +26,12 @@ GIGABYTE = 10**9
 MAX_SHARD_BYTES = 5 * GIGABYTE
 CARD = "README.md"
 INDEX = "model.safetensors.index.json"
+TEMPLATES = "additional_chat_templates"
+TOKENIZER_NAMES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "chat_template.json", "tokenizer.model", "vocab.json", "merges.txt"),
+    *("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model"),
+)
 KEPT = 0.99  # of an update; less is said to be lost
 
 
@@ -104,13 +113,25 @@ def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> Non
     config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
     config.dtype = dtype
     config.save_pretrained(folder)
-    try:
-        generation = GenerationConfig.from_pretrained(model_path)
-    except OSError:  # the model has none
-        generation = GenerationConfig.from_model_config(config)
     # Not `save_pretrained`: it refuses values that some published models have and that load well.
-    (folder / "generation_config.json").write_text(generation.to_json_string() + "\n", encoding="utf-8")
-    AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).save_pretrained(folder)
+    generation = generation_config(model_path).to_json_string()
+    (folder / "generation_config.json").write_text(generation + "\n", encoding="utf-8")
+    if not _copy_tokenizer(model_path, folder):
+        AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).save_pretrained(folder)
+
+
+def _copy_tokenizer(model_path: str, folder: Path) -> bool:
+    """Copies the tokenizer's files as they came, since other versions of transformers write them in ways that
+    older ones do not read. False where there are none.
+    """
+    quiet: Any = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+    paths = [cached_file(model_path, name, **quiet) for name in TOKENIZER_NAMES]
+    found = [path for path in paths if path is not None]
+    for file in found:
+        (folder / Path(file).name).write_bytes(Path(file).read_bytes())
+    if (several := Path(model_path, TEMPLATES)).is_dir():
+        shutil.copytree(several, folder / TEMPLATES)
+    return bool(found)
 
 
 def write_shards(
@@ -125,7 +146,11 @@ def write_shards(
     for shard in _shards(weights, dtype, max_bytes):
         names_by_file.append(list(shard))
         total_bytes += sum(weight.nbytes for weight in shard.values())
-        save_file(shard, folder / f"{len(names_by_file)}.partial", {"format": "pt"})
+        file = folder / f"{len(names_by_file)}.partial"
+        file.touch()  # by the umask, as the other files; safetensors makes one that its owner alone may read
+        mode = file.stat().st_mode
+        save_file(shard, file, {"format": "pt"})
+        file.chmod(mode)
     num_files = len(names_by_file)
     file_of: dict[str, str] = {}
     for number, names in enumerate(names_by_file, 1):
@@ -145,7 +170,7 @@ def _shards(
     shard: dict[str, Tensor] = {}
     num_bytes = 0
     for name, weight in weights:
-        weight = weight.detach().to("cpu", dtype).contiguous()
+        weight = weight.detach().to("cpu", dtype if weight.is_floating_point() else None).contiguous()
         if shard and num_bytes + weight.nbytes > max_bytes:
             yield shard
             shard.clear()

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from bapo_lightning.hub import stay_offline_without_hub
 
@@ -30,6 +31,16 @@ def model_path(path: str) -> str:
 def is_hub_name(path: str) -> bool:
     """Whether `path` reads as owner/name on the Hugging Face hub, and no folder here is called owner."""
     return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).parent.exists()
+
+
+def generation_config(path: str) -> Any:
+    """Returns transformers' generation configuration of a model: its own, or what its config.json says."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(path)
+    except OSError:  # the model has none
+        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(path, trust_remote_code=False))
 
 
 def hub_problem(path: str, key: str = "model.path") -> str | None:

@@ -6,6 +6,7 @@ The model keeps its class. An adapted layer `x` holds its weight as `x.base_laye
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.options import LoraOptions
 from bapo_lightning.precision import stored_dtype
 from bapo_lightning.ranks.collectives import full_tensor
-from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
+from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted, weights_of
 
 ADAPTER = "default"
 BASE_MARK = ".base_layer."  # in the name of every weight that an adapter adds to
@@ -29,8 +31,8 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
     still the model.
 
     Raises:
-        ConfigError: `target_modules` names no linear layer, or names the head or the embeddings, whose
-            weights are read directly.
+        ConfigError: `target_modules` names no linear layer, or also what is none, or the head or the
+            embeddings, whose weights are read directly.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
@@ -42,7 +44,9 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
     )
     key = f"model.lora.target_modules={targets}"
     try:
-        inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=on_meta)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft finds Conv1D by itself
+            inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=on_meta)
     except ValueError as error:
         raise ConfigError([f"{key}: {str(error).splitlines()[0]} write all-linear"]) from None
     if is_adapted(model.get_output_embeddings()) or is_adapted(model.get_input_embeddings()):
@@ -51,8 +55,33 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
             "all-linear, or names of layers inside the decoder"
         )
         raise ConfigError([problem])
+    _check_adapted(model, key)
     cast_adapter_dtype(model, ADAPTER)  # small updates would vanish in bfloat16
     model.eval()
+
+
+def _check_adapted(model: PreTrainedModel, key: str) -> None:
+    """Raises ConfigError where an adapter adds to what is no linear layer, such as all experts at once:
+    neither a merge nor an engine knows how.
+    """
+    layers: list[tuple[str, Any]] = [
+        (name, layer) for name, layer in model.named_modules() if is_adapted(layer)
+    ]
+    others = [name for name, layer in layers if not _is_linear(layer.base_layer)]
+    if not others:
+        return
+    linear = {name.rpartition(".")[2] for name, layer in layers if _is_linear(layer.base_layer)}
+    possible = ",".join(sorted(linear)) or "q_proj,v_proj"
+    reason = f"{others[0]} of {type(model).__name__} is no linear layer"
+    raise ConfigError([f"{key}: {reason}; write model.lora.target_modules=[{possible}]"])
+
+
+@torch.no_grad()
+def _is_linear(layer: nn.Module) -> bool:
+    """Whether a layer gives one tensor, as a linear layer does and some routers of experts do not."""
+    if type(layer) in (nn.Linear, Conv1D):
+        return True
+    return isinstance(layer, nn.Linear) and isinstance(layer(layer.weight[:1]), Tensor)
 
 
 def is_adapted(layer: Any) -> bool:
@@ -90,12 +119,12 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 
 def base_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Parameters that are no factors of adapters. A tied head is left out."""
-    return [found for found in model.named_parameters() if FACTOR_MARK not in found[0]]
+    """Parameters and persistent buffers that are no factors of adapters. A tied head is left out."""
+    return [found for found in weights_of(model) if FACTOR_MARK not in found[0]]
 
 
 def factors_of(model: PreTrainedModel, layer_name: str) -> tuple[Tensor, Tensor]:
-    """Factors of a layer's addition, up @ down, the first one scaled."""
+    """Factors of a layer's addition, up @ down [out, in], the first one scaled."""
     layer: Any = model.get_submodule(layer_name)
     # Gathered first: a shard cannot be detached in inference mode, in which vLLM loads.
     up, down = (full_tensor(factors[ADAPTER].weight).detach() for factors in (layer.lora_B, layer.lora_A))
@@ -133,14 +162,15 @@ class WeightPass:
                 continue
             weight = full_tensor(parameter).detach()
             if is_adapted and content == "merged":
-                yield plain, self._merged(plain, weight, *factors_of(self._model, layer))
+                added = torch.matmul(*factors_of(self._model, layer))
+                is_transposed = self._model.get_submodule(layer).fan_in_fan_out  # GPT-2's Conv1D
+                yield plain, self._merged(plain, weight, added.T if is_transposed else added)
             else:
                 yield plain, weight.to(self._dtype(plain, weight))
         for layer in factors if content != "merged" else ():
             yield from self._factors(layer)
 
-    def _merged(self, name: str, weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        added = up @ down
+    def _merged(self, name: str, weight: Tensor, added: Tensor) -> Tensor:
         merged = (weight + added).to(self._dtype(name, weight))
         self._kept.append(((merged.float() - weight.float()) * added).sum(dtype=torch.float64))
         self._whole.append((added * added).sum(dtype=torch.float64))
@@ -158,7 +188,9 @@ class WeightPass:
 
     def _dtype(self, name: str, weight: Tensor) -> torch.dtype:
         wanted = self._wanted.dtype
-        return weight.dtype if wanted is None else stored_dtype(self._model, name, wanted)
+        if wanted is None or not weight.is_floating_point():
+            return weight.dtype
+        return stored_dtype(self._model, name, wanted)
 
 
 def leave_frozen_weights_out(module: nn.Module) -> None:

@@ -15,6 +15,7 @@ from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.batches.model_input import ModelInput, model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
+from bapo_lightning.modules.policy.file_names import under_file_names, without_memory
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import (
     BASE_MARK,
@@ -61,6 +62,8 @@ class Policy(nn.Module):
                 found = f"{name}={getattr(model.config, name)}"
                 problem = f"the model transforms its logits ({found}), which token scoring does not support"
                 raise ConfigError([problem])
+        if model.base_model is model:
+            raise ConfigError([f"{type(model).__name__} shows no part without its head; use another model"])
         if getattr(model.get_output_embeddings(), "bias", None) is not None:
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
@@ -118,22 +121,32 @@ class Policy(nn.Module):
         return (logp, entropy) if mean is None else (logp, entropy, mean)
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, Tensor]]:
-        """Yields the weights under their Hugging Face names, adapters merged unless `wanted` is otherwise. A
-        tied head is left out, as in the model's files.
+        """Yields weights and persistent buffers under their Hugging Face names, adapters merged unless
+        `wanted` is otherwise. A tied head is left out, as in the model's files.
         """
         weights = WeightPass(self.model, wanted)
-        yield from weights
+        if wanted.names == "files":
+            yield from under_file_names(self.model, weights, self._shapes())
+        else:
+            yield from weights
         self.update_kept = weights.update_kept
 
     def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
-        """Yields name, dtype and shape of each of the merged `named_weights`, without gathering shards."""
-        for name, weight in base_weights(self.model):
-            yield name.replace(BASE_MARK, "."), weight.dtype, weight.shape
+        """Yields name, dtype and shape of each of the merged `named_weights`, by the names of files, without
+        gathering shards.
+        """
+        for name, weight in under_file_names(self.model, self._shapes(), self._shapes()):
+            yield name, weight.dtype, weight.shape
 
     @property
     def num_weights(self) -> int:
-        """Number of `named_weights`."""
-        return len(base_weights(self.model))
+        """Number of `named_weights` under the names of files."""
+        return sum(1 for _ in self.weight_shapes())
+
+    def _shapes(self) -> list[tuple[str, Tensor]]:
+        return [
+            (name.replace(BASE_MARK, "."), each) for name, each in without_memory(base_weights(self.model))
+        ]
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Log-probs of `response_scores` alone."""

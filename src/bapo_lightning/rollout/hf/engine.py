@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from itertools import chain
 from typing import ClassVar
 
@@ -15,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from bapo_lightning.errors import EngineError
+from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.phases import advance
 from bapo_lightning.precision import MIXED, blocks, cache_dtype, head_products, round_blocks
 from bapo_lightning.rollout.engine import (
@@ -30,6 +31,7 @@ from bapo_lightning.rollout.engine import (
     Wanted,
     WeightSource,
     check_synced,
+    weights_of,
 )
 from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
@@ -41,6 +43,8 @@ from bapo_lightning.values import Count, EngineDtype
 
 # Rows leave the batch once this share of it has finished: each compaction copies the KV cache.
 COMPACTION_SHARE = 0.125
+ATTENTION_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")  # that keep keys and values
+OTHER = "use a decoder-only model with attention alone, or an engine that has it, e.g. rollout=vllm"
 
 
 @dataclass(eq=False)
@@ -63,7 +67,17 @@ class HFEngine:
         config = AutoConfig.from_pretrained(self.model_path, trust_remote_code=False)
         self._is_mixed = self.dtype == MIXED
         dtype = torch.float32 if self._is_mixed else getattr(torch, self.dtype or "float32")
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=CACHED_SDPA)
+        check_holdable(config, self.model_path)
+        try:
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=CACHED_SDPA)
+        except (ValueError, KeyError):  # transformers: its attention takes no other kernel
+            reason = f"{config.model_type} brings its own attention"
+            raise ConfigError(
+                [f"rollout=hf cannot sample from {self.model_path}: {reason}; {OTHER}"]
+            ) from None
+        if "position_ids" not in signature(model.base_model.forward).parameters:
+            reason = f"{type(model).__name__} takes no positions of tokens"
+            raise ConfigError([f"rollout=hf cannot sample from {self.model_path}: {reason}; {OTHER}"])
         if self._is_mixed:
             round_blocks(model)
         self._model: PreTrainedModel = model.to(self._device).eval().requires_grad_(False)
@@ -85,7 +99,7 @@ class HFEngine:
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies all weights."""
-        own = dict(self._model.named_parameters())
+        own = dict(weights_of(self._model))
         missing = set(own)
         factors: dict[str, torch.Tensor] = {}
         with torch.no_grad():
@@ -110,7 +124,7 @@ class HFEngine:
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of all weights."""
-        held = chain(self._model.named_parameters(), self._factors.items())
+        held = chain(weights_of(self._model), self._factors.items())
         return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in held)}
 
     def _adapt(self, factors: dict[str, torch.Tensor]) -> None:
@@ -168,6 +182,25 @@ class HFEngine:
         return _generations(
             sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self.version
         )
+
+
+def check_holdable(config: PreTrainedConfig, path: str) -> None:
+    """Raises ConfigError for a model whose state is no cache of keys and values, or that reads more than one
+    row of tokens.
+    """
+    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
+    if getattr(config, "is_encoder_decoder", False):
+        problem = "is an encoder with a decoder"
+    elif config.get_text_config() is not config:
+        problem = "has parts beside its language model"
+    elif model_class is None:
+        problem = "is no causal language model"
+    elif others or getattr(model_class, "_is_stateful", False):
+        problem = f"has layers of type {', '.join(others)}" if others else "has a recurrent state"
+    else:
+        return
+    raise ConfigError([f"rollout=hf cannot sample from {path}: {config.model_type} {problem}; {OTHER}"])
 
 
 def indexed_device(name: str) -> torch.device:

@@ -21,6 +21,7 @@ from bapo_lightning.host import missing_to_build
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
+    Content,
     EngineDied,
     Generation,
     GenerationRequest,
@@ -92,7 +93,8 @@ class VLLMLocalEngine:
     @property
     def wanted(self) -> Wanted:
         """Form in which it takes all weights."""
-        return Wanted("merged" if self.options.lora_rank is None else "split", self.options.held_dtype)
+        content: Content = "merged" if self.options.lora_rank is None else "split"
+        return Wanted(content, self.options.held_dtype, "files")
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Wakes vLLM up, or starts it, and streams all weights."""

@@ -128,10 +128,10 @@ class VLLMServerEngine:
             if client.url in self._connected:  # a server that was started anew meanwhile counts as dead
                 self._check_holds(client, self._connected[client.url])
             else:
-                self.transport.connect(client, source, Wanted(dtype=dtype))
+                self.transport.connect(client, source, Wanted(dtype=dtype, names="files"))
                 content = "split" if self._adapts else "merged"
         self._connected.clear()
-        self.transport.send(source, self._clients, version, Wanted(content, dtype))
+        self.transport.send(source, self._clients, version, Wanted(content, dtype, "files"))
         for client in self._clients:
             client.reset_prefix_cache()
             self._check_holds(client, str(version))

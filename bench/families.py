@@ -1,0 +1,116 @@
+"""Tries small random models of many decoder families: training, sampling, LoRA, export and reload.
+
+    python -m bench.families [--vllm] [--only llama,gpt2] [--seconds 300]
+
+A row is a process of its own with a time limit. Rows are kept in outputs/families.json, from which
+docs/results/families.md is written anew; what is there already is not run again. With `--vllm` the columns of
+vLLM are run instead, by a Python that has it. A cell is "yes", or the sentence that a user gets at the start;
+"fault: ..." is anything else and a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bench.family_checks import COLUMNS, VLLM_COLUMNS, checked
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PAGE = ROOT / "outputs/families.json", ROOT / "docs/results/families.md"
+FAMILIES = """
+llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma4_text phi phi3 gpt2 gpt_neo gpt_neox gptj
+gpt_bigcode codegen opt bloom mpt falcon stablelm starcoder2 olmo olmo2 olmo3 olmoe granite granitemoe
+granitemoehybrid cohere cohere2 glm glm4 glm4_moe mixtral qwen2_moe qwen3_moe qwen3_next qwen3_5_text
+deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 smollm3 seed_oss ministral apertus arcee helium
+nemotron gpt_oss phimoe minimax_m2 hunyuan_v1_dense dots1 jamba mamba bamba lfm2 bart llama4_text
+""".split()  # noqa: SIM905
+HEAD = """\
+# Model families
+
+Small random models of {count} families, made from transformers' configurations: `python -m bench.families`.
+A cell is "yes", or the sentence that the user gets before anything is trained.
+
+* trains: one update is finite and changes weights;
+* samples (hf): log-probs of `rollout=hf` are the trainer's after a sync whose proof holds (1e-3 nats);
+* LoRA: adapters of `target_modules=all-linear` train and are merged, for such a sync and an export;
+* exports: transformers loads the export with equal logits, under the names that `save_pretrained` writes;
+* vLLM: the same sync with `rollout=vllm`, and greedy tokens of vLLM's own loader from \
+the export.
+
+"""
+
+
+def main() -> None:
+    """Runs what is missing and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--vllm", action="store_true")
+    parser.add_argument("--only", default=",".join(FAMILIES))
+    parser.add_argument("--seconds", type=float, default=300, help="limit of a row")
+    options = parser.parse_args()
+    columns = VLLM_COLUMNS if options.vllm else COLUMNS
+    for family in options.only.split(","):
+        known = read().get(family, {})
+        if missing := [name for name in columns if name not in known]:
+            found = run_row(family, missing, options.seconds)
+            print(family, found, flush=True)
+            everything = read()  # another process may have written meanwhile
+            everything[family] = {**everything.get(family, {}), **found}
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(read()), encoding="utf-8")
+
+
+def read() -> dict[str, dict[str, str]]:
+    """Rows that were run, by family."""
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+
+
+def run_row(family: str, columns: Sequence[str], seconds: float) -> dict[str, str]:
+    """Cells of one family, from a process of its own."""
+    forks = multiprocessing.get_context("fork")
+    ours, theirs = forks.Pipe()
+    process = forks.Process(target=_send_row, args=(theirs, family, columns))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(seconds):
+            return dict.fromkeys(columns, f"fault: no end within {seconds:g} s")
+        return ours.recv()
+    except EOFError:
+        process.join()
+        return dict.fromkeys(columns, f"fault: the process ended with code {process.exitcode}")
+    finally:
+        process.kill()
+
+
+def _send_row(to: Connection, family: str, columns: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        to.send(checked(family, columns, Path(folder)))
+
+
+def page(rows: dict[str, dict[str, str]]) -> str:
+    """The page; a sentence that fills a cell stands below the table, by its number."""
+    names = [*COLUMNS, *VLLM_COLUMNS]
+    sentences: list[str] = []
+    lines = ["| family | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for family in [each for each in FAMILIES if each in rows]:
+        cells = []
+        for name in names:
+            text = rows[family].get(name, "not run")
+            if text not in ("yes", "not run"):
+                if text not in sentences:
+                    sentences.append(text)
+                text = f"({sentences.index(text) + 1})"
+            cells.append(text)
+        lines.append(f"| `{family}` | " + " | ".join(cells) + " |")
+    notes = [f"{number}. {text}" for number, text in enumerate(sentences, 1)]
+    return HEAD.format(count=len(rows)) + "\n".join([*lines, "", *notes]) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Weights under the names of a model's files, where transformers gives them other names or shapes in memory.
+
+Since its version 5 transformers renames weights (`embed_out` of GPT-NeoX) and fuses experts when it loads
+them, and turns both back when it saves. Whatever reads files itself, as vLLM does, knows those names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from bapo_lightning.rollout.engine import FACTOR_MARK
+
+Named = tuple[str, Tensor]
+_LAYER = re.compile(r".*?\.\d+\.")
+# Parts of a model that are turned back together, smallest first: a weight, a layer, or all of it.
+_PARTS: tuple[Callable[[str], str], ...] = (
+    lambda name: name,
+    lambda name: found[0] if (found := _LAYER.match(name)) else name,
+    lambda name: "",
+)
+
+
+def under_file_names(
+    model: PreTrainedModel, weights: Iterable[Named], shapes: list[Named]
+) -> Iterator[Named]:
+    """Yields weights as `save_pretrained` writes them; factors of adapters stay as they are.
+
+    Args:
+        model: model of the weights.
+        weights: all of them, under the model's own names, read one part at a time.
+        shapes: tensors without memory of the same names and shapes.
+    """
+    part_of = _smallest_parts(model, shapes)
+    if part_of is None:
+        yield from weights
+        return
+    for part, found in groupby(
+        weights, lambda item: "factor" if FACTOR_MARK in item[0] else part_of(item[0])
+    ):
+        named = list(found)
+        yield from named if part == "factor" else _reverted(model, named)
+
+
+def without_memory(weights: Iterable[Named]) -> list[Named]:
+    """Returns tensors of the same names, types and shapes."""
+    return [(name, torch.empty(weight.shape, dtype=weight.dtype, device="meta")) for name, weight in weights]
+
+
+def _smallest_parts(model: PreTrainedModel, shapes: list[Named]) -> Callable[[str], str] | None:
+    """Part of each weight, by its name; None where nothing is turned back."""
+    whole = _names_and_shapes(_reverted(model, shapes))
+    if whole == _names_and_shapes(shapes):
+        return None
+    for part_of in _PARTS:
+        found: list[Named] = []
+        try:
+            for _, part in groupby(shapes, lambda item: part_of(item[0])):  # noqa: B023
+                found += _reverted(model, part)
+        except (RuntimeError, ValueError, KeyError, IndexError):  # of a conversion that needs more weights
+            continue
+        if _names_and_shapes(found) == whole and len(found) == len(whole):
+            return part_of
+    return _PARTS[-1]
+
+
+def _reverted(model: PreTrainedModel, weights: Iterable[Named]) -> Iterable[Named]:
+    return revert_weight_conversion(model, dict(weights)).items()
+
+
+def _names_and_shapes(weights: Iterable[Named]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights}

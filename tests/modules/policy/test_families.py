@@ -1,0 +1,94 @@
+"""Families that keep weights in other ways: fused, renamed, in buffers, transposed."""
+
+import pytest
+import torch
+from bench.family_checks import CHECKS, make, names_in, policy_of
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.file_names import under_file_names, without_memory
+from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
+from bapo_lightning.rollout.engine import Wanted
+from bapo_lightning.rollout.hf.engine import HFEngine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = {}
+
+    def get(family):
+        if family not in made:
+            made[family] = make(family, tmp_path_factory.mktemp(family) / "made")
+        return made[family]
+
+    return get
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "qwen3_moe", "mixtral", "deepseek_v3", "glm4_moe"])
+@pytest.mark.parametrize("check", ["samples (hf)", "exports"])
+def test_what_an_update_changes_reaches_engine_and_files(folder, family, check, tmp_path):
+    (tmp_path / "own").symlink_to(folder(family), target_is_directory=True)
+    CHECKS[check](tmp_path / "own")
+
+
+def shapes_of(weights):
+    return {f"{name} {list(weight.shape)}" for name, weight in weights}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "qwen3_moe", "mixtral", "deepseek_v3"])
+@pytest.mark.parametrize("on_meta", [False, True])
+def test_weights_for_files_have_the_files_names_and_their_shapes_are_known_before(folder, family, on_meta):
+    policy = build_policy(ModelOptions(str(folder(family))), 1.0, on_meta=on_meta)
+    found = list(policy.named_weights(Wanted(names="files")))
+    assert shapes_of(found) == names_in(folder(family)) and len(found) == policy.num_weights
+    assert [(name, weight.shape) for name, weight in found] == [
+        (name, shape) for name, _, shape in policy.weight_shapes()
+    ]
+
+
+def test_only_a_part_of_the_model_waits_for_its_file_names(folder):
+    policy, read = policy_of(folder("qwen3_moe")), []
+    shapes = list(policy.named_weights())
+
+    def weights():
+        for name, weight in shapes:
+            read.append(name)
+            yield name, weight
+
+    for name, _ in under_file_names(policy.model, weights(), without_memory(shapes)):
+        assert ".layers.0." not in name or sum(".layers.1." in each for each in read) <= 1
+
+
+def test_adapters_of_conv1d_are_merged_as_they_act(folder):
+    policy = policy_of(folder("gpt2"), lora=LoraOptions(4, 8))
+    plain = AutoModelForCausalLM.from_pretrained(folder("gpt2"))
+    plain.load_state_dict(dict(policy.named_weights()), strict=False)
+    ids = torch.arange(3, 23)[None]
+    with torch.no_grad():
+        assert torch.allclose(plain(ids).logits, policy.model(ids).logits, atol=1e-4)
+
+
+def test_adapters_of_experts_are_refused_at_the_start_with_what_can_be_adapted(folder):
+    words = r"experts of Qwen3MoeForCausalLM is no linear layer; write .*=\[k_proj,.*q_proj,v_proj\]"
+    with pytest.raises(ConfigError, match=words):
+        build_policy(ModelOptions(str(folder("qwen3_moe")), lora=LoraOptions(4, 8)), 1.0)
+    build_policy(ModelOptions(str(folder("qwen3_moe")), lora=LoraOptions(4, 8, ("q_proj", "v_proj"))), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("qwen3_5_text", "has layers of type linear_attention"),
+        ("jamba", "has"),
+        ("mamba", "has"),
+        ("bart", "is an encoder with a decoder"),
+        ("gemma3", "has parts beside its language model"),
+    ],
+)
+def test_what_the_engine_cannot_hold_is_refused_before_anything_starts(family, words, tmp_path):
+    AutoConfig.for_model(family).save_pretrained(tmp_path)
+    with pytest.raises(
+        ConfigError, match=f"rollout=hf cannot sample from .*{family}.*{words}.*; use a decoder-only"
+    ):
+        HFEngine(str(tmp_path), device="cpu")
