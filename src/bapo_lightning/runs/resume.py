@@ -112,9 +112,9 @@ def open_run(config: RunConfig) -> RunStart | None:
     allowed, refused = changes(stored, config.plain)
     if refused:
         stay = f"to go on with this run write the values of {folder / 'config.yaml'}"
-        if stored.get("name") != config.name:
+        if stored.get("name") != (name := config.plain["name"]):
             named = f"resume={config.resume}: {folder} is a run of experiment {stored.get('name')}"
-            raise ConfigError([f"{named}, this is {config.name}; to begin another leave resume out"])
+            raise ConfigError([f"{named}, this is {name}; to begin another leave resume out"])
         problems = [
             f"{_on_one_line(change)}: {folder} began with another value" for change in refused[:_MOST_CHANGES]
         ]
