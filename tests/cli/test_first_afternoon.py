@@ -1,8 +1,12 @@
 """What new users typed in their first afternoon, and what they are told."""
 
+import copy
+import pickle
+
 import pytest
 from tests.configuration.compositions import found
 
+from bapo_lightning import configure
 from bapo_lightning.cli.evaluate import hydra_overrides
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.errors import ConfigError
@@ -43,3 +47,11 @@ def test_a_file_is_a_problem_set(tmp_path):  # 15
     assert chosen[:2] == ["+problem_set@data.validation.table=table", f"data.validation.table.path={file}"]
     with pytest.raises(ConfigError, match="or a file"):
         hydra_overrides(["checkpoint=model", "sets=nothing.jsonl"])
+
+
+def test_a_configuration_can_be_read_by_attribute():
+    config = configure("debug=fast", experiment="additions", staleness=8)
+    assert (config.regime.epochs, config.regime.minibatches) == (1, 8)
+    with pytest.raises(AttributeError, match="has no option epoch"):
+        _ = config.regime.epoch
+    assert copy.deepcopy(config.regime) == config.regime == pickle.loads(pickle.dumps(config.regime))

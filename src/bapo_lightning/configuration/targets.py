@@ -55,6 +55,12 @@ class Target:
         """The plain values given for its parameters, and the defaults of the others."""
         return options_with_defaults(self.object, self.node)
 
+    def __getattr__(self, name: str) -> Any:
+        """An option's value by its name, `config.regime.epochs`."""
+        if name.startswith("_") or name not in (options := self.options):
+            raise AttributeError(f"{type(self).__name__} has no option {name}")
+        return options[name]
+
     def is_a(self, kind: type) -> bool:
         """Whether it names `kind` or a subclass."""
         return isclass(self.object) and issubclass(self.object, kind)
