@@ -130,7 +130,7 @@ def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
         ({"reward": "maths"}, "maths.*math"),
         ({"model": "additions"}, r"data\.train\.path"),
         ({"data": "additions"}, r"model\.path"),
-        ({"staleness": 7, "experiment": "additions"}, r"regime\.minibatches=7 does not divide"),
+        ({"staleness": 7, "experiment": "additions"}, r"staleness=7 does not divide"),
         ({"algorithm": "gpro"}, "grpo"),
         ({"reward": misnamed_reward}, "needs TRL's signature"),
     ],
@@ -179,3 +179,30 @@ def test_the_package_lists_its_commands_and_knows_a_misspelt_one():
     assert asked("--version").stdout == f"bapo-lightning {bapo_lightning.__version__}\n"
     wrong = asked("trian")
     assert (wrong.returncode, wrong.stderr) == (1, "error: trian is no command; did you mean train?\n")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named", "words"),
+    [
+        ((), {"algoritm": "bapo"}, "fit has no argument algoritm; did you mean algorithm?"),
+        ((), {"reward": 3}, "reward=3 must be a name, a function, or a list of them"),
+        ((), {"reward": []}, "reward=[] must be"),
+        ((), {"algorithm": ["grpo", "bapo"]}, "must be the name of one algorithm; call it once for each"),
+        ((), {"data": 3.5}, "data=3.5 must be one name or path"),
+        ((), {"model": ["a"]}, "model=['a'] must be one name or path; call it once for each"),
+        ((), {"experiment": 1}, "experiment=1 must be the name of one experiment"),
+        ((), {"staleness": "a"}, "staleness='a' must be a whole number of at least 1"),
+        ((), {"staleness": 0}, "staleness=0 must be a whole number of at least 1"),
+        ((), {"staleness": True}, "staleness=True must be"),
+        (("regime.minibatches=2",), {"staleness": 7}, "staleness=7 and regime.minibatches=2 say the same"),
+        (("regime=async",), {"staleness": 7}, "staleness=7 and regime=async say the same"),
+        ((3,), {}, 'is no override; write a text, "KEY=VALUE"'),
+        (("debug=fast",), {"staleness": 7, "experiment": "additions"}, "staleness=7 does not divide"),
+        (("algorithm=grpo,bapo",), {}, "write -m algorithm=grpo,bapo"),
+    ],
+)
+def test_a_wrong_argument_is_named_as_it_was_written(overrides, named, words):
+    with pytest.raises(ConfigError) as error:
+        fit(*overrides, **named)
+    (problem,) = error.value.problems
+    assert words in problem

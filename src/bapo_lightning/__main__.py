@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import runpy
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 
 from bapo_lightning import __version__
+from bapo_lightning.errors import nearest
 
 
 def commands_of_algorithms() -> dict[str, tuple[str, str]]:
@@ -56,7 +56,7 @@ def main() -> None:
         print("usage: python -m bapo_lightning COMMAND ...     COMMAND --help tells more\n")
         print("\n".join(f"  {command:<12} {purpose}" for command, (_, purpose) in COMMANDS.items()))
     else:
-        near = get_close_matches(name, COMMANDS, 1)
+        near = nearest(name, COMMANDS)
         hint = f"did you mean {near[0]}?" if near else "python -m bapo_lightning lists them"
         sys.exit(f"error: {name} is no command; {hint}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -110,11 +110,19 @@ def outcome_of(
         return Outcome(error=kind(message.format(f"{type(error).__name__}: {error}")))
 
 
+def nearest(given: str, options: Iterable[str], count: int = 1) -> list[str]:
+    """The options that are likeliest meant by `given`, of other case alone first; never `given`."""
+    by_fold = {option.casefold(): option for option in options if option != given}
+    near = get_close_matches(given.casefold(), by_fold, max(count, 3))
+    # Letters that changed places are likelier than one that is wrong: gpro is grpo.
+    near.sort(key=lambda name: sorted(name) != sorted(given.casefold()))
+    near.sort(key=lambda name: name != given.casefold())
+    return [by_fold[name] for name in near[:count]]
+
+
 def taken(option: str, options: Sequence[str]) -> str:
     """The end of a sentence about an unknown `option`: the one that is meant, and all there are if few."""
-    near = get_close_matches(option, options, 3)
-    # Letters that changed places are likelier than one that is wrong: gpro is grpo.
-    near.sort(key=lambda name: sorted(name) != sorted(option))
+    near = nearest(option, options)
     if near and len(options) > _MANY:
         return f"did you mean {near[0]}?"
     return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options) or 'none'}"

@@ -12,7 +12,8 @@ Defaults are those of `conf/`; any key can be given as on the command line: `fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data import data_module
 from bapo_lightning.data.trainer_side import RolloutLoader
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, taken
 from bapo_lightning.modules import bapo_module
 from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
 from bapo_lightning.ranks.rank_group import ALONE
@@ -40,6 +41,41 @@ from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
 from bapo_lightning.runs.train import ignore_expected_warnings, train
 
+_MINIBATCHES = "regime.minibatches="
+_STALENESS = ("regime=", "regime.epochs=", _MINIBATCHES)  # overrides that say what `staleness` says
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, str | Path)
+
+
+def _is_reward(value: Any) -> bool:
+    return isinstance(value, str) or callable(value)
+
+
+def _are_rewards(value: Any) -> bool:
+    return _is_reward(value) or (
+        isinstance(value, list | tuple) and bool(value) and all(map(_is_reward, value))
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+# Argument -> whether a value fits, and what it must be.
+_NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "experiment": (_is_text, "the name of one experiment"),
+    "model": (_is_place, "one name or path"),
+    "data": (_is_place, "one name or path"),
+    "reward": (_are_rewards, "a name, a function, or a list of them"),
+    "algorithm": (_is_text, "the name of one algorithm"),
+    "staleness": (_is_count, "a whole number of at least 1 (1 is on-policy)"),
+}
 Reward = str | Callable[..., Sequence[float | None]]
 
 
@@ -66,7 +102,9 @@ def configure(
     Raises:
         ConfigError: with everything that is wrong.
     """
-    return validate(compose_run(_overrides(overrides, experiment, model, data, reward, algorithm, staleness)))
+    keys = _overrides(overrides, experiment, model, data, reward, algorithm, staleness)
+    with _told_as_written(staleness):
+        return validate(compose_run(keys))
 
 
 def fit(*overrides: str, **named: Any) -> RunRecord:
@@ -79,6 +117,8 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
     Raises:
         BapoLightningError: the configuration is wrong, or the run failed; its folder holds what was made.
     """
+    for name in named.keys() - _NAMED.keys():
+        raise ConfigError([f"fit has no argument {name}; {taken(name, list(_NAMED))}"])
     keys = _overrides(overrides, **named)
     plain = compose_run(keys)
 
@@ -88,7 +128,8 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
             plain if folder is None else compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
         )
 
-    _, folder = train(plain, choose)
+    with _told_as_written(named.get("staleness")):
+        _, folder = train(plain, choose)
     return read_run(folder)
 
 
@@ -204,7 +245,14 @@ def _overrides(
     algorithm: str | None = None,
     staleness: int | None = None,
 ) -> list[str]:
-    """Everything that was named as overrides; those that were written out come last."""
+    """Everything that was named as overrides; those that were written out come last. Raises ConfigError for
+    arguments of a wrong type, and for a staleness that overrides contradict.
+    """
+    problems = _argument_problems(
+        overrides, dict(zip(_NAMED, (experiment, model, data, reward, algorithm, staleness), strict=True))
+    )
+    if problems:
+        raise ConfigError(problems)
     keys: dict[str, Any] = {"experiment": experiment or ("quickstart" if model is data is None else "own")}
     if model is not None:
         keys["model" if _is_choice("model", model) else "model.path"] = str(model)
@@ -223,6 +271,34 @@ def _overrides(
         keys |= {"regime": "on_policy"} if staleness == 1 else {"regime": "replay"}
         keys |= {"regime.epochs": 1, "regime.minibatches": staleness}
     return [*hydra_overrides(keys), *overrides]
+
+
+def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
+    found = [
+        f'{item!r} is no override; write a text, "KEY=VALUE"' for item in overrides if type(item) is not str
+    ]
+    for name, value in named.items():
+        fits, wanted = _NAMED[name]
+        if value is not None and not fits(value):
+            several = isinstance(value, list | tuple) and name != "reward"
+            found.append(f"{name}={value!r} must be {wanted}{'; call it once for each' if several else ''}")
+    if named["staleness"] is not None:
+        clash = [item for item in overrides if str(item).startswith(_STALENESS)]
+        found += [
+            f"staleness={named['staleness']} and {item} say the same; write one of them" for item in clash
+        ]
+    return found
+
+
+@contextmanager
+def _told_as_written(staleness: Any) -> Iterator[None]:
+    # With `staleness` the caller wrote no key of the regime.
+    try:
+        yield
+    except ConfigError as error:
+        if staleness is None or type(error) is not ConfigError:
+            raise
+        raise ConfigError([text.replace(_MINIBATCHES, "staleness=") for text in error.problems]) from None
 
 
 def _is_choice(group: str, given: str | Path) -> bool:

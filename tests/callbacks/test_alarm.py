@@ -131,6 +131,18 @@ def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everyth
         assert words in str(raised.value)
 
 
+@pytest.mark.parametrize("action", ["warn", "stop"])
+@pytest.mark.parametrize(
+    ("metric", "is_told"), [("train/rewrad", True), ("mismatch/lora_update_kept", False)]
+)
+def test_a_short_run_names_a_metric_that_nothing_makes_at_its_end(metric, is_told, action, capsys):
+    alarm = Alarm("mine", metric, below=0.1, action=action)
+    alarm.measure(update(0, train__reward=0.5))
+    for _ in range(2):
+        alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
+    assert capsys.readouterr().out.count("did you mean train/reward?") == is_told
+
+
 def test_a_metric_that_never_comes_is_named_once(capsys):
     alarm = Alarm("mine", "policy/entorpy", below=0.1)
     for index in range(UNSEEN_UPDATES + 5):

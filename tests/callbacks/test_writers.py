@@ -55,6 +55,16 @@ def test_the_console_shows_this_update_and_a_dash_for_what_it_does_not_have(caps
     assert math.isnan(shown[1]["positive share"])  # the bar does not repeat the earlier one
 
 
+@pytest.mark.parametrize(("age", "printed"), [(29.0, 0), (31.0, 1)])
+def test_slow_updates_are_shown_by_time(age, printed, capsys):
+    trainer = SimpleNamespace(is_global_zero=True, num_training_batches=10)
+    console = ConsoleLogger(every=20, seconds=30.0)
+    console._last -= age
+    for index in range(2):  # the second follows at once
+        console.on_train_batch_end(trainer, None, {"values": {}}, None, index)
+    assert capsys.readouterr().out.count("update ") == printed
+
+
 NUMBERS = {"reward": 0.5, "entropy": 0.25, "share": float("nan"), "high": 3.0, "own": "a text"}
 
 

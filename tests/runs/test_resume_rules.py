@@ -266,3 +266,23 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     other.kill()
     other.wait()
     assert opened(tmp_path, run="mine").checkpoint.update == 80
+
+
+def test_a_run_of_another_experiment_is_refused_in_one_line_and_many_differences_are_cut(tmp_path):
+    other, own = tmp_path / "other", {"scale": {"num_rollout_batches": 1}, "run_folder": "x"}
+    for name, text in (("theirs", "a\nb\n" * 200), ("mine", "a\nb\n" * 200)):
+        folder = other / name
+        folder.mkdir(parents=True)
+        keys = {f"data_{index}": text for index in range(40)}
+        write_config(folder, {**own, **keys, "name": name})
+        present = SimpleNamespace(
+            folder=folder, resume=str(folder), plain={**own, **dict.fromkeys(keys, "new"), "name": "mine"}
+        )
+        with pytest.raises(ConfigError) as error:
+            open_run(present)
+        problems = error.value.problems
+        assert all("\n" not in text and len(text) < 400 for text in problems)
+        if name == "theirs":
+            assert len(problems) == 1 and "is a run of experiment theirs, this is mine" in problems[0]
+        else:
+            assert len(problems) == 10 and problems[8] == "... and 32 more"

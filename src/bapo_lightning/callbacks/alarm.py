@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -15,7 +14,8 @@ from lightning import LightningModule, Trainer
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.errors import TrainingError
+from bapo_lightning.errors import TrainingError, nearest
+from bapo_lightning.report.metrics import is_listed
 from bapo_lightning.values import Advice, Count
 
 Action = Literal["warn", "stop"]
@@ -128,6 +128,7 @@ class Alarm(Monitor):
     patience: Count = 1  # number of measured updates in a row that must be beyond a threshold
     action: Action | Off = "warn"  # with `off` the alarm neither compares nor emits anything
     _state: State = field(init=False, default_factory=State)
+    _unseen_in: list[str] = field(init=False, default_factory=list)  # metrics of the last update without it
     _reason: str | None = field(init=False, default=None)  # why the run was stopped
 
     def __post_init__(self) -> None:
@@ -168,16 +169,18 @@ class Alarm(Monitor):
             return {}
         if self.metric in update.metrics:
             self._compare(float(update.metrics[self.metric]), update)
-        elif self._state.num_measured == 0 and update.index + 1 == UNSEEN_UPDATES:
-            similar = get_close_matches(self.metric, update.metrics, 1)
-            hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
-            option = f"callbacks.alarms.{self.name}.metric={self.metric}"
-            print(f"warning: no update had {option} so far; {hint}", flush=True)
+        elif self._state.num_measured == 0:
+            self._unseen_in = [*update.metrics]
+            if update.index + 1 == UNSEEN_UPDATES:
+                self._tell_unseen()
         return {f"alarms/{self.name}": self._state.num_on}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says how often the alarm went on, if that was not told each time."""
+        """Says how often the alarm went on, if that was not told each time, or that its metric never came."""
         state = self._state
+        # One that has a row may need a longer run, or adapters, or turns.
+        if trainer.is_global_zero and not is_listed(self.metric):
+            self._tell_unseen()
         if trainer.is_global_zero and state.num_times > len(state.told) and self.action == "warn":
             print(
                 f"alarm {self.name} went on {state.num_times} times, for {state.num_on} of "
@@ -201,6 +204,15 @@ class Alarm(Monitor):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
         self._state = State(**state_dict)
+
+    def _tell_unseen(self) -> None:
+        names, self._unseen_in = self._unseen_in, []  # once
+        if self._state.num_measured or not names:
+            return
+        similar = nearest(self.metric, names)
+        hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
+        option = f"callbacks.alarms.{self.name}.metric={self.metric}"
+        print(f"warning: no update had {option} so far; {hint}", flush=True)
 
     def _compare(self, value: float, update: Update) -> None:
         side, excess = self._beyond(value)

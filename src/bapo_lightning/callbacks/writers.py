@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group, Reply, Rollout
-from bapo_lightning.values import Count, CountOrZero
+from bapo_lightning.values import Count, CountOrZero, Positive
 
 SHOWN = [metric for metric in CATALOGUE if metric.short]  # on the console, and in the progress bar
 
@@ -58,13 +59,17 @@ class ConsoleLogger(Callback):
 
     order: ClassVar[Order] = Order.WRITE
     every: Count  # updates between two lines
+    seconds: Positive | None = None  # after which a line is printed all the same; None: never
+    _last: float = field(init=False, default_factory=time.monotonic)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Prints on every `every`-th update; a dash where a number is undefined in it."""
-        if (batch_idx + 1) % self.every or not trainer.is_global_zero:
+        """Prints on every `every`-th update, or when it is time; a dash where a number is undefined in it."""
+        is_late = self.seconds is not None and time.monotonic() - self._last >= self.seconds
+        if not trainer.is_global_zero or ((batch_idx + 1) % self.every and not is_late):
             return
+        self._last = time.monotonic()
         values = outputs["values"]
         parts = [
             f"{metric.short} {values[metric.name]:.{metric.decimals}f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,8 +16,10 @@ from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.host import let_segments_grow
+from bapo_lightning.ranks.launch import leads
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,7 +30,10 @@ for _variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_
     os.environ.setdefault(_variable, "1")
 let_segments_grow()
 
+INTERRUPTED = 130  # exit code, as shells have it
 VERSION = f"bapo-lightning {__version__}"
+# What is no option of Hydra's own.
+_OPTION_WITH_VALUE = re.compile(r"-+(?!-|config-|package=|info=|experimental-rerun=)[\w.@/]+=")
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
 _is_asked = _FULL_ERROR in os.environ  # by the user
 
@@ -36,8 +42,8 @@ def command(
     code: int, *errors: type[Exception], usage: Callable[[], str] | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
     """Decorates a function that returns an exit code, or None for 0. An error of this package, or one of
-    `errors`, becomes a line on stderr and the exit code `code`. `usage` makes the text for `--help`, unless
-    the function answers that itself.
+    `errors`, becomes a line on stderr and the exit code `code`; Ctrl-C becomes a line and 130. `usage` makes
+    the text for `--help`, unless the function answers that itself.
     """
     expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
 
@@ -52,6 +58,10 @@ def command(
                     print(VERSION)
                     return 0
                 return main(*arguments) or 0
+            except KeyboardInterrupt:
+                if leads():
+                    print("interrupted", file=sys.stderr)
+                return INTERRUPTED
             except expected as error:
                 print(f"error: {error}", file=sys.stderr)
                 return code
@@ -88,6 +98,8 @@ def hydra_command(
         @command(code, usage=usage)
         def start() -> None:
             installed_folders()  # whose error Hydra would wrap in its own
+            for text in filter(_OPTION_WITH_VALUE.match, sys.argv[1:]):
+                raise ConfigError([unreadable(text)])
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
             with nullcontext() if _is_asked else _composition_explained(config_name):
                 composed()

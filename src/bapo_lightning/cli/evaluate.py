@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -24,7 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see cli.train
 SETS, CHECKPOINT = "sets=", "checkpoint="
 SETS_ELSEWHERE = ("data", "set", "problem_set")  # what training, and people, call them
 USAGE = """\
-usage: python -m bapo_lightning eval checkpoint=CHECKPOINT [sets=NAME,NAME] [GROUP=CHOICE ...] [KEY=VALUE ...]
+usage: python -m bapo_lightning eval checkpoint=CHECKPOINT [sets=NAME,FILE] [GROUP=CHOICE ...] [KEY=VALUE ...]
        make eval CKPT=CHECKPOINT DATA=aime24,aime25 ARGS="k=16 rollout=vllm"
 
 CHECKPOINT: a run folder, one of its checkpoints, a model folder, or a hub name. Sets, each a file of
@@ -47,10 +48,20 @@ def hydra_overrides(arguments: Sequence[str]) -> list[str]:
             raise ConfigError([f"{name}={value}: problems to evaluate are sets; write {SETS}{value}"])
     lists = [item.removeprefix(SETS).split(",") for item in arguments if item.startswith(SETS)]
     names = dict.fromkeys(name for listed in lists for name in listed if name)
-    if unknown := [name for name in names if name not in _problem_sets()]:
+    files = [name for name in names if name not in _problem_sets() and Path(name).is_file()]
+    if len(files) > 1:
+        raise ConfigError([f"sets={','.join(files)}: one file of your own at a time"])
+    if unknown := [name for name in names if name not in (*_problem_sets(), *files)]:
         known = ", ".join(_problem_sets())
-        raise ConfigError([f"sets={','.join(unknown)}: no such problem set; write some of {known}"])
-    chosen = [f"+problem_set@data.validation.{name}={name}" for name in names]
+        raise ConfigError(
+            [f"sets={','.join(unknown)}: no such problem set; write some of {known}, or a file"]
+        )
+    chosen = [f"+problem_set@data.validation.{name}={name}" for name in names if name not in files]
+    for path in files:
+        chosen += [
+            "+problem_set@data.validation.table=table",
+            f"data.validation.table.path={hydra_value(path)}",
+        ]
     if not belongs_to_run(given[-1]):
         keys = [item.partition("=")[0] for item in arguments]
         chosen += [choice for choice in CHOICES_WITHOUT_RUN if choice.partition("=")[0] not in keys]

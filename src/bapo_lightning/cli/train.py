@@ -41,10 +41,6 @@ def run(config: DictConfig) -> int:
     try:
         code = train(config)
         return code if leads() else 0  # a rank with another code would be taken for lost
-    except KeyboardInterrupt:  # after training began the run itself ends in order
-        if leads():
-            print("interrupted", file=sys.stderr)
-        return 130
     except BapoLightningError as error:
         # The process that started the ranks says which one is gone.
         lost = isinstance(error, RankLost) and STARTED_BY_RUN in os.environ

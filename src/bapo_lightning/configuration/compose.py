@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir, installed_folders
-from bapo_lightning.errors import ConfigError, taken
+from bapo_lightning.configuration.unreadable import several_values, unreadable
+from bapo_lightning.errors import ConfigError, nearest, taken
 from bapo_lightning.ranks.launch import leads
 
 
@@ -108,9 +108,10 @@ def has_default_folder(plain: dict[str, Any]) -> bool:
 
 
 TABLE = ("data.train.path", "problem_set@data.train")  # as people try to choose their own data
-PLUGINS = ', and those of Hydra\'s plugins (.venv/bin/python -m pip install -e ".[sweep]")'
+PLUGINS = 'Hydra\'s launchers come with .venv/bin/python -m pip install -e ".[sweep]"'
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
 _KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
+_AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.+)'")
 _TAKEN = re.compile(r"An item is already at '([^']+)'")
 _MEANT = re.compile(r"Did you mean to override (.*?)\?")
 
@@ -121,17 +122,22 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
     """A sentence about Hydra's or OmegaConf's error; `known` composes without the overrides of a key."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        key, _, value = error.override.partition("=")
-        return f"""{error.override} cannot be read; put the value in quotes: '{key}="{value}"'"""
+        return unreadable(error.override)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        known_names = sorted(name for name in choice_files(group) if name not in SHARED)
-        plugins = PLUGINS if group == "hydra/launcher" else ""
-        return f"{group}={name} is no choice; {taken(name, known_names)}{plugins}"
+        known_names = _choices(group)
+        if group == "hydra/launcher":
+            listed = f"{taken(name, known_names)}; " if known_names else ""
+            return f"{group}={name} is no choice here; {listed}{PLUGINS}"
+        return f"{group}={name} is no choice; {taken(name, known_names)}"
     if match := _TAKEN.search(text):
         return f"{match[1]} is an option already; leave out the + before it"
+    if match := _AMBIGUOUS.search(text):
+        return several_values(match[1])
     if match := _KEY.search(text):
-        key = match[1]
+        # The cause knows which child of a mapping it was.
+        child = getattr(error.__cause__, "full_key", None) or ""
+        key = child if child.startswith(f"{match[1]}.") else match[1]
         if key in TABLE:
             return f"{key} is not chosen here; a table of your own is data=table data.train.path=FILE"
         if "@" in key or "/" in key:
@@ -146,7 +152,9 @@ def meant_key(key: str, known: Node) -> str:
     parts = key.split(".")
     depth = next(n for n in range(len(parts) - 1, -1, -1) if isinstance(node_at(known, parts[:n]), Mapping))
     place, siblings = ".".join(parts[:depth]), node_at(known, parts[:depth])
-    if near := get_close_matches(parts[depth], siblings, 1):
+    if parts[depth] in siblings:
+        return _childless(parts[: depth + 1], siblings[parts[depth]])
+    if near := nearest(parts[depth], siblings):
         whole = [*parts[:depth], near[0], *parts[depth + 1 :]]
         meant = whole if node_at(known, whole) is not None else whole[: depth + 1]
         return f"did you mean {'.'.join(meant)}?"
@@ -156,12 +164,30 @@ def meant_key(key: str, known: Node) -> str:
         if (depth == 0 or found.startswith(f"{parts[0]}.")) and not key.startswith(f"{found}.")
     ]
     same = [found for found in keys if found.rpartition(".")[2] == parts[-1]]
-    if meant := same[:3] or get_close_matches(key, keys, 1, cutoff=0.75):
+    # Where the place is right its children say more than a key that looks alike.
+    alike = nearest(key, keys) if 0 < depth < len(parts) - 1 else []
+    if meant := same[:3] or alike:
         return f"did you mean {' or '.join(meant)}?"
-    takes = f"{place or 'the configuration'} takes {', '.join(siblings) or 'nothing'}"
+    if not siblings:
+        return f"{place} is empty; write +{key}=VALUE to add it"
+    takes = f"{place or 'the configuration'} takes {', '.join(siblings)}"
     if "_target_" in siblings:
         return f"{takes}; write +{key} for another option of {siblings['_target_']}"
     return takes
+
+
+def _childless(parts: Sequence[str], value: Any) -> str:
+    place, group = ".".join(parts), "/".join(parts)
+    if not (choices := _choices(group)):
+        shown = "null" if value is None else value
+        return f"{place} is one value ({shown}), without options; write {place}=VALUE"
+    options = OmegaConf.load(choice_files(group)[choices[0]])
+    listed = ", ".join(map(str, options if isinstance(options, DictConfig) else ()))
+    return f"{place} is null; write {group}={choices[0]} as well, which takes {listed}"
+
+
+def _choices(group: str) -> list[str]:
+    return sorted(name for name in choice_files(group) if name not in SHARED)
 
 
 def dotted_keys(node: Node, prefix: str = "") -> Iterator[str]:

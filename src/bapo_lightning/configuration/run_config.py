@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from inspect import isclass, signature
 from math import ceil, inf, isqrt
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning import Callback
+from lightning.pytorch.loggers import Logger
 
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.configuration.sections import (
@@ -26,7 +29,13 @@ from bapo_lightning.configuration.sections import (
     Scale,
     environment_problems,
 )
-from bapo_lightning.configuration.targets import UNREADABLE, Target, option_problems, run_problems
+from bapo_lightning.configuration.targets import (
+    UNREADABLE,
+    Target,
+    option_problems,
+    run_problems,
+    target_problems,
+)
 from bapo_lightning.configuration.trainer_flags import (
     REFUSED_CALLBACKS,
     REFUSED_STRATEGIES,
@@ -167,6 +176,7 @@ class RunConfig(Composed):
         yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
         for name, node in self.callbacks.nodes.items():
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
+        yield from self._kind_problems()
         yield from environment_problems(self.environment, self.scale.max_feedback_tokens)
         facts = self.facts
         for name, part in self.algorithm.parts.items():
@@ -183,6 +193,25 @@ class RunConfig(Composed):
                 f"regime.max_new_tokens={limit} is a copy, for the age bound, of scale.max_new_tokens="
                 f"{self.scale.max_new_tokens}; write the latter only"
             )
+
+    def _kind_problems(self) -> Iterator[str]:
+        wanted = (("callbacks", self.callbacks.nodes, Callback), ("logger", self.logger, Logger))
+        for section, nodes, kind in wanted:
+            for name, node in nodes.items():
+                with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                    if isclass(node.object) and not issubclass(node.object, kind):
+                        base = f"{kind.__module__}.{kind.__name__}"
+                        what = f"is no lightning {kind.__name__}; derive it from {base}"
+                        yield f"{section}.{name}._target_={node.name} {what}"
+        objective = self.algorithm.objective
+        if list(target_problems(objective.node)):
+            return
+        try:
+            made = objective.make()
+            signature(made).bind(None)  # the table of tokens
+        except (ConfigError, TypeError, ValueError) as error:
+            reason = error.problems[0] if isinstance(error, ConfigError) else f"{objective.name}: {error}"
+            yield f"algorithm.objective is no function of one token table ({reason})"
 
     def _scope_problems(self) -> Iterator[str]:
         if self.algorithm.bounds.options.get("scope") == "microbatch":

@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from inspect import Parameter, isclass
 from inspect import signature as uncached_signature
@@ -23,7 +22,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from bapo_lightning.configuration.wording import accepted, flattened, value_problem
-from bapo_lightning.errors import BapoLightningError, ConfigError, taken
+from bapo_lightning.errors import BapoLightningError, ConfigError, nearest, taken
 
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
@@ -55,6 +54,12 @@ class Target:
     def options(self) -> dict[str, Any]:
         """The plain values given for its parameters, and the defaults of the others."""
         return options_with_defaults(self.object, self.node)
+
+    def __getattr__(self, name: str) -> Any:
+        """An option's value by its name, `config.regime.epochs`."""
+        if name.startswith("_") or name not in (options := self.options):
+            raise AttributeError(f"{type(self).__name__} has no option {name}")
+        return options[name]
 
     def is_a(self, kind: type) -> bool:
         """Whether it names `kind` or a subclass."""
@@ -172,11 +177,19 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{path}.{PARTIAL}={is_partial} must be true or false"
     try:
         called = get_object(target)
-        signature(called)
     except UNREADABLE as error:
         meant = _meant(target)
         remedy = f"did you mean {meant}?" if meant else f"check its spelling ({str(error).splitlines()[0]})"
         yield f"{path}.{TARGET}={target} cannot be imported; {remedy}"
+        return
+    if not callable(called):
+        kind = type(called).__name__
+        yield f"{path}.{TARGET}={target} is a {kind}, no class or function; write the name of one"
+        return
+    try:
+        signature(called)
+    except (TypeError, ValueError):
+        yield f"{path}.{TARGET}={target} does not say what it takes (no signature); write one in Python"
         return
     yield from option_problems(called, target, node, path)
 
@@ -184,7 +197,7 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
 def _meant(target: str) -> str | None:
     parent, _, name = target.rpartition(".")
     try:
-        near = get_close_matches(name, dir(get_object(parent)), 1)
+        near = nearest(name, dir(get_object(parent)))
     except UNREADABLE:
         return None
     return f"{parent}.{near[0]}" if near else None

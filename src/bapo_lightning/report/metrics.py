@@ -250,6 +250,11 @@ def metric_of(name: str) -> Metric:
     return Metric(name, name, signed=True)
 
 
+def is_listed(name: str) -> bool:
+    """Whether the catalogue has a row for a metric."""
+    return any(pattern.fullmatch(name) for pattern in _PATTERNS)
+
+
 def _filled(text: str, parts: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda place: parts[place[1]], text)
 

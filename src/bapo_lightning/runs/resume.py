@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Plain = dict[str, Any]
 AUTO = "auto"
+_MOST_CHANGES = 8  # refused ones that are listed
+_MOST_CHARACTERS = 160  # of one of them
 
 
 @dataclass
@@ -110,7 +112,14 @@ def open_run(config: RunConfig) -> RunStart | None:
     allowed, refused = changes(stored, config.plain)
     if refused:
         stay = f"to go on with this run write the values of {folder / 'config.yaml'}"
-        problems = [f"{change}: {folder} began with another value" for change in refused]
+        if stored.get("name") != (name := config.plain["name"]):
+            named = f"resume={config.resume}: {folder} is a run of experiment {stored.get('name')}"
+            raise ConfigError([f"{named}, this is {name}; to begin another leave resume out"])
+        problems = [
+            f"{_on_one_line(change)}: {folder} began with another value" for change in refused[:_MOST_CHANGES]
+        ]
+        if more := len(refused) - len(problems):
+            problems.append(f"... and {more} more")
         raise ConfigError([*problems, f"{stay}; to begin another leave resume out"])
     if is_finished(folder, stored, config.plain):
         print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
@@ -123,6 +132,11 @@ def open_run(config: RunConfig) -> RunStart | None:
     start = RunStart(folder, False, checkpoint, allowed, outdated, lock)
     start.run_id = run_id_of(folder) or (checkpoint.run if checkpoint else start.run_id)
     return start
+
+
+def _on_one_line(change: str) -> str:
+    text = " ".join(change.split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
 
 
 def run_to_continue(resume: str | None, plain: Plain) -> Path | None:

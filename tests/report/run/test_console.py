@@ -13,6 +13,7 @@ from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.run.console import GO_ON, print_summary
 from bapo_lightning.report.run.summary import write_summary
+from bapo_lightning.run_folder.checkpoint import checkpoint_name
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 
 
@@ -55,8 +56,10 @@ def test_the_summary_fits_and_breaks_between_values(make_run, width, is_terminal
 
 @pytest.mark.parametrize(("status", "says"), [("interrupted", True), ("failed", True), ("finished", False)])
 def test_a_run_that_did_not_end_says_how_to_go_on(make_run, status, says):
-    text = summary_text(make_run(status, num_updates=4, status=status))
-    assert (f"to go on        {GO_ON}" in text) == says
+    folder = make_run(status, num_updates=4, status=status)
+    assert GO_ON not in summary_text(folder)  # there is nothing to go on from
+    (folder / "checkpoints" / checkpoint_name(4)).mkdir(parents=True)
+    assert (f"to go on        {GO_ON}" in summary_text(folder)) == says
 
 
 @pytest.mark.parametrize("searched", [{}, {"bapo/target_met": 1.0}])

@@ -13,6 +13,7 @@ from rich.text import Text
 from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of, place_of
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
+from bapo_lightning.run_folder.checkpoint import list_checkpoints
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
@@ -27,6 +28,8 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
     console.print()
     console.print(_headline(summary), soft_wrap=not console.is_terminal)
     lines = [(f"  {label}", text) for label, text in _summary_lines(summary) if text]
+    if summary.get("status") in ("interrupted", "failed") and list_checkpoints(Path(folder, "checkpoints")):
+        lines.append(("  to go on", GO_ON))
     indent = max([_LABEL_WIDTH, *(len(label) for label, _ in lines)]) + 2
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
@@ -68,7 +71,6 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *((f"epoch {epoch}", _counts(fates)) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
         *_compared_to_recorded(summary["compared_to_recorded"]),
-        ("to go on", GO_ON if summary.get("status") in ("interrupted", "failed") else ""),
     ]
 
 

@@ -60,12 +60,19 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
         **drawn(record),
         choices=listed,
         phases=phases(record),
-        alarms=sorted(name.removeprefix(ALARM) for name, on in last.items() if name.startswith(ALARM) and on),
+        alarms=alarms_on(record.rows),
         reward=finite(last.get("train/reward")),
         samples=samples,
         has_turns=any("turns" in row for update in samples for row in update["rows"]),
         reload_seconds=reload_seconds,
     )
+
+
+def alarms_on(rows: Sequence[Row]) -> list[str]:
+    """Alarms that are on at the last update: `alarms/<name>` counts updates, and rose in it."""
+    last, before = ([{}, {}, *rows][-1], [{}, {}, *rows][-2])
+    counts = {name: count for name, count in last.items() if name.startswith(ALARM)}
+    return sorted(name.removeprefix(ALARM) for name, count in counts.items() if count > before.get(name, 0))
 
 
 def drawn(record: RunRecord) -> dict[str, list[dict[str, Any]]]:

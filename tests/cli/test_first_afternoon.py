@@ -1,0 +1,57 @@
+"""What new users typed in their first afternoon, and what they are told."""
+
+import copy
+import pickle
+
+import pytest
+from tests.configuration.compositions import found
+
+from bapo_lightning import configure
+from bapo_lightning.cli.evaluate import hydra_overrides
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.errors import ConfigError
+
+TYPED = [
+    (1, "hydra/launcher=jobli", 'pip install -e ".[sweep]"'),
+    (4, "algorithm=Bapo", "algorithm=Bapo is no choice; did you mean bapo?"),
+    (5, "+callbacks.mine={_target_:math.pi}", "is a float, no class or function"),
+    (5, "+callbacks.mine={_target_:collections.OrderedDict}", "is no lightning Callback"),
+    (6, "optimizer.scheduler={_target_:mine.Cosine,T_max:9}", "optimizer.scheduler.T_max is not an option"),
+    (7, "optimizer.scheduler.name=x", "optimizer.scheduler takes _target_, _partial_, warmup_updates"),
+    (7, "model.lora.r=0", "which takes rank, alpha, target_modules"),
+    (7, "data.validation_samples.nope=3", "write +data.validation_samples.nope=VALUE"),
+    (10, "seed=1.5", "seed=1.5 must be"),
+    (10, "name=../../evil", "letters, digits and . _ + - only"),
+]
+
+
+@pytest.mark.parametrize(("number", "typed", "answer"), TYPED)
+def test_it_is_answered_with_what_was_meant(number, typed, answer):
+    try:
+        compose_run([typed])
+        told = found(typed)
+    except ConfigError as error:
+        told = list(error.problems)
+    assert any(answer in text for text in told), told
+
+
+def test_a_slow_run_shows_and_saves_by_time():  # 8
+    callbacks = compose_run([])["callbacks"]
+    assert callbacks["console"]["seconds"] == 30 and callbacks["checkpoint"]["minutes"] == 10
+
+
+def test_a_file_is_a_problem_set(tmp_path):  # 15
+    file = tmp_path / "guess.jsonl"
+    file.touch()
+    chosen = hydra_overrides(["checkpoint=model", f"sets={file}"])
+    assert chosen[:2] == ["+problem_set@data.validation.table=table", f"data.validation.table.path={file}"]
+    with pytest.raises(ConfigError, match="or a file"):
+        hydra_overrides(["checkpoint=model", "sets=nothing.jsonl"])
+
+
+def test_a_configuration_can_be_read_by_attribute():
+    config = configure("debug=fast", experiment="additions", staleness=8)
+    assert (config.regime.epochs, config.regime.minibatches) == (1, 8)
+    with pytest.raises(AttributeError, match="has no option epoch"):
+        _ = config.regime.epoch
+    assert copy.deepcopy(config.regime) == config.regime == pickle.loads(pickle.dumps(config.regime))
