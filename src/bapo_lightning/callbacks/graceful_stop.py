@@ -54,7 +54,7 @@ class GracefulStop(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores the earlier handlers, unless a signal came: what is left then may be ended at once, too."""
+        """Restores the earlier handlers, unless a signal came: what is left may be ended at once."""
         if self.received is None:
             self._restore()
 

@@ -1,4 +1,4 @@
-"""`GROUP=null`, which Hydra takes in a file's defaults and nowhere else: refused in words before it composes."""
+"""`GROUP=null`, which Hydra takes in defaults of files alone: refused in words before it composes."""
 
 from __future__ import annotations
 
