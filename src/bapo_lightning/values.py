@@ -24,6 +24,7 @@ Name = Annotated[
 Count = Annotated[int, Ge(1)]
 Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made at once
 CountOrZero = Annotated[int, Ge(0)]
+Threads = Annotated[int, Ge(1), Le(4096)]  # of one process
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Gt(0), Le(1)]

@@ -49,6 +49,21 @@ def test_another_objective_trains_under_the_same_schedule(recorded, tmp_path):
     assert ages[0] == ages[1]
 
 
+@pytest.mark.parametrize("event", ["visit", "sync", "pass", "sampled", "scored", "take", "metrics"])
+def test_a_schedule_that_lacks_a_row_is_refused_whichever_it_is(recorded, event):
+    path = recorded / "schedule.jsonl"
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    number = next(number for number, line in enumerate(lines) if f'"do": "{event}"' in line)
+    path.write_text("".join([*lines[:number], *lines[number + 1 :]]))
+    config = validated("debug=fast", *SETTINGS, f"regime.schedule={recorded}")
+    try:
+        with pytest.raises(ConfigError, match=r"schedule\.jsonl differs from what its run recorded"):
+            read_recorded_schedule(config)
+    finally:
+        path.write_text(whole)
+
+
 def test_what_does_not_fit_a_schedule_is_refused(recorded):
     longer = "regime.max_age=9", "scale.num_rollout_batches=8", f"regime.schedule={recorded}"
     with pytest.raises(ConfigError) as refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any, ClassVar
@@ -15,7 +16,8 @@ from bapo_lightning.ranks.launch import STOPPING
 
 
 class GracefulStop(Callback):
-    """Asks the trainer to stop at the first signal that any rank receives; a second one acts as usual.
+    """Asks the trainer to stop at the first signal that any rank receives; a second one ends the process,
+    also inside native code and whatever it waits for, as the system does it where Python has no handler.
 
     Comes before `RunCheckpoint`, which saves the update at which the trainer is asked. A signal that arrives
     meanwhile takes effect one update later, so that the trainer ends with an update that is saved.
@@ -37,7 +39,7 @@ class GracefulStop(Callback):
             if trainer.is_global_zero:
                 text = f"\n{self.received.name}: stopping after this update; once more to stop at once"
                 print(text, flush=True)
-            self._restore()
+            self._end_at_next()
 
         # One that is ignored stays so: nohup wants a run to outlive its terminal.
         heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -52,12 +54,23 @@ class GracefulStop(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restores the earlier handlers, unless a signal came: what is left may be ended at once."""
+        if self.received is None:
+            self._restore()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restores the earlier handlers."""
         self._restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restores the earlier handlers."""
         self._restore()
+
+    def _end_at_next(self) -> None:
+        # Not the earlier handlers: Lightning's notes SIGTERM and goes on.
+        for number, handler in self._previous.items():
+            is_of_session = number == signal.SIGINT and hasattr(sys, "ps1")  # a notebook outlives its run
+            signal.signal(number, handler if is_of_session else signal.SIG_DFL)
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

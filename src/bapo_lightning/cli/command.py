@@ -16,6 +16,7 @@ from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.null_groups import refuse_null_groups
 from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.host import let_segments_grow
@@ -101,6 +102,7 @@ def hydra_command(
             for text in filter(_OPTION_WITH_VALUE.match, sys.argv[1:]):
                 raise ConfigError([unreadable(text)])
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
+            refuse_null_groups(sys.argv[1:])
             with nullcontext() if _is_asked else _composition_explained(config_name):
                 composed()
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import isfinite
+from sys import float_info
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt, MinLen
@@ -19,9 +20,20 @@ from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
-from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, Size, TrainDtype
+from bapo_lightning.values import (
+    Advice,
+    Count,
+    CountOrZero,
+    Name,
+    NonNegative,
+    Share,
+    Size,
+    Threads,
+    TrainDtype,
+)
 
 GPU = ("auto", "gpu", "cuda")
+HOTTEST = 100.0  # temperature, above which logits make no difference
 
 
 class Section(BaseModel):
@@ -48,7 +60,7 @@ class Composed(Section):
     group: str
     job_type: str
     run_name: str
-    cpu_threads: Count | None
+    cpu_threads: Threads | None
     logger: dict[str, Target] = Field(default_factory=dict)
 
     _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -214,6 +226,8 @@ class RolloutSection(Section):
         if not self.temperature > 0:
             cause = "training samples must come from a distribution"
             yield f"temperature={self.temperature:g}: {cause}; write 1.0"
+        elif self.temperature > HOTTEST:
+            yield f"temperature={self.temperature:g} samples tokens by chance alone; write 1.0"
         for name, value, off in (("top_p", self.top_p, 1.0), ("top_k", self.top_k, 0)):
             if value != off:
                 yield (
@@ -247,6 +261,8 @@ class Optimizer(Section):
             yield f"optimizer.lr={rate} must be a positive number"
         elif not rate > 0:
             yield f"optimizer.lr={rate} would change nothing; write a positive number"
+        elif rate < float_info.min:
+            yield f"optimizer.lr={rate} is below the smallest number of full precision; write a larger one"
         elif not isfinite(rate):
             yield f"optimizer.lr={rate} must be finite"
 

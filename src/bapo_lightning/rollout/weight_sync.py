@@ -92,6 +92,9 @@ class ProbeAnswer:
         return [abs(a - b) for a, b in zip(self.engine, self.trainer, strict=True)]
 
 
+LEAST_FAULT = 1.0  # nats by which real faults differ, at least
+
+
 @dataclass(slots=True)
 class WeightSync:
     """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with
@@ -122,8 +125,8 @@ class WeightSync:
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
         """A tolerance that no push would meet, or every push."""
-        if options["tolerance"] == float("inf"):
-            yield "tolerance=inf proves nothing; write e.g. 0.2"
+        if options["tolerance"] >= LEAST_FAULT:
+            yield f"tolerance={options['tolerance']} proves nothing; write e.g. 0.2"
         elif options["tolerance"] <= 0:
             yield (
                 f"tolerance={options['tolerance']}: no two computations agree to the last bit; write e.g. "

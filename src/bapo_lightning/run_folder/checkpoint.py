@@ -114,17 +114,7 @@ def commit(
 
 def verify(folder: Path) -> Checkpoint:
     """Reads a checkpoint and checks every byte. Raises CheckpointError with the file that is at fault."""
-    try:
-        sealed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        content, seal = sealed["content"], sealed["sha256"]
-    except OSError as error:
-        raise CheckpointError(f"{folder / MANIFEST} cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{folder / MANIFEST} is corrupt") from None
-    if _seal(content) != seal:
-        raise CheckpointError(f"{folder / MANIFEST} is corrupt: its digest differs")
-    if content["format"] != FORMAT:
-        raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
+    content = _content(folder)
     with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
         list(pool.map(lambda file: _verify_file(folder / file[0], file[1]), content["files"].items()))
     names = ("update", "version", "num_ranks", "run", "journals")
@@ -132,6 +122,17 @@ def verify(folder: Path) -> Checkpoint:
     if folder.name != checkpoint_name(found.update):
         raise CheckpointError(f"{folder} holds update {found.update}: it was renamed")
     return found
+
+
+def last_journals(root: Path) -> Mapping[str, Fingerprint]:
+    """Sizes and digests of a run's journals at its newest checkpoint, whose other files are not read. Raises
+    CheckpointError where there is none, or its list is corrupt.
+    """
+    newest = next(iter(list_checkpoints(root)), None)
+    if newest is None:
+        raise CheckpointError(f"{root} has no checkpoint, which holds the digests of its run's records")
+    journals: Mapping[str, Fingerprint] = _content(newest)["journals"]
+    return journals
 
 
 def prune(root: Path, keep: int) -> None:
@@ -175,6 +176,21 @@ def sync(path: Path) -> None:
 def _remove(folder: Path) -> None:
     # A kill while files are being deleted must not leave a torn folder under a name that is read.
     shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    try:
+        sealed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content, seal = sealed["content"], sealed["sha256"]
+    except OSError as error:
+        raise CheckpointError(f"{folder / MANIFEST} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CheckpointError(f"{folder / MANIFEST} is corrupt") from None
+    if _seal(content) != seal:
+        raise CheckpointError(f"{folder / MANIFEST} is corrupt: its digest differs")
+    if content["format"] != FORMAT:
+        raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
+    return dict(content)
 
 
 def _fingerprint(path: Path) -> Fingerprint:

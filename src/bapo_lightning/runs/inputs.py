@@ -19,11 +19,13 @@ from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.modules.policy.folder import generation_config, model_path
 from bapo_lightning.phases import phase
+from bapo_lightning.run_folder.checkpoint import last_journals
 from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
-from bapo_lightning.run_folder.record import read_config
+from bapo_lightning.run_folder.journal import JournalDigest
+from bapo_lightning.run_folder.record import SCHEDULE_FILE, read_config
 from bapo_lightning.types import Problem
 
 
@@ -94,7 +96,11 @@ def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
         return None
     try:
         stored, rows = read_config(Path(folder)), read_schedule(folder)
-    except DataError as error:
+        recorded = last_journals(Path(folder, "checkpoints")).get(SCHEDULE_FILE)
+        path = Path(folder, SCHEDULE_FILE)
+        if recorded is None or JournalDigest(path).read_on(recorded["bytes"]) != recorded:
+            raise DataError(f"{path} differs from what its run recorded; follow a run that was not changed")
+    except (DataError, CheckpointError) as error:
         raise ConfigError([f"regime.schedule={folder}: {error}"]) from None
     problems = [
         f"{key}={now}, but the run of regime.schedule={folder} has {before}; write {key}={before}"

@@ -69,10 +69,15 @@ def test_a_schedule_that_is_missing_damaged_or_open_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"there is no .*schedule.jsonl"):
         read_schedule(tmp_path)
     path = tmp_path / "schedule.jsonl"
-    for content in ("", "{", "[1]\n"):
+    damaged = [
+        '{"do": "rm -rf"}', '{"do": ["visit"]}', '{"do": "visit", "clock": 0, "version": "x"}',
+        '{"do": "visit", "clock": true, "version": 0}', '{"do": "end", "more": 1}', '{"do": "take"}',
+        '{"do": "pass", "version": null, "evicted": [], "requests": []}', "[" * 200_000,
+    ]  # fmt: skip
+    for content in ("", "{", "[1]\n", *(f'{row}\n{{"do": "end"}}\n' for row in damaged)):
         path.write_text(content)
         with pytest.raises(DataError, match="is no schedule, or damaged"):
             read_schedule(tmp_path)
-    path.write_text('{"do": "visit"}\n')
+    path.write_text('{"do": "visit", "clock": 0, "version": 0}\n')
     with pytest.raises(DataError, match="did not reach its end; finish it with resume="):
         read_schedule(tmp_path)

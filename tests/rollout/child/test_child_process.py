@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from tests.builders import random_policy
-from tests.commands import command_line, run_command, train
+from tests.commands import Command, command_line, run_command, train
 from tests.rollout.child.test_child_engine import weight_files
 from tests.rollout.contract import SAMPLING, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
@@ -186,3 +186,25 @@ def test_an_error_of_the_engines_start_ends_the_command_with_one_line(tmp_path):
     assert done.returncode == 1
     assert "error: the rollout engine did not start: it did not answer within 0.1 s" in done.stderr
     assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_a_run_at_once_also_while_it_waits_for_a_child_that_is_stopped(tmp_path):
+    options = ["experiment=additions", "rollout=hf_child", "scale.num_rollout_batches=500"]
+    run = Command("bapo_lightning.cli.train", [*options, "debug=fast", f"run_folder={tmp_path / 'run'}"])
+    try:
+        wait_until(lambda: (tmp_path / "run/metrics.jsonl").exists() or run.poll() is not None)
+        (child,) = (
+            process
+            for process in psutil.Process(run.pid).children()
+            if "rollout.child.main" in command_line(process)
+        )
+        child.suspend()
+        run.send_signal(signal.SIGTERM)
+        wait_until(lambda: "once more to stop at once" in run.output()[0])
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=10)
+        assert run.returncode == -signal.SIGTERM
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    finally:
+        run.kill()

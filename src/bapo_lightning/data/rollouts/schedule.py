@@ -33,6 +33,16 @@ from bapo_lightning.types import Group
 TrainerEvent = Literal["visit", "take", "metrics", "validation", "end"]
 TRAINER_EVENTS = get_args(TrainerEvent)
 Row = dict[str, Any]
+# What the rows of each event hold; those of the second tuple may be left out.
+_FIELDS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
+    "visit": ({"clock": int, "version": int}, {}),
+    "pass": ({"version": int, "evicted": list, "requests": list}, {}),
+    "sampled": ({"finished": list}, {"lost": bool, "rounds": list}),
+    "scored": ({"ready": list, "rejected": list}, {}),
+    "evict": ({"groups": list}, {}),
+    "take": ({"groups": list, "filtered": list}, {}),
+    **{event: ({}, {}) for event in ("sync", "metrics", "validation", "end")},
+}
 
 
 class ScheduleRecorder(FileObserver):
@@ -81,12 +91,25 @@ def read_schedule(folder: str | Path) -> list[Row]:
         )
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        last = [row["do"] for row in rows][-1]
-    except (ValueError, IndexError, KeyError, TypeError):
+        if not all(map(_is_row, rows)):
+            raise ValueError
+        last = rows[-1]["do"]
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError):
         raise DataError(f"{path} is no schedule, or damaged; give the folder of another run") from None
     if last != "end":
         raise DataError(f"the run in {folder} did not reach its end; finish it with resume={folder}")
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    event = row.get("do") if isinstance(row, dict) else None
+    if not isinstance(event, str) or event not in _FIELDS:
+        return False
+    needed, optional = _FIELDS[event]
+    types = {"do": str, **needed, **optional}
+    return needed.keys() <= row.keys() <= types.keys() and all(
+        type(value) is types[name] for name, value in row.items()
+    )
 
 
 def names(groups: Iterable[AnyGroup]) -> list[str]:

@@ -1,0 +1,29 @@
+"""Null for a group of files is refused in words, for every group, however it is written."""
+
+from pathlib import Path
+
+import pytest
+
+from bapo_lightning.configuration.compose import composed_run
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.errors import ConfigError
+
+GROUPS = sorted({
+    file.parent.relative_to(conf_dir()).as_posix() for file in Path(conf_dir()).rglob("*/*.yaml")
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_null_is_refused_for_every_group_in_one_sentence(group):
+    for override in (f"{group}=null", f"+{group}=null", f"{group}=[null]", f"{group}=NULL"):
+        with pytest.raises(ConfigError) as refused:
+            composed_run([override, "seed=1"])
+        (text,) = refused.value.problems
+        assert text.startswith(f"{override} is none of its values; write {group}=")
+
+
+def test_the_remedy_can_be_written():
+    for override in ("environment=none", "logger=[]", "ranks=none"):
+        composed_run([override])
+    for override in ("resume=null", "cpu_threads=null", "callbacks.console=null"):  # keys, not groups
+        composed_run([override])
