@@ -176,10 +176,9 @@ def watch_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serves on a file descriptor; then come the trainer's process id, and whether its main thread asks."""
-    descriptor, parent, by_main_thread = map(int, arguments)
-    if by_main_thread:
-        end_with_parent()
+    """Serves on a file descriptor; then comes the trainer's process id."""
+    descriptor, parent = map(int, arguments)
+    end_with_parent(parent)
     # Else a process below this one would hold the pipe open after this one's death.
     os.set_inheritable(descriptor, False)
     main(Connection(descriptor), parent)
