@@ -133,7 +133,7 @@ def test_a_turn_knows_when_it_is_the_last():
 
 def test_a_long_reply_is_cut_by_tokens_and_special_tokens_are_left_out():
     class Special(TurnTokenizer):
-        added_tokens_decoder = {0: AddedToken("</s>", special=True)}  # noqa: RUF012
+        added_tokens_decoder = {99: AddedToken("</s>", special=True)}  # noqa: RUF012
         special_tokens_map = {"eos_token": "</s>"}  # noqa: RUF012
         chat_template = unk_token_id = None
 
