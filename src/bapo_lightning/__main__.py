@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bapo_lightning import __version__
 from bapo_lightning.errors import nearest
+from bapo_lightning.printable import print_printable
 
 
 def commands_of_algorithms() -> dict[str, tuple[str, str]]:
@@ -46,6 +47,7 @@ def module_of(command: str) -> str:
 
 def main() -> None:
     """Runs a command, or lists them."""
+    print_printable()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         del sys.argv[1]

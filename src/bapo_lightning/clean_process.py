@@ -16,6 +16,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from bapo_lightning.orphans import popen_to_end_with, started_by_this
+
 _START_SECONDS = 300.0  # to import large modules, on a machine that is busy with other things
 _END_SECONDS = 10.0
 _PASSED_ON = ("PATH", "TMPDIR", "LANG", "LC_ALL")  # variables
@@ -62,17 +64,18 @@ def start(
     module: str, *arguments: str, variables: Mapping[str, str], folders: Sequence[str] = ()
 ) -> CleanProcess:
     """Starts `python -m module REQUESTS REPLIES *arguments` (two file descriptors), with no other
-    `variables`, and with modules of these folders beside the installed ones.
+    `variables`, and with modules of these folders beside the installed ones. The module calls
+    `end_with_parent(starter())`.
     """
     (their_requests, requests), (replies, their_replies) = Pipe(duplex=False), Pipe(duplex=False)
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     path = os.pathsep.join([str(_SOURCE), *folders])
     pipes = (their_requests.fileno(), their_replies.fileno())
     with their_requests, their_replies:
-        process = subprocess.Popen(
+        process = popen_to_end_with(
             [sys.executable, "-P", "-m", module, *map(str, pipes), *arguments],
             pass_fds=pipes,
-            env={**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
+            env={**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **started_by_this(), **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,  # until it is ready

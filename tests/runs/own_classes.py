@@ -81,3 +81,10 @@ def short_is_right(
         )
         for item in completions
     ]
+
+
+def failing_with_the_problem(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Score]:
+    """A reward that cannot judge what is trained on, and says so with the problem's text."""
+    if len(problems) >= 32:
+        raise ValueError(problems[0].prompt)
+    return [Score(0.0, ScoreStatus.WRONG) for _ in problems]

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from rich import get_console
 
 from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.monitors.monitor import Metrics, in_numbers
@@ -24,6 +23,7 @@ from bapo_lightning.objectives.token_table import TokenTable, needed_by, reads
 from bapo_lightning.report.metrics import CATALOGUE
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import wrapped
+from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group, Reply, Rollout

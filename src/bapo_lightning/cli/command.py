@@ -20,6 +20,7 @@ from bapo_lightning.configuration.null_groups import refuse_null_groups
 from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.host import let_segments_grow
+from bapo_lightning.printable import print_printable
 from bapo_lightning.ranks.launch import leads
 
 if TYPE_CHECKING:
@@ -44,13 +45,14 @@ def command(
 ) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
     """Decorates a function that returns an exit code, or None for 0. An error of this package, or one of
     `errors`, becomes a line on stderr and the exit code `code`; Ctrl-C becomes a line and 130. `usage` makes
-    the text for `--help`, unless the function answers that itself.
+    the text for `--help`, unless the function answers that itself. Nothing that it prints controls a terminal.
     """
     expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
 
     def decorate(main: Callable[..., int | None]) -> Callable[..., int]:
         @wraps(main)
         def guarded(*arguments: Any) -> int:
+            print_printable()
             try:
                 if usage is not None and {"--help", "-h"} & {*sys.argv[1:]}:
                     print(usage())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from omegaconf import DictConfig
-from rich import get_console
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
@@ -13,6 +12,7 @@ from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import folded
+from bapo_lightning.report.progress.terminal import get_console
 
 WILL_NOT_FIT = 3  # exit code
 HELP = (

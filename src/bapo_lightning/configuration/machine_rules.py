@@ -14,7 +14,7 @@ import torch
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.targets import TARGET, run_problems
+from bapo_lightning.configuration.targets import TARGET, run_problems, targets_within
 from bapo_lightning.host import missing_to_build
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.modules.policy.options import FLASH_HUB
@@ -50,6 +50,9 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
     yield from model_folder_problems(config.model.path, config.model.made_by)
     for name, part in config.algorithm.parts.items():
         yield from run_problems(part, f"algorithm.{name}", config.facts, "machine_problems")
+    if config.environment is not None:
+        for key, part in targets_within(config.environment.answers.node, "environment.answers"):
+            yield from run_problems(part, key, config.facts, "machine_problems")
 
 
 def _kernel_problems(config: RunConfig) -> Iterator[str]:

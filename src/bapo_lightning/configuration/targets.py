@@ -106,14 +106,20 @@ def _plain(made: Any) -> Any:
 
 def target_problems(node: Any, path: str = "") -> Iterator[str]:
     """Yields what is wrong with the `_target_` nodes at and below `node`, whose dotted key is `path`."""
+    for key, target in targets_within(node, path):
+        yield from _problems_of_one(target.node, key)
+
+
+def targets_within(node: Any, path: str = "") -> Iterator[tuple[str, Target]]:
+    """Yields the `_target_` nodes at and below `node`, whose dotted key is `path`, and their keys."""
     if isinstance(node, Mapping):
         if TARGET in node:
-            yield from _problems_of_one(node, path)
+            yield path, Target(node)
         for key, value in node.items():
-            yield from target_problems(value, f"{path}.{key}" if path else str(key))
+            yield from targets_within(value, f"{path}.{key}" if path else str(key))
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            yield from target_problems(value, f"{path}[{index}]")
+            yield from targets_within(value, f"{path}[{index}]")
 
 
 def option_problems(

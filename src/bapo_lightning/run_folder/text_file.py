@@ -12,6 +12,8 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from bapo_lightning.printable import printable
+
 
 def write_text(path: Path, text: str) -> Path:
     """Writes a file in a folder that exists, to the disk; returns `path`."""
@@ -50,12 +52,14 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> Path:
-    """Writes a table in a folder that exists; None is an empty cell. Returns `path`."""
+    """Writes a table in a folder that exists; None is an empty cell, and no text
+    controls a terminal that shows it. Returns `path`.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(lines)
-    return write_text(path, text.getvalue())
+    return write_text(path, printable(text.getvalue()))
 
 
 def _as_object(value: object) -> dict[str, Any]:

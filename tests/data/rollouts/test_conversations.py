@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.data.rollouts.scripted import segment
 from tests.data.rollouts.turns import FEEDBACK, ITEM, Counting, TurnEngine, TurnTokenizer, made, one_pass
+from tokenizers import AddedToken
 
 from bapo_lightning.data.rollouts.answers import sample_answers
 from bapo_lightning.data.rollouts.conversations import ReplyJournal
@@ -132,7 +133,9 @@ def test_a_turn_knows_when_it_is_the_last():
 
 def test_a_long_reply_is_cut_by_tokens_and_special_tokens_are_left_out():
     class Special(TurnTokenizer):
-        all_special_tokens = ("</s>",)
+        added_tokens_decoder = {99: AddedToken("</s>", special=True)}  # noqa: RUF012
+        special_tokens_map = {"eos_token": "</s>"}  # noqa: RUF012
+        chat_template = unk_token_id = None
 
     class Long(Counting):
         def respond(self, turn):

@@ -24,7 +24,7 @@ IN_TURNS = ["environment=calculator", "scale.max_feedback_tokens=32"]
 class TurnTokenizer(NumberTokenizer):
     """Numbers, none of which is special."""
 
-    all_special_tokens = ()
+    added_tokens_decoder = {}  # noqa: RUF012
 
     def decode(self, token_ids, skip_special_tokens=False):
         return " ".join(map(str, token_ids))

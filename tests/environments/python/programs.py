@@ -72,6 +72,19 @@ ENDED = {  # with a text that says why
         "import os\nfor _ in range(300):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\nprint('done')",
         "done|its files are too large or too many",
     ),
+    "deleted files that are open": (
+        "import os, time\ntry:\n    while True:\n"
+        "        f = os.open('f', os.O_RDWR | os.O_CREAT); os.unlink('f'); os.write(f, bytes(1 << 19))\n"
+        "except OSError: time.sleep(1000)",
+        "its files are too large or too many",
+    ),
+    "deleted files that are mapped": (
+        "import ctypes, os, time\nfor _ in range(50):\n    f = os.open('f', os.O_RDWR | os.O_CREAT)\n"
+        "    os.write(f, bytes(1 << 19)); ctypes.CDLL(None).mmap(None, 4096, 1, 2, f, 0)\n"
+        "    os.unlink('f'); os.close(f)\ntime.sleep(1000)",
+        "its files are too large or too many",
+    ),
+    "many open files": ("kept = []\nwhile True: kept.append(open('f', 'w'))", "Too many open files"),
     "interrupts itself": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "spoils its error": (
         "class M(type):\n    @property\n    def __name__(self): raise SystemExit\n"
@@ -95,5 +108,14 @@ HARMLESS = {
     ),
     "deletes its own folder": "import os\ntry: os.rmdir(os.getcwd())\nexcept OSError: pass\nprint('done')",
     "a folder that nobody may read": "import os; os.mkdir('d', 0); print('done')",
+    "keeps a deleted file": (
+        "import mmap, tempfile, time\nwith tempfile.TemporaryFile() as f:\n"
+        "    f.write(bytes(1 << 19)); f.flush(); kept = mmap.mmap(f.fileno(), 0); time.sleep(0.3)\n"
+        "time.sleep(0.3)\nprint('done')"
+    ),
+    "shares memory with nobody": (
+        "import mmap, time\nkept = mmap.mmap(-1, 4 << 20); kept.write(bytes(4 << 20)); time.sleep(0.3)\n"
+        "print('done')"
+    ),
     "reads nothing": "try:\n    input()\nexcept EOFError: print('done')",
 }  # fmt: skip

@@ -8,15 +8,18 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import psutil
 import pytest
+from tests.configuration.compositions import found
 
 from bapo_lightning import clean_process
+from bapo_lightning.environments.python import tool as tool_module
 from bapo_lightning.environments.python.host import Output
 from bapo_lightning.environments.python.tool import Python
 from bapo_lightning.environments.tools import ToolResult
-from bapo_lightning.errors import EnvironmentFault
+from bapo_lightning.errors import ConfigError, EnvironmentFault
 
 FOREVER = "import time; time.sleep(1000)"
 
@@ -38,6 +41,13 @@ def host(tool):
     process = tool._hosts[0]._process
     assert process is not None
     return psutil.Process(process.process.pid)
+
+
+def family_of(host):
+    """The host, what forks its programs, and the program that runs."""
+    while len(host.children(recursive=True)) < 2:
+        time.sleep(0.01)
+    return [host, *host.children(recursive=True)]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +94,42 @@ def test_nothing_survives_a_call(python):
         python("mine = 1\nmath = __import__('math'); math.mine = 1\nopen('f', 'w').close()")
 
 
+WALK = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
+libc.write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+reader, writer = os.pipe()
+page, first, second = 4096, b"secret of ", {rest!r}
+places = {{libc.sbrk(0) // page * page - page * n for n in range(1, 4000)}}
+for kept in ([], b"x" * 1000, bytearray(300000), "y" * 100000):
+    places |= {{id(kept) // page * page + page * n for n in range(-2000, 2000)}}
+pages = found = 0
+before = b""
+for place in sorted(places):
+    if libc.write(writer, place, page) == page:  # or it is no memory
+        pages += 1
+        seen = before[-64:] + os.read(reader, page)
+        before, at = seen, -1
+        while (at := seen.find(first, at + 1)) >= 0:
+            found += seen[at + len(first) :].startswith(second)
+print(pages > 1000, found)
+"""
+
+
+def test_no_program_finds_the_one_before_it_in_its_memory():
+    """A walk through a heap that programs of two conversations share finds the output, 10 of 10."""
+    python = Python(workers=1, seconds=20.0)
+    for number in range(10):
+        code = (
+            f"# {'x' * 3000} secret of code {number}\nprint('secret of ' + 'output {number} ' + 'z' * 3000)"
+        )
+        assert python(code).text.startswith(f"secret of output {number} ")
+        for kind in ("code", "output"):
+            assert python(WALK.format(rest=f"{kind} {number}".encode())) == ToolResult("True 0")
+    python.close()
+
+
 def test_threads_share_the_workers(python):
     programs = [f"import time; time.sleep(0.05); print({number})" for number in range(8)]
     with ThreadPoolExecutor(8) as threads:
@@ -120,9 +166,7 @@ def test_closing_ends_a_call_of_another_thread():
     thread = threading.Thread(target=ask)
     thread.start()
     started = host(tool)
-    while not started.children():
-        time.sleep(0.01)
-    family = [started, *started.children()]
+    family = family_of(started)
     tool.close()
     thread.join(20)
     assert [str(error) for error in errors] == ["the Python interpreter was closed while a program ran"]
@@ -153,6 +197,24 @@ def test_a_tool_that_is_forgotten_ends_its_host():
     assert psutil.wait_procs([started], timeout=20)[1] == []
 
 
+def test_a_host_outlives_the_thread_that_started_it():
+    tool = Python(workers=1)
+    thread = threading.Thread(target=tool, args=("pass",))
+    thread.start()
+    thread.join()
+    started = host(tool)
+    assert tool("6 * 7") == ToolResult("42") and host(tool) == started
+    tool.close()
+
+
+def test_a_process_whose_parent_is_gone_before_it_could_follow_it_ends():
+    code = (
+        "import os; from bapo_lightning.orphans import *; end_with_parent(os.getppid() + 1); print('lives')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
+
+
 def test_a_forked_copy_has_hosts_of_its_own(python):
     python("pass")
     answers = multiprocessing.get_context("fork").SimpleQueue()
@@ -180,13 +242,14 @@ thread.join()
 """
 
 
-def test_all_processes_end_with_a_trainer_that_is_killed():
+@pytest.mark.parametrize("stopped", [(), (0,), (0, 1, 2)], ids=["none", "host", "all"])
+def test_all_processes_end_with_a_trainer_that_is_killed_also_those_that_are_stopped(stopped):
     with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         started = psutil.Process(int(trainer.stdout.readline()))
-        while not started.children():
-            time.sleep(0.01)
-        family = [started, *started.children()]
+        family = family_of(started)
+        for number in stopped:
+            family[number].suspend()
         trainer.kill()
     assert psutil.wait_procs(family, timeout=20)[1] == []
 
@@ -199,15 +262,15 @@ def test_a_host_that_cannot_start_says_why(monkeypatch):
         Python()("pass")
 
 
-def test_a_host_without_walls_is_refused():
-    code = (
-        "from bapo_lightning.environments.python import host\n"
-        "from bapo_lightning.environments.python.limits import CallLimits\n"
-        "host.missing_walls = lambda: ['seccomp']\n"
-        "host.main(0, 0, CallLimits(1.0, 64, 1, 100, True, 'kernel'), [])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("walls=kernel needs seccomp; walls=interpreter")
+@pytest.mark.parametrize("walls", ["kernel", "none"])
+def test_a_run_whose_kernel_has_no_walls_is_refused_at_its_start_unless_it_says_so(monkeypatch, walls):
+    monkeypatch.setattr(tool_module, "missing_walls", lambda: ["seccomp"])
+    key = "environment.answers.tools.python.walls"
+    told = found("experiment=sums", "environment=python", "environment.stop=[]", f"{key}={walls}")
+    refused = f"{key}=kernel needs seccomp, which this machine lacks; with {key}=none there are none"
+    assert [text.startswith(refused) for text in told] == ([True] if walls == "kernel" else [])
+    with pytest.raises(ConfigError, match="needs seccomp") if walls == "kernel" else nullcontext():
+        Python(walls=walls)
 
 
 def test_a_host_knows_nothing_of_the_trainer_and_may_leave_out_the_last_value(monkeypatch):

@@ -20,7 +20,7 @@ END = 0  # of a turn
 class LetterTokenizer:
     """A token for each letter; the end token is no text."""
 
-    all_special_tokens = ()
+    added_tokens_decoder = {}  # noqa: RUF012
 
     def encode(self, text, add_special_tokens):
         return [ord(letter) for letter in text]

@@ -21,10 +21,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.data.rollouts.feedback import FeedbackRule, harmless
+from bapo_lightning.data.rollouts.control_tokens import ControlTokens
+from bapo_lightning.data.rollouts.feedback import FeedbackRule
 from bapo_lightning.environments.environment import Environment, Turn
 from bapo_lightning.errors import EnvironmentFault
 from bapo_lightning.phases import phase
@@ -78,6 +80,7 @@ class Rounds:
 
 
 REPLY_FILE = "replies.jsonl"
+_NOT_SHOWN = "(This reply cannot be shown.)"
 
 
 class ReplyJournal:
@@ -273,8 +276,19 @@ class Conversations:
         return rollout.answered(reply, feedback)
 
     def _feedback(self, text: str) -> array[int]:
-        text = harmless(self.tokenizer, text)
+        text = self._controls.removed_from(text)
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if len(ids) > self.max_reply_tokens:
-            text = self.tokenizer.decode(ids[: self.max_reply_tokens])
-        return self.feedback(self.tokenizer, text)
+            text = self._controls.removed_from(self.tokenizer.decode(ids[: self.max_reply_tokens]))
+        feedback = self.feedback(self.tokenizer, text)
+        if self._controls.among(feedback) != self._own_controls:  # made of the text and what stands beside it
+            return self.feedback(self.tokenizer, _NOT_SHOWN)
+        return feedback
+
+    @cached_property
+    def _controls(self) -> ControlTokens:
+        return ControlTokens(self.tokenizer)
+
+    @cached_property
+    def _own_controls(self) -> list[int]:
+        return self._controls.among(self.feedback(self.tokenizer, "0"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,14 +116,6 @@ class ChatFeedback:
             )
         if tokenizer.encode("".join(pieces), add_special_tokens=False) != ids:
             raise DataError(f"{refused}: tokens reach over messages; {remedy}")
-
-
-def harmless(tokenizer: Any, text: str) -> str:
-    """Returns an environment's text without special tokens, which would end or begin messages."""
-    pattern = "|".join(map(re.escape, tokenizer.all_special_tokens))
-    while pattern and (cleaned := re.sub(pattern, "", text)) != text:
-        text = cleaned
-    return text
 
 
 _QUESTION, _ANSWER, _REPLY = "How many?", "Let me see", "Four"

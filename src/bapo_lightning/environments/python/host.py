@@ -1,4 +1,4 @@
-"""A process that has modules loaded, and forks a process for every program.
+"""A process that passes programs on and watches them.
 
 It is a fresh interpreter with an environment of its own, and has one thread, so that it can fork. It ends
 when the trainer closes its pipe or dies, also in the middle of a program. Messages are JSON: `code` in,
@@ -7,32 +7,26 @@ when the trainer closes its pipe or dies, also in the middle of a program. Messa
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import importlib
 import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bapo_lightning.environments.python.kernel import missing_walls
 from bapo_lightning.environments.python.limits import CallLimits
-from bapo_lightning.environments.python.program import ERROR, live
+from bapo_lightning.environments.python.program import ERROR
+from bapo_lightning.environments.python.scratch import is_too_large, remove
+from bapo_lightning.environments.python.zygote import Zygote
 from bapo_lightning.limits import MEGABYTE
+from bapo_lightning.orphans import end_with_parent, starter
 
-_LOOK_SECONDS = 0.1  # between looks at the scratch folder, and for the trainer
-_SCRATCH_FILES = 1000
+_LOOK_SECONDS = 0.1  # between looks at a program's files
 _READ_BYTES = 1 << 16
-_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
-_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children")
 
 
 class Output:
@@ -89,46 +83,45 @@ class _Program:
 class Host:
     """Runs programs, one at a time."""
 
-    def __init__(self, requests: Connection, replies: Connection, limits: CallLimits) -> None:
-        self._requests, self._replies, self._limits = requests, replies, limits
-        self._trainer = os.getppid()
+    def __init__(self, requests: Connection, replies: Connection, limits: CallLimits, zygote: Zygote) -> None:
+        self._requests, self._replies, self._limits, self._zygote = requests, replies, limits, zygote
 
     def serve(self) -> None:
-        """Says that it is ready, and answers until the trainer is gone."""
+        """Says that it is ready, and answers until the trainer or the zygote is gone."""
         try:
-            self._reply(*self.run("pass"))
+            self._reply(*self.run(json.dumps("pass").encode()))
             while True:
-                while not self._requests.poll(_LOOK_SECONDS * 10):
-                    if os.getppid() != self._trainer:
-                        return  # a forked copy of the trainer may still hold the pipe
-                self._reply(*self.run(json.loads(self._requests.recv_bytes())))
-        except (EOFError, BrokenPipeError):
+                self._reply(*self.run(self._requests.recv_bytes()))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             return
 
     def _reply(self, text: str, failed: bool) -> None:
         self._replies.send_bytes(json.dumps([text, failed]).encode())
 
-    def run(self, code: str) -> tuple[str, bool]:
-        """Returns what a program says, and whether it failed. Raises EOFError if nobody waits for it."""
-        scratch = Path(tempfile.mkdtemp(prefix="bapo-python-"))
+    def run(self, code: bytes) -> tuple[str, bool]:
+        """Returns what a program, in JSON, says, and whether it failed. Raises EOFError if nobody waits for
+        it, or OSError.
+        """
+        scratch = Path(os.path.realpath(tempfile.mkdtemp(prefix="bapo-python-")))
         try:
             program = self._started(code, scratch)
             try:
                 self._watch(program)
             finally:
-                status = _end(program.pid)
+                status = self._zygote.end()
                 program.output.read(program.output_pipe)
                 os.close(program.output_pipe)
                 os.close(program.outcome_pipe)
         finally:
-            _remove(scratch)
+            remove(scratch)
         return self._told(program, status)
 
-    def _started(self, code: str, scratch: Path) -> _Program:
+    def _started(self, code: bytes, scratch: Path) -> _Program:
         (output, their_output), (outcome, their_outcome) = os.pipe(), os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            live(code, self._limits, scratch, their_output, their_outcome)
+        with open(os.memfd_create("program"), "wb", buffering=0) as source:
+            source.write(code)
+            source.seek(0)
+            pid = self._zygote.start(scratch, source.fileno(), their_output, their_outcome)
         os.close(their_output)
         os.close(their_outcome)
         os.set_blocking(output, False)
@@ -141,10 +134,10 @@ class Host:
         pipes = select.poll()
         for pipe in (program.output_pipe, program.outcome_pipe, self._requests.fileno()):
             pipes.register(pipe, select.POLLIN)
-        next_look = 0.0
+        next_look = time.monotonic() + _LOOK_SECONDS
         while (now := time.monotonic()) < program.deadline:
             if now >= next_look:
-                if _is_too_large(program.scratch, self._limits.file_megabytes * MEGABYTE):
+                if is_too_large(program.scratch, program.pid, self._limits.file_megabytes * MEGABYTE):
                     program.stopped = "its files are too large or too many"
                     return
                 next_look = now + _LOOK_SECONDS
@@ -178,64 +171,12 @@ def _reason(status: int) -> str:
     return f"exit status {os.WEXITSTATUS(status)}"
 
 
-def _end(pid: int) -> int:
-    """Ends a program and whatever it has left behind; returns its exit status."""
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # if it has no group of its own yet
-    _, status = os.waitpid(pid, 0)
-    while orphans := _CHILDREN.read_text().split() if _CHILDREN.exists() else []:
-        for orphan in orphans:
-            os.kill(int(orphan), signal.SIGKILL)
-        for orphan in orphans:
-            os.waitpid(int(orphan), 0)
-    return status
-
-
-def _is_too_large(folder: Path, max_bytes: int) -> bool:
-    """Whether a folder holds too many bytes or files, which are not counted to the end, or hides some: in
-    folders that cannot be listed, or whose path is too long.
-    """
-    folders, count, total = [str(folder)], 0, 0
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if total > max_bytes or count > _SCRATCH_FILES:
-                        return True
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        except FileNotFoundError:  # deleted meanwhile
-            continue
-        except OSError:
-            return True
-    return False
-
-
-def _remove(folder: Path) -> None:
-    """Deletes a scratch folder, however deep its folders are and whatever their rights."""
-    with suppress(OSError):
-        os.rmdir(folder)
-        return
-    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-        if folder.exists():
-            subprocess.run([*command, str(folder)], check=False, stderr=subprocess.DEVNULL)
-
-
 def main(requests: int, replies: int, limits: CallLimits, modules: list[str]) -> None:
     """Serves the trainer over two pipes, given as file descriptors, with the modules loaded."""
-    if limits.walls == "kernel" and (missing := missing_walls()):
-        sys.exit(f"walls=kernel needs {', '.join(missing)}; walls=interpreter needs less, and is weaker")
-    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1)
-    for module in modules:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # a collection in a program would write to, and so copy, every page of the shared modules
+    end_with_parent(starter())
+    zygote = Zygote(limits, modules)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    Host(Connection(requests), Connection(replies), limits).serve()
+    Host(Connection(requests), Connection(replies), limits, zygote).serve()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from errno import EPERM
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_DUMPABLE, _GET_SECCOMP, _SET_SECCOMP, _NO_NEW_PRIVILEGES = 4, 21, 22, 38  # <linux/prctl.h>
+_GET_SECCOMP, _SET_SECCOMP, _NO_NEW_PRIVILEGES = 21, 22, 38  # <linux/prctl.h>
 _FILTER = 2  # <linux/seccomp.h>
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # <asm/unistd.h>, the same everywhere
 _BY_PATH, _GET_VERSION = 1, 1  # <linux/landlock.h>
@@ -67,6 +67,14 @@ def missing_walls() -> list[str]:
     return lacks
 
 
+def without_walls(missing: Sequence[str]) -> str:
+    """Says that there can be no walls, and what to write to do without."""
+    return (
+        f"walls=kernel needs {', '.join(missing)}, which this machine lacks; with walls=none there are none, "
+        "and a program of the policy can do whatever this user can, to files, processes and the network"
+    )
+
+
 def raise_walls(readable: Iterable[Path], writable: Path) -> None:
     """Walls this process in. Raises OSError if the kernel refuses.
 
@@ -74,7 +82,6 @@ def raise_walls(readable: Iterable[Path], writable: Path) -> None:
         readable: files and folders; those that do not exist are left out.
         writable: folder in which everything is allowed.
     """
-    _check(_LIBC.prctl(_DUMPABLE, 0, 0, 0, 0))  # a crash would wake the system's collector of dumps
     _check(_LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     _restrict_files(readable, writable)
     program = b"".join(_instructions())

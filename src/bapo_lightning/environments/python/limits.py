@@ -14,4 +14,4 @@ class CallLimits:
     file_megabytes: int  # of one file, and of the scratch folder
     output_bytes: int  # that are kept of what the program writes
     shows_last_value: bool  # where nothing was printed, the value of the last expression is
-    walls: str  # "kernel" or "interpreter"
+    walls: str  # "kernel" or "none"

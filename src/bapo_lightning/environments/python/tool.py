@@ -6,15 +6,16 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from queue import LifoQueue
-from typing import Literal
+from typing import Any, Literal
 
 from bapo_lightning.clean_process import CleanProcess, start
+from bapo_lightning.environments.python.kernel import missing_walls, without_walls
 from bapo_lightning.environments.python.limits import CallLimits
 from bapo_lightning.environments.tools import ToolResult
-from bapo_lightning.errors import EnvironmentFault
+from bapo_lightning.errors import ConfigError, EnvironmentFault
 from bapo_lightning.phases import phase
 from bapo_lightning.values import Count, Positive
 
@@ -36,8 +37,11 @@ class Python:
         output_bytes: that are kept of what a program prints, half of them from the end.
         show_last_value: show the value of the last expression of a program that printed nothing.
         modules: that are loaded before the first call, so that programs import them in no time.
-        walls: what keeps a program in: "kernel" needs Landlock and seccomp; "interpreter" is an audit hook,
-            which a program that means harm walks around.
+        walls: what keeps a program in: "kernel" needs Landlock and seccomp; "none" keeps it from nothing that
+            this user can do.
+
+    Raises:
+        ConfigError: this machine's kernel has no walls.
     """
 
     is_pure = False
@@ -51,13 +55,21 @@ class Python:
         output_bytes: Count = 4000,
         show_last_value: bool = True,
         modules: Sequence[str] = (),
-        walls: Literal["kernel", "interpreter"] = "kernel",
+        walls: Literal["kernel", "none"] = "kernel",
     ) -> None:
+        if found := list(self.machine_problems({"walls": walls})):
+            raise ConfigError(found)
         self._limits = CallLimits(
             seconds, memory_megabytes, file_megabytes, output_bytes, show_last_value, walls
         )
         self._workers, self._modules = workers, tuple(modules)
         self._make_hosts()
+
+    @staticmethod
+    def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
+        """Yields that this machine's kernel has no walls, unless it is said that there are none."""
+        if options["walls"] == "kernel" and (missing := missing_walls()):
+            yield without_walls(missing)
 
     def __call__(self, argument: str) -> ToolResult:
         """Returns what the program printed, or the end of its traceback. Raises EnvironmentFault: no host can

@@ -20,6 +20,7 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.paired import LESS, MORE
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.progress.tables import fits, in_parts
+from bapo_lightning.report.progress.terminal import Terminal
 
 # For each of COLUMNS an interval, and whether it gets a star.
 _Rows = Mapping[Cell, list[tuple[Interval | None, bool]]]
@@ -52,7 +53,7 @@ class _Layout:
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Prints values, paired differences to the reference, and what was left out."""
-    console = console or Console()
+    console = console or Terminal()
     counts = f"\n[bold]{len(comparison.usable)} of {len(comparison.runs)} runs[/]"
     console.print(f"{counts}, mean ± 95 % interval over seeds", highlight=False)
     results = {cell: [comparison.result(cell, column) for column in COLUMNS] for cell in comparison.cells}

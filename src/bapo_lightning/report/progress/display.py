@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
 
-from rich import get_console
 from rich.console import Group, RenderableType
 from rich.live import Live
 
+from bapo_lightning.printable import print_printable
 from bapo_lightning.report.progress.lines import PhaseLine
+from bapo_lightning.report.progress.terminal import get_console
 
 REFRESHES_PER_SECOND = 4
 
@@ -89,6 +90,7 @@ def _update() -> None:
                 get_renderable=_all_parts,
             )
             _live.start()
+            print_printable()  # before rich, which reads escapes in what is printed
         _live.refresh()
     elif _live is not None:
         live, _live = _live, None

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of, place_of
 from bapo_lightning.report.progress.lines import wrapped
+from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 
@@ -24,7 +25,7 @@ _ARTEFACTS = ("summary.json", *_JOURNALS, "checkpoints", "plots")
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:
     """Prints what a run achieved, what it cost and where its files are."""
-    console = console or Console()
+    console = console or Terminal()
     console.print()
     console.print(_headline(summary), soft_wrap=not console.is_terminal)
     lines = [(f"  {label}", text) for label, text in _summary_lines(summary) if text]

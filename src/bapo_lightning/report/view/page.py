@@ -68,7 +68,7 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
     )
 
 
-def alarms_on(rows: Sequence[Row]) -> list[str]:
+def alarms_on(rows: list[Row]) -> list[str]:
     """Alarms that are on at the last update: `alarms/<name>` counts updates, and rose in it."""
     last, before = ([{}, {}, *rows][-1], [{}, {}, *rows][-2])
     counts = {name: count for name, count in last.items() if name.startswith(ALARM)}

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from bapo_lightning.errors import EngineError, outcome_of
 from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.phases import Phase, phase
+from bapo_lightning.printable import print_printable
 
 if TYPE_CHECKING:
     import torch
@@ -176,10 +177,10 @@ def watch_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serves on a file descriptor; then come the trainer's process id, and whether its main thread asks."""
-    descriptor, parent, by_main_thread = map(int, arguments)
-    if by_main_thread:
-        end_with_parent()
+    """Serves on a file descriptor; then comes the trainer's process id."""
+    descriptor, parent = map(int, arguments)
+    end_with_parent(parent)
+    print_printable()
     # Else a process below this one would hold the pipe open after this one's death.
     os.set_inheritable(descriptor, False)
     main(Connection(descriptor), parent)

@@ -14,6 +14,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 from bapo_lightning.host import GROWING_SEGMENTS
+from bapo_lightning.orphans import popen_to_end_with
 from bapo_lightning.phases import advance
 from bapo_lightning.rollout.child.main import Answer
 from bapo_lightning.rollout.engine import EngineDied
@@ -43,10 +44,8 @@ class ChildProcess:
         self._connection, theirs = Pipe()
         with theirs:
             number = theirs.fileno()
-            by_main_thread = threading.current_thread() is threading.main_thread()
-            arguments = [str(number), str(os.getpid()), str(int(by_main_thread))]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bapo_lightning.rollout.child.main", *arguments],
+            self._process = popen_to_end_with(
+                [sys.executable, "-m", "bapo_lightning.rollout.child.main", str(number), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 env=inherited() | dict(environment),
                 pass_fds=[number],

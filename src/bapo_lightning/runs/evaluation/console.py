@@ -16,6 +16,7 @@ from bapo_lightning.evaluation.results import LENGTH
 from bapo_lightning.report.progress.display import Place, on_terminal, shown
 from bapo_lightning.report.progress.lines import Pace, bar_line
 from bapo_lightning.report.progress.tables import in_parts
+from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.types import Sample, ScoreStatus
 
 LINES = 10  # of progress, where there is no terminal
@@ -64,7 +65,7 @@ def followed(num_samples: int, num_done: int) -> Iterator[EvaluationProgress]:
 
 def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
     """Prints a row for each metric and a column for each set, every value with its interval over problems."""
-    console = console or Console()
+    console = console or Terminal()
     names = list(results["sets"])
     metrics = dict.fromkeys(metric for found in results["sets"].values() for metric in found["metrics"])
 

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.evaluation.comparison import ComparisonRow
+from bapo_lightning.printable import printable
 from bapo_lightning.report.progress.tables import fits, in_parts
+from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.run_folder.text_file import write_csv, write_text
 from bapo_lightning.runs.evaluation.console import estimate_text, simple_table
 
@@ -35,7 +37,7 @@ def print_evaluations(
 
     Where names leave too little room they stand above the tables, which have their numbers.
     """
-    console = console or Console()
+    console = console or Terminal()
     console.print(f"\n{EXPLANATION}", highlight=False, markup=False)
     tables = {name: list(group) for name, group in _by_set(rows)}
     labels = {row.evaluation: row.evaluation for row in rows}
@@ -91,7 +93,7 @@ def write_markdown(rows: Sequence[ComparisonRow], reference: str, notes: Sequenc
             escaped = [cell.replace("*", r"\*") for cell in cells]
             lines.append(f"| {' | '.join([row.evaluation, str(row.k), *escaped])} |")
     lines += ["", *(f"- {note}" for note in notes)] if notes else []
-    return write_text(path, "\n".join(lines) + "\n")
+    return write_text(path, printable("\n".join(lines) + "\n"))
 
 
 def _by_set(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, Iterator[ComparisonRow]]]:

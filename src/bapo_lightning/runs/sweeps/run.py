@@ -17,13 +17,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich import box, get_console
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.report.progress.display import Place, on_terminal, phases_shown, shown
 from bapo_lightning.report.progress.lines import bar_line, clock
+from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import finite, newest_rows
 from bapo_lightning.run_folder.text_file import write_json

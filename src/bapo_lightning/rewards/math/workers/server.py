@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
-from bapo_lightning.orphans import end_with_parent
+from bapo_lightning.orphans import end_with_parent, starter
 from bapo_lightning.rewards.math.workers.worker import serve, warm_up
 from bapo_lightning.types import ScoreStatus
 
@@ -174,17 +174,19 @@ class Server:
     def _started(self) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
         inherited = [self._requests, self._verdicts, ours, *(worker.connection for worker in self._workers)]
-        process = ForkProcess(target=_live, args=(theirs, inherited, self._memory_megabytes), daemon=True)
+        process = ForkProcess(
+            target=_live, args=(theirs, inherited, self._memory_megabytes, os.getpid()), daemon=True
+        )
         process.start()
         theirs.close()
         return _Worker(process, ours)
 
 
-def _live(connection: Connection, inherited: list[Connection], memory_megabytes: int) -> None:
+def _live(connection: Connection, inherited: list[Connection], memory_megabytes: int, server: int) -> None:
     """The life of a worker, which holds no pipe of the server or of another worker."""
     for other in inherited:
         other.close()
-    end_with_parent()
+    end_with_parent(server)
     serve(connection, memory_megabytes)
 
 
@@ -198,6 +200,7 @@ def _received(connection: Connection) -> tuple[tuple[str, str], bool]:
 
 def main(requests: int, verdicts: int, num_workers: int, memory_megabytes: int) -> None:
     """Serves the trainer over two pipes, given as file descriptors."""
+    end_with_parent(starter())
     warm_up()
     gc.collect()
     gc.freeze()  # a collection in a worker would write to, and so copy, every page of the shared modules
