@@ -42,7 +42,7 @@ def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(folder
     }
     final = results["bapo", "train/reward", "final"]
     assert (final["num_seeds"], final["reference"], final["num_pairs"]) == ("2", "grpo", "2")
-    assert float(final["difference"]) > 0 and 0 < float(final["p_value"]) <= float(final["p_adjusted"])
+    assert float(final["difference"]) > 0 and final["p_value"] == "", "two seeds have no verdict"
     curves = json.loads((folder / "compare.json").read_text())["curves"]
     named = {(curve["setting"], curve["metric"]): curve for curve in curves}
     assert named["grpo", "train/reward"]["updates"] == list(range(10))

@@ -34,7 +34,7 @@ def test_every_shipped_choice_passes(choice, monkeypatch):
 
 
 def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
-    plain = {"_target_": "bapo_lightning.data.problems.prompts.PlainPrompt"}
+    plain = {"_target_": "bapo_lightning.data.problems.prompts.PlainPrompt", "bos": None}
     assert composed("data=gsm8k", "data/prompt=plain")["data"]["prompt"] == plain
 
 

@@ -45,7 +45,7 @@ def command(
 ) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
     """Decorates a function that returns an exit code, or None for 0. An error of this package, or one of
     `errors`, becomes a line on stderr and the exit code `code`; Ctrl-C becomes a line and 130. `usage` makes
-    the text for `--help`, unless the function answers that itself. Nothing that it prints controls a terminal.
+    the text for `--help`, unless the function answers that itself. What it prints controls no terminal.
     """
     expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
 

@@ -96,6 +96,7 @@ def with_bos(tokenizer, adds="#"):
         (PlainPrompt(), "#", "#37+85="),  # what it puts behind the text would end the response
         (PlainPrompt("#1:{problem}"), "#", "#1:37+85="),
         (PlainPrompt(bos=False), "#", "37+85="),
+        (PlainPrompt(bos=True), None, "#37+85="),
         (PlainPrompt(), None, "37+85="),
         (PlainPrompt(), "0", "37+85="),
         (ChatPrompt(None, "{problem}"), "#", "#0.000;1.37+85=;#"),

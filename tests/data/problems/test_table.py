@@ -240,14 +240,17 @@ def test_the_parts_follow_the_options_of_the_training_set(mine):
 def test_the_prompt_is_a_chat_where_the_model_has_a_format_for_it():
     rule = Target(compose_run(["data=table", "data.train.path=mine.jsonl"])["data"]["prompt"]).make()
 
-    def encode(text, add_special_tokens):
+    def encode(text, add_special_tokens=True):
         return list(text.encode())
 
     def apply_chat_template(messages, **options):
         return list(messages[0]["content"].encode())
 
     problem = Problem("mine/0", "What is 2 + 3?", "5")
-    tokenizer = SimpleNamespace(encode=encode, apply_chat_template=apply_chat_template, chat_template=None)
+    tokenizer = SimpleNamespace(
+        encode=encode, apply_chat_template=apply_chat_template, chat_template=None, bos_token_id=None
+    )
+    tokenizer.get_chat_template = lambda template: template or tokenizer.chat_template
     assert bytes(rule(tokenizer, problem).tolist()) == b"What is 2 + 3?"
     tokenizer.chat_template = "..."
     assert bytes(rule(tokenizer, problem).tolist()).endswith(rb"put your final answer within \boxed{}.")

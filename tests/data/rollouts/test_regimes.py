@@ -32,6 +32,7 @@ class LettersTokenizer:
     """Token ids as letters."""
 
     vocab_size = VOCAB_SIZE
+    bos_token_id = None
 
     def encode(self, text, add_special_tokens):
         return [ord(letter) - ord("a") for letter in text]

@@ -67,7 +67,7 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own():
         (["seed=one"], "seed=one must be whole numbers"),
         (["2"], "2 cannot be read; write KEY=VALUE"),
         pytest.param(["figure=2", "scale.nothing=1"], "scale.nothing", marks=pytest.mark.slow),
-        (["launcher=cloud"], "hydra/launcher=cloud is no choice; it takes local"),
+        (["launcher=cloud"], "hydra/launcher=cloud is no choice here; it takes local"),
     ],
 )
 def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp_path, capsys):

@@ -47,7 +47,7 @@ class PlainPrompt:
 
     problems = staticmethod(template_problems)
     template: str = PLACEHOLDER  # every {problem} in it is replaced by the problem's text
-    bos: bool = True  # begin with the tokenizer's BOS where the tokenizer itself would
+    bos: bool | None = None  # begin with the tokenizer's BOS; None: where the tokenizer itself would
 
     def text(self, problem: Problem) -> str:
         """Returns the text that the policy continues."""
@@ -57,9 +57,8 @@ class PlainPrompt:
         """Returns the token ids of the prompt. A BOS that the template writes is not doubled."""
         text = self.text(problem)
         ids, first = tokenizer.encode(text, add_special_tokens=False), [tokenizer.bos_token_id]
-        if not self.bos or first in ([None], ids[:1]) or tokenizer.encode(text)[:1] != first:
-            return array("i", ids)
-        return array("i", first + ids)
+        wanted = tokenizer.encode(text)[:1] == first if self.bos is None else self.bos
+        return array("i", first + ids if wanted and first not in ([None], ids[:1]) else ids)
 
 
 @dataclass(frozen=True, slots=True)
