@@ -82,3 +82,33 @@ def test_a_file_of_another_type_is_not_taken_for_a_name_of_the_hub(tmp_path):
     path.write_bytes(b"PK")
     with pytest.raises(DataError, match=r"own\.xlsx is no table of a known type; they are \.jsonl"):
         problem_table("own", str(path), ColumnMapping("problem", "answer"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_an_empty_file_is_said_to_be_empty(suffix, tmp_path):
+    path = tmp_path / f"own{suffix}"
+    path.touch()
+    with pytest.raises(DataError, match=rf"own\{suffix} is empty$"):
+        problem_table("own", str(path), ColumnMapping("problem", "answer"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("own.jsonl", '{"problem": "caf\xe9", "answer": "1"}\n'), ("own.csv", "problem,answer\ncaf\xe9,1\n")],
+)
+def test_a_file_that_is_not_utf_8_is_named_with_the_byte(name, text, tmp_path):
+    (tmp_path / name).write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=rf"{name} is not UTF-8 \(byte 1[79]\); save it as UTF-8"):
+        problem_table("own", str(tmp_path / name), ColumnMapping("problem", "answer"))
+
+
+def test_a_folder_without_tables_is_refused_at_once(tmp_path):
+    (tmp_path / "notes.md").touch()
+    with pytest.raises(DataError, match=r"no file in it ends with \.jsonl"):
+        problem_table("own", str(tmp_path), ColumnMapping("problem", "answer"))
+
+
+def test_a_name_with_brackets_is_no_pattern(tmp_path):
+    path = tmp_path / "own[1].jsonl"
+    path.write_text('{"problem": "1+1?", "answer": "2"}\n')
+    assert len(problem_table("own", str(path), ColumnMapping("problem", "answer"))) == 1

@@ -248,7 +248,11 @@ def test_the_prompt_is_a_chat_where_the_model_has_a_format_for_it():
 
     problem = Problem("mine/0", "What is 2 + 3?", "5")
     tokenizer = SimpleNamespace(
-        encode=encode, apply_chat_template=apply_chat_template, chat_template=None, bos_token_id=None
+        encode=encode,
+        apply_chat_template=apply_chat_template,
+        chat_template=None,
+        bos_token_id=None,
+        name_or_path="",
     )
     tokenizer.get_chat_template = lambda template: template or tokenizer.chat_template
     assert bytes(rule(tokenizer, problem).tolist()) == b"What is 2 + 3?"

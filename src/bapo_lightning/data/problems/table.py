@@ -81,6 +81,10 @@ def problem_table(
             problems = own
     except DataError as error:
         raise DataError(f"problem set {name}: {error}") from None
+    except UnicodeDecodeError as error:  # the reader of JSON looks at texts only when they are asked for
+        raise DataError(
+            f"problem set {name}: {source.fault() or f'{source} is not UTF-8 ({error})'}"
+        ) from None
     return ProblemSet(problems, str(source), num_rows, left_out)
 
 
@@ -99,9 +103,11 @@ class TableSource:
         path = os.path.expanduser(self.path)
         file_format = FORMATS.get(Path(path).suffix)
         is_hub, is_remote = file_format is None and not Path(path).is_dir(), "://" in path
+        if Path(path).is_file():
+            path = glob.escape(path)  # a name with brackets is no pattern
         if file_format is not None and not is_remote and not glob.glob(path):
             raise DataError(f"path={self.path}: there is no such file")
-        if is_hub and Path(path).is_file():
+        if is_hub and Path(self.path).expanduser().is_file():
             raise DataError(f"path={self.path} is no table of a known type; they are {', '.join(FORMATS)}")
         if is_hub and not is_remote and (path.startswith((".", "/")) or path.count("/") > 1):
             raise DataError(f"path={self.path}: there is no such file or folder")
@@ -119,9 +125,22 @@ class TableSource:
                 return datasets.load_dataset(file_format, data_files=files, split=self.split, **options)
             return self._hub(path) if is_hub else self._folder(path)
         except Exception as error:  # each reader raises types of its own
-            raise DataError(self._remedy(error, is_hub)) from None
+            raise DataError(self.fault() or self._remedy(error, is_hub)) from None
         finally:
             datasets.logging.set_verbosity(verbosity)
+
+    def fault(self) -> str | None:
+        """Says which local file no reader could have read, because it is empty or not UTF-8."""
+        path = os.path.expanduser(self.path)
+        for file in map(Path, [path] if Path(path).is_file() else sorted(glob.glob(path))):
+            if file.is_file() and file.stat().st_size == 0:
+                return f"{file} is empty"
+            if file.is_file() and file.suffix != ".parquet":
+                try:
+                    file.read_text(encoding="utf-8")
+                except UnicodeDecodeError as error:
+                    return f"{file} is not UTF-8 (byte {error.start + 1}); save it as UTF-8"
+        return None
 
     def __str__(self) -> str:
         """Returns "openai/gsm8k (main, split train)", or the path of files."""
@@ -133,6 +152,8 @@ class TableSource:
         saved = Path(path, self.split) if Path(path, "dataset_dict.json").is_file() else Path(path)
         if (saved / "state.json").is_file():  # written by `Dataset.save_to_disk`
             return datasets.load_from_disk(str(saved))
+        if not any(Path(name).suffix in FORMATS for _, _, names in os.walk(path) for name in names):
+            raise ValueError(f"no file in it ends with {', '.join(FORMATS)}")
         return self._load(path)
 
     def _hub(self, path: str) -> datasets.Dataset:
