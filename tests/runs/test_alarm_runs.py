@@ -41,7 +41,7 @@ class RawLogprobsEngine(HFEngine):
 LYING = [
     "rollout.engine._target_=raw_engine.RawLogprobsEngine",
     "rollout.temperature=1.6",
-    "rollout.weight_sync.tolerance=100",
+    "rollout.weight_sync.tolerance=0.99",
 ]
 
 
