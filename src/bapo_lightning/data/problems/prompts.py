@@ -57,8 +57,10 @@ class PlainPrompt:
         """Returns the token ids of the prompt. A BOS that the template writes is not doubled."""
         text = self.text(problem)
         ids, first = tokenizer.encode(text, add_special_tokens=False), [tokenizer.bos_token_id]
-        wanted = tokenizer.encode(text)[:1] == first if self.bos is None else self.bos
-        return array("i", first + ids if wanted and first not in ([None], ids[:1]) else ids)
+        if self.bos is False or first in ([None], ids[:1]):
+            return array("i", ids)
+        is_usual = self.bos or tokenizer.encode(text)[:1] == first
+        return array("i", first + ids if is_usual else ids)
 
 
 @dataclass(frozen=True, slots=True)
