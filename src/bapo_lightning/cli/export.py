@@ -129,7 +129,7 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
                 )
             yield name, weight
 
-    return under_file_names(policy.model, stored(), list(policy.named_weights())), policy
+    return under_file_names(policy.model, stored(), policy.file_parts), policy
 
 
 if __name__ == "__main__":

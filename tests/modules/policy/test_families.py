@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.factory import build_policy
-from bapo_lightning.modules.policy.file_names import under_file_names, without_memory
+from bapo_lightning.modules.policy.file_names import file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import Wanted
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -56,7 +56,8 @@ def test_only_a_part_of_the_model_waits_for_its_file_names(folder):
             read.append(name)
             yield name, weight
 
-    for name, _ in under_file_names(policy.model, weights(), without_memory(shapes)):
+    parts = file_parts(policy.model, without_memory(shapes))
+    for name, _ in under_file_names(policy.model, weights(), parts):
         assert ".layers.0." not in name or sum(".layers.1." in each for each in read) <= 1
 
 

@@ -18,9 +18,10 @@ from transformers.core_model_loading import revert_weight_conversion
 from bapo_lightning.rollout.engine import FACTOR_MARK
 
 Named = tuple[str, Tensor]
+PartOf = Callable[[str], str]  # name of a weight -> part of the model with which it is turned back
 _LAYER = re.compile(r".*?\.\d+\.")
 # Parts of a model that are turned back together, smallest first: a weight, a layer, or all of it.
-_PARTS: tuple[Callable[[str], str], ...] = (
+_PARTS: tuple[PartOf, ...] = (
     lambda name: name,
     lambda name: found[0] if (found := _LAYER.match(name)) else name,
     lambda name: "",
@@ -28,16 +29,15 @@ _PARTS: tuple[Callable[[str], str], ...] = (
 
 
 def under_file_names(
-    model: PreTrainedModel, weights: Iterable[Named], shapes: list[Named]
+    model: PreTrainedModel, weights: Iterable[Named], part_of: PartOf | None
 ) -> Iterator[Named]:
     """Yields weights as `save_pretrained` writes them; factors of adapters stay as they are.
 
     Args:
         model: model of the weights.
         weights: all of them, under the model's own names, read one part at a time.
-        shapes: tensors without memory of the same names and shapes.
+        part_of: see `file_parts`.
     """
-    part_of = _smallest_parts(model, shapes)
     if part_of is None:
         yield from weights
         return
@@ -53,8 +53,10 @@ def without_memory(weights: Iterable[Named]) -> list[Named]:
     return [(name, torch.empty(weight.shape, dtype=weight.dtype, device="meta")) for name, weight in weights]
 
 
-def _smallest_parts(model: PreTrainedModel, shapes: list[Named]) -> Callable[[str], str] | None:
-    """Part of each weight, by its name; None where nothing is turned back."""
+def file_parts(model: PreTrainedModel, shapes: list[Named]) -> PartOf | None:
+    """Returns the smallest parts of a model that can be turned back alone; None where nothing is turned back.
+    `shapes` are tensors, which need no memory, of the names and shapes of all its weights.
+    """
     whole = _names_and_shapes(_reverted(model, shapes))
     if whole == _names_and_shapes(shapes):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -15,7 +16,7 @@ from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.batches.model_input import ModelInput, model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
-from bapo_lightning.modules.policy.file_names import under_file_names, without_memory
+from bapo_lightning.modules.policy.file_names import PartOf, file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import (
     BASE_MARK,
@@ -126,7 +127,7 @@ class Policy(nn.Module):
         """
         weights = WeightPass(self.model, wanted)
         if wanted.names == "files":
-            yield from under_file_names(self.model, weights, self._shapes())
+            yield from under_file_names(self.model, weights, self.file_parts)
         else:
             yield from weights
         self.update_kept = weights.update_kept
@@ -135,8 +136,13 @@ class Policy(nn.Module):
         """Yields name, dtype and shape of each of the merged `named_weights`, by the names of files, without
         gathering shards.
         """
-        for name, weight in under_file_names(self.model, self._shapes(), self._shapes()):
+        for name, weight in under_file_names(self.model, self._shapes(), self.file_parts):
             yield name, weight.dtype, weight.shape
+
+    @cached_property
+    def file_parts(self) -> PartOf | None:
+        """Parts of the model whose weights get the names of its files together; the same at every sync."""
+        return file_parts(self.model, self._shapes())
 
     @property
     def num_weights(self) -> int:
