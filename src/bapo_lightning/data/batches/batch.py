@@ -9,8 +9,9 @@ the response; they are context, and never among the N.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import add
 from typing import Any
 
@@ -22,6 +23,7 @@ from bapo_lightning.data.batches.layout import Layout, padded_ids, prompt_number
 from bapo_lightning.data.batches.micro_batches import balanced_parts, rows_by_token_budget
 from bapo_lightning.data.batches.model_input import (
     ModelInput,
+    Place,
     Spans,
     contexts_and_gaps,
     laid_out,
@@ -30,7 +32,7 @@ from bapo_lightning.data.batches.model_input import (
     places_of,
 )
 from bapo_lightning.errors import StaleDataError
-from bapo_lightning.types import Group, Rollout, Steps, are_trained
+from bapo_lightning.types import Group, Rollout, Sample, Steps, are_trained
 
 
 @dataclass(frozen=True)
@@ -227,33 +229,11 @@ def collate(
     context_lengths, gaps = contexts_and_gaps(rollouts, skipped)
     places = places_of(context_lengths, response_lengths, gaps)
     input_ids = padded_ids(rollouts)
-
-    def grid(kind: type, values: Iterable[Any]) -> Tensor:
-        """[B, T], 0 elsewhere, of one array for each sample's response tokens."""
-        found: np.ndarray = np.zeros(input_ids.shape, kind)
-        for row, (own, skip, place) in enumerate(zip(values, skipped, places, strict=True)):
-            found[row, place] = own[skip:]
-        return torch.from_numpy(found)
-
+    grid = partial(_grid, input_ids.shape, skipped, places)
     version = grid(np.int64, (rollout.versions for rollout in rollouts))
     advantages = [advantage for group in groups for advantage in group.advantages]
-    steps: dict[str, Any] = {}
-    if any(sample.steps is not None for sample in samples):  # those without are one step
-        every = [
-            sample.steps or Steps(array("i", [0]) * length, array("f", [advantage]) * length)
-            for sample, advantage in zip(samples, advantages, strict=True)
-            for length in [sample.rollout.length]
-        ]
-        steps = {
-            "step": grid(np.int64, (own.numbers for own in every)),
-            "step_advantage": grid(np.float32, (own.advantages for own in every)),
-            "step_counts": tuple(
-                len(set(own.numbers[skip:])) if sample.steps else 1
-                for sample, own, skip in zip(samples, every, skipped, strict=True)
-            ),
-        }
     return TrainBatch(
-        **steps,
+        **_step_fields(samples, advantages, skipped, grid),
         input_ids=torch.from_numpy(input_ids),
         response_mask=grid(np.bool_, (np.ones(rollout.length, np.bool_) for rollout in rollouts)),
         behaviour_logp=grid(np.float32, (rollout.logprobs for rollout in rollouts)),
@@ -281,6 +261,43 @@ def collate(
         },
         metrics=metrics,
     )
+
+
+def _grid(
+    shape: tuple[int, ...],
+    skipped: Sequence[int],
+    places: Sequence[Place],
+    kind: type,
+    values: Iterable[Any],
+) -> Tensor:
+    """[B, T], 0 elsewhere, of one array for each sample's response tokens."""
+    found: np.ndarray = np.zeros(shape, kind)
+    for row, (own, skip, place) in enumerate(zip(values, skipped, places, strict=True)):
+        found[row, place] = own[skip:]
+    return torch.from_numpy(found)
+
+
+def _step_fields(
+    samples: Sequence[Sample],
+    advantages: Sequence[float],
+    skipped: Sequence[int],
+    grid: Callable[[type, Iterable[Any]], Tensor],
+) -> dict[str, Any]:
+    if all(sample.steps is None for sample in samples):
+        return {}
+    every = [
+        sample.steps or Steps(array("i", [0]) * length, array("f", [advantage]) * length)
+        for sample, advantage in zip(samples, advantages, strict=True)
+        for length in [sample.rollout.length]
+    ]
+    return {
+        "step": grid(np.int64, (own.numbers for own in every)),
+        "step_advantage": grid(np.float32, (own.advantages for own in every)),
+        "step_counts": tuple(
+            len(set(own.numbers[skip:])) if sample.steps else 1  # a sample without steps is one
+            for sample, own, skip in zip(samples, every, skipped, strict=True)
+        ),
+    }
 
 
 def _with_tokens(group: Group) -> Group:
