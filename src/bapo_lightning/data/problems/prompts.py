@@ -59,7 +59,7 @@ class PlainPrompt:
         ids, first = tokenizer.encode(text, add_special_tokens=False), [tokenizer.bos_token_id]
         if self.bos is False or first in ([None], ids[:1]):
             return array("i", ids)
-        is_usual = self.bos or tokenizer.encode(text)[:1] == first
+        is_usual = self.bos or tokenizer.encode("")[:1] == first  # what it puts before any text
         return array("i", first + ids if is_usual else ids)
 
 
