@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-_NEXT = re.compile(
-    r",\s*(?=[+~]?[A-Za-z][\w./@]*=)|,\s*$"
-)  # a comma between two overrides, or after the last
+# A comma between two overrides, or after the last.
+_NEXT = re.compile(r",\s*(?=[+~]?[A-Za-z][\w./@]*=)|,\s*$")
 
 
 def unreadable(override: str) -> str:

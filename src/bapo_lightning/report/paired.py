@@ -78,8 +78,9 @@ def verdict_of(difference: Interval | None, adjusted: float | None, within: floa
     """
     if difference is None:
         return NONE
-    is_alone = difference.half_width is None or not (difference.is_testable or difference.mean == 0)
-    if not is_alone and abs(difference.mean) + (difference.half_width or 0.0) < within:
+    width = difference.half_width
+    is_known = width is not None and (difference.is_testable or difference.mean == 0)
+    if is_known and abs(difference.mean) + (width or 0.0) < within:
         return EQUAL
     if adjusted is None:
         return UNTESTED

@@ -18,7 +18,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from bapo_lightning.rewards.math.notation import unwrapped
-from bapo_lightning.rewards.math.texts import text_verdict
+from bapo_lightning.rewards.math.texts import TEXT, text_verdict
 from bapo_lightning.rewards.math.units import SCALED, SCALES, TEXT_COMMAND, UNIT
 
 HALF_A_UNIT = Fraction(1, 2 * 10**6)  # of the sixth decimal place; math-verify rounds to six
@@ -27,7 +27,6 @@ MAX_DIGITS = 400
 MAX_EXPONENT = 300
 
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
-_TEXT_COMMAND = re.compile(rf"{TEXT_COMMAND}\{{([^{{}}]*)\}}")
 _CHOICE = re.compile(r"\(([A-Za-z])\)")
 
 _DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)|[0-9]+)"
@@ -121,7 +120,7 @@ def normal_form(cleaned: str) -> str:
 
 def normal_text(cleaned: str) -> str:
     """Returns `cleaned` without spaces, font commands and optional braces; `(A)` becomes `A`."""
-    text = _TEXT_COMMAND.sub(r"\1", cleaned).replace("$", "")
+    text = TEXT.sub(r"\1", cleaned).replace("$", "")
     text = _SHORT_FRACTION.sub(_with_braces, text)
     text = re.sub(r"(?<=[0-9])\s+(?=[0-9])|(?<=[a-zA-Z])\s+(?=[a-zA-Z])", "\x00", text)
     text = unwrapped(re.sub(r"\s+", "", text).replace("\x00", " "))

@@ -29,7 +29,7 @@ _LONG_WORD = re.compile(r"[^\W\d_]{2}")
 _BETWEEN_WORDS = re.compile(r"\s*[,;]\s*|\s+(?:and|or)\s+", re.IGNORECASE)
 _MATHEMATICS = {"pi", "inf", "infty", "infinity", "nan", "alpha", "beta", "gamma", "theta", "lambda", "omega"}
 _NO_LIST = re.compile(r"[(|:<>]|\\mid|\\[lg]e")
-_TEXT = re.compile(rf"{TEXT_COMMAND}\{{([^{{}}]*)\}}")
+TEXT = re.compile(rf"{TEXT_COMMAND}\{{([^{{}}]*)\}}")
 _CHOICE = re.compile(
     r"(?:(?:option|choice|answer)\s+)?(?:\(([A-Z])\)|\[([A-Z])\]|([A-Z])(?=\s*[).:]|\Z))\s*[).:]?(.*)",
     re.IGNORECASE | re.DOTALL,
@@ -72,7 +72,7 @@ def states_nothing(gold: str) -> bool:
 
 def _choice_verdict(gold: str, answer: str) -> bool | None:
     """Whether `answer` chooses the letter `gold`; None if it may be a formula with that letter."""
-    chosen = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", answer[:MAX_CHARACTERS]).strip())
+    chosen = _CHOICE.fullmatch(TEXT.sub(r"\1 ", answer[:MAX_CHARACTERS]).strip())
     if chosen is not None:
         return (chosen[1] or chosen[2] or chosen[3]) == gold and _ANOTHER_CHOICE.search(chosen[4]) is None
     return None if gold in answer else False
