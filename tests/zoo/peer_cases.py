@@ -135,7 +135,7 @@ VERL = (
     Case(
         "clip_cov",
         "clip_cov",
-        _loss("clip_cov", {"clip_cov_ratio": 1.0}),
+        _loss("clip_cov", {"clip_cov_ratio": 1.0}, clip_ratio_low=1.0, clip_ratio_high=1.0),
         overrides=ALL_PICKED,
         split="means of its covariance, and the pick",
     ),
