@@ -203,7 +203,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         title, "ours", "difference", "", *(f"in {parts}" for parts in PARTS[1:]), "of each micro-batch"
     )
     for row in rows:
-        splits = [f"{value:.0e}" for value in row.splits.values()] or [""] * (len(PARTS) - 1)
+        splits = [f"{value:.1e}" for value in row.splits.values()] or [""] * (len(PARTS) - 1)
         kept = row.split_verdict if row.splits else ""
         table.add_row(row.case.name, row.case.ours, f"{row.difference:.0e}", row.verdict, *splits, kept)
     return table
