@@ -1,5 +1,7 @@
 """Asynchronous runs that follow a recorded schedule (`regime.schedule`), through the main job."""
 
+import json
+
 import pytest
 from tests.commands import train_to_end
 from tests.configuration.compositions import found, validated
@@ -35,6 +37,19 @@ def follow(recorded, again, *overrides):
 
 def test_a_run_that_follows_a_schedule_equals_the_recorded_one_to_the_bit(recorded, tmp_path):
     follow(recorded, tmp_path / "again")
+
+
+def test_time_of_a_real_asynchronous_run_is_that_of_the_trainers_thread_and_the_rest(recorded):
+    seconds = json.loads((recorded / "summary.json").read_text())["seconds"]
+    updates = [json.loads(line) for line in (recorded / "metrics.jsonl").read_text().splitlines()]
+    trainers = [sum(row[f"time/{part}_seconds"] for part in ("update", "sync", "wait")) for row in updates]
+    assert sum(trainers) < sum(row["time/step_seconds"] for row in updates)
+    assert all(row["time/wait_seconds"] > 0 for row in updates)  # also after a validation that synced weights
+    assert 0 < seconds["rollout"] == pytest.approx(sum(row["time/rollout_seconds"] for row in updates))
+    # Rollouts and rewards ran beside training, and are not taken from what is left.
+    assert seconds["other"] == pytest.approx(seconds["total"] - sum(trainers))
+    # Outside of updates: the start, validations, checkpoints, pictures.
+    assert seconds["other"] > seconds["total"] - sum(row["time/step_seconds"] for row in updates) > 0
 
 
 @pytest.mark.slow
