@@ -1,4 +1,8 @@
-"""Ends a process with the one that started it, however that ends."""
+"""Ends a process with the one that started it, however that ends.
+
+- `end_with_parent`, at once: helpers, and ranks, of which none can save the run alone
+- `end_with_starter`, by SIGTERM: runs of a sweep, which save themselves first
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,21 @@ def end_with_parent(parent: int | None = None) -> None:
     """Lets Linux kill this process when the thread that started it ends, even inside native code or while
     this process is stopped; at once if `parent`, the number of the process that started it, is gone already.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _get_at_the_end_of_the_parent(signal.SIGKILL)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wake_with_parent() -> None:
+    """Lets Linux continue this process when the thread that started it ends: one that is stopped could not
+    see that its parent is gone.
+    """
+    _get_at_the_end_of_the_parent(signal.SIGCONT)
+
+
+def _get_at_the_end_of_the_parent(number: signal.Signals) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def popen_to_end_with(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -60,10 +75,12 @@ def starter() -> int | None:
 
 
 def end_with_starter() -> None:
-    """Sends this process SIGTERM once its starter has exited, if it was given `started_by_this`. The kernel's
-    own signal would come once for each thread, and a second SIGTERM stops a run at once.
+    """Sends this process SIGTERM once its starter has exited, also while it is stopped, if it was given
+    `started_by_this`. The kernel's own signal would come once for each thread, and a second SIGTERM stops a
+    run at once.
     """
     if (number := starter()) is not None:
+        wake_with_parent()
         threading.Thread(target=_end_after, args=(number,), name="end-with-starter", daemon=True).start()
 
 

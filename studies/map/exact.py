@@ -17,6 +17,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Optimizer
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.algorithm import Algorithm
+from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.report.progress.display import Place, on_terminal, shown
 from bapo_lightning.report.progress.lines import Pace, bar_line
 from bapo_lightning.runs.build import build_algorithm
@@ -35,7 +36,7 @@ def fill(config: MapConfig, methods: dict[str, RunConfig], jobs: Sequence[Job]) 
     processes = min(config.processes or os.cpu_count() or 1, len(jobs))
     context = get_context("fork")
     torch.set_num_threads(1)
-    with ProcessPoolExecutor(processes, context) as pool:
+    with ProcessPoolExecutor(processes, context, end_with_parent, (os.getpid(),)) as pool:
         done = {pool.submit(run, config, entries, job): job for job in jobs}
         # Begins after the forks: a thread that draws would not exist in them.
         with counted("jobs", len(jobs)) as count:

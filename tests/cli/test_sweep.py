@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import psutil
 import pytest
 from tests.commands import Command, run_command, wait_until
 from tests.report.synthetic_runs import write_run
@@ -68,10 +69,12 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path, arguments, complaint)
 
 
 @pytest.mark.slow
-def test_a_run_saves_and_ends_when_its_sweep_is_killed(tmp_path):
+def test_a_run_that_is_stopped_goes_on_saves_and_ends_when_its_sweep_is_killed(tmp_path):
     options = ["algorithm=bapo", "debug=fast", "experiment=additions", "scale.num_rollout_batches=500"]
     process = Command("bapo_lightning.cli.sweep", ["sweep=smoke", *options, f"output_root={tmp_path}"])
     wait_until(lambda: any(tmp_path.glob("*/*/metrics.jsonl")), process)
+    for run in psutil.Process(process.pid).children(recursive=True):
+        run.suspend()
     process.kill()
     process.communicate()
     (manifest,) = tmp_path.glob("*/*/manifest.json")

@@ -1,15 +1,23 @@
 """When a run starts its ranks itself, what it says when one is lost, and the strategies that it can name."""
 
-import json
 import socket
 import subprocess
 import sys
 
 import pytest
 import torch.nn.parallel
-from tests.commands import Command, wait_until
 
-from bapo_lightning.ranks.launch import exit_code, free_port, leads, report_lost, starts_ranks, threads, watch
+from bapo_lightning.ranks.launch import (
+    RankPlace,
+    exit_code,
+    free_port,
+    has_launcher,
+    leads,
+    report_lost,
+    starts_ranks,
+    threads,
+    watch,
+)
 from bapo_lightning.ranks.strategies import data_parallel
 
 
@@ -29,6 +37,11 @@ from bapo_lightning.ranks.strategies import data_parallel
 )
 def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment, expected):
     assert starts_ranks(devices, nodes, environment) is expected
+
+
+def test_a_rank_ends_with_its_launcher_unless_that_is_slurm_which_ends_it_itself():
+    environments = RankPlace(1, 2, 1, 2, 0, "127.0.0.1", 1).variables, {"SLURM_PROCID": "1"}, {}
+    assert [has_launcher(environment) for environment in environments] == [True, False, False]
 
 
 def test_the_first_rank_speaks_for_all_and_the_first_that_failed_for_the_run():
@@ -52,18 +65,6 @@ def test_when_one_rank_is_killed_the_others_are_not_waited_for_without_end(monke
     ranks[1].kill()
     assert watch(ranks) == 137
     assert capsys.readouterr().err.count("rank 1 was ended by SIGKILL") == 1
-
-
-@pytest.mark.slow
-def test_the_ranks_save_and_end_when_the_process_that_started_them_is_killed(tmp_path):
-    folder = tmp_path / "run"
-    several = ["strategy=ddp", "trainer.devices=2", "scale.num_rollout_batches=500", f"run_folder={folder}"]
-    launcher = Command("bapo_lightning.cli.train", ["experiment=additions", "debug=fast", *several])
-    wait_until((folder / "metrics.jsonl").exists, launcher)
-    launcher.kill()
-    launcher.communicate()
-    manifest = folder / "manifest.json"
-    wait_until(lambda: json.loads(manifest.read_text())["status"] == "interrupted", launcher)
 
 
 def test_threads_that_were_asked_for_are_left_alone(monkeypatch):

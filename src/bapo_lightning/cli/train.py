@@ -15,9 +15,9 @@ from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.cli.multirun import is_job, run_job, with_sweeps
 from bapo_lightning.configuration.compose import requested_ranks, resolve, wants_display
 from bapo_lightning.errors import BapoLightningError, RankLost
-from bapo_lightning.orphans import end_with_starter
+from bapo_lightning.orphans import end_with_parent, end_with_starter, starter
 from bapo_lightning.phases import phase
-from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
+from bapo_lightning.ranks.launch import STARTED_BY_RUN, has_launcher, launch, leads, starts_ranks
 from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.runs.resume import run_to_continue
 
@@ -37,7 +37,9 @@ def run(config: DictConfig) -> int:
     if is_job():
         run_job(resolve(config))
         return 0
-    end_with_starter()  # a rank or a run of a sweep saves and ends if what started it is gone
+    end_with_starter()  # a run of a sweep saves and ends if what started it is gone
+    if has_launcher():
+        end_with_parent(starter() if STARTED_BY_RUN in os.environ else None)
     try:
         code = train(config)
         return code if leads() else 0  # a rank with another code would be taken for lost

@@ -117,6 +117,7 @@ class RolloutDataModule(L.LightningDataModule):
     def next_batch(self) -> TrainBatch:
         """Returns the minibatch of the next update; collects a rollout batch first when none is left."""
         start = time.perf_counter()
+        before = sum(report.seconds for report in self.sampler.engine.sync_reports)  # for a validation
         state = self._trainer_state()
         measured: dict[str, float] = {}
         if len(self._queue):
@@ -133,7 +134,7 @@ class RolloutDataModule(L.LightningDataModule):
         known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}
         if not self.regime.async_generation:
             known |= {"time/rollout_seconds", "time/reward_seconds"}
-        known_seconds = sum(metrics.get(name, 0.0) for name in known)
+        known_seconds = sum(metrics.get(name, 0.0) for name in known) - before
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
 

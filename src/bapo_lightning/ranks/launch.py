@@ -42,6 +42,13 @@ def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.e
     return not started and not by_slurm
 
 
+def has_launcher(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the parent of this process started it as a rank: this file's launcher, torchrun or Lightning's
+    own. SLURM ends the tasks of a step itself.
+    """
+    return "LOCAL_RANK" in environment
+
+
 def leads(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is rank 0; can be asked before the ranks have met."""
     return environment.get("RANK", environment.get("SLURM_PROCID", "0")) == "0"

@@ -153,7 +153,7 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
         "stages": {**algorithm.stages, **dict(_scoring_stages(config))},
-        "schedule": read_recorded_schedule(config),
+        "schedule": read_recorded_schedule(config, problems.train),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
+from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.modules.policy.folder import generation_config, model_path
 from bapo_lightning.phases import phase
@@ -87,9 +88,9 @@ def read_problems(
     return select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
 
 
-def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
+def read_recorded_schedule(config: RunConfig, problems: Iterable[Problem]) -> list[Row] | None:
     """The schedule that the run is to follow; None where it has its own. Raises ConfigError: there is none,
-    or it is of a run with other sizes.
+    it was changed, or it is of a run with other sizes. `problems`: those of the training set.
     """
     folder = config.staleness.schedule
     if folder is None:
@@ -102,13 +103,21 @@ def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
             raise DataError(f"{path} differs from what its run recorded; follow a run that was not changed")
     except (DataError, CheckpointError) as error:
         raise ConfigError([f"regime.schedule={folder}: {error}"]) from None
-    problems = [
+    others = list(differences(stored, config.plain))
+    faults = [
         f"{key}={now}, but the run of regime.schedule={folder} has {before}; write {key}={before}"
-        for key, before, now in differences(stored, config.plain)
+        for key, before, now in others
         if shapes_schedule(key)
     ]
-    if problems:
-        raise ConfigError(problems)
+    if faults:
+        raise ConfigError(faults)
+    has_other_data = any(key.startswith("data.") for key, _, _ in others)
+    known = None if has_other_data else {problem.id for problem in problems}
+    if number := contradiction(rows, config.scale.group_size, known):
+        raise ConfigError([
+            f"regime.schedule={folder}: row {number} of {SCHEDULE_FILE} cannot follow those before it; "
+            "follow a run that was not changed"
+        ])  # fmt: skip
     return rows
 
 

@@ -6,13 +6,15 @@ import json
 from collections import Counter
 
 import pytest
-from tests.data.rollouts.training_run import TrainingRun
+from tests.data.rollouts.training_run import NUM_PROBLEMS, TrainingRun
 
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.schedule import read_schedule
+from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.errors import DataError, EngineError
 
 NUM_RUNS = 36
+PROBLEMS = {str(number) for number in range(NUM_PROBLEMS)}
 
 
 def asynchronous(rng, groups_per_batch):
@@ -41,6 +43,7 @@ def test_a_followed_schedule_gives_the_same_run(tmp_path, kill_rate):
         again = followed(recorded, tmp_path / f"{seed}-again", kill_rate=kill_rate)
         assert again.files() == recorded.files(), seed
         assert again.seen == recorded.seen, seed
+        assert contradiction(read_schedule(recorded.folder), 6, PROBLEMS) is None, seed
         kills += again.kills
         kinds += Counter(json.loads(line)["do"] for line in recorded.files()[1].splitlines())
     assert (kills > 0) == (kill_rate > 0)
@@ -81,3 +84,44 @@ def test_a_schedule_that_is_missing_damaged_or_open_is_refused(tmp_path):
     path.write_text('{"do": "visit", "clock": 0, "version": 0}\n')
     with pytest.raises(DataError, match="did not reach its end; finish it with resume="):
         read_schedule(tmp_path)
+
+
+COURSE = [
+    {"do": "visit", "clock": 0, "version": 0},
+    {"do": "sync"},
+    {"do": "pass", "version": 0, "evicted": [], "requests": [["0/1", [0, 1]], ["0/2", [0, 1]]]},
+    {"do": "sampled", "finished": ["0/1", "0/2"], "rounds": [[0, 1], [2, 3]]},
+    {"do": "scored", "ready": ["0/1"], "rejected": ["0/2"]},
+    {"do": "visit", "clock": 1, "version": 1},
+    {"do": "take", "groups": ["0/1"], "filtered": ["0/2"]},
+    {"do": "pass", "version": 1, "evicted": [], "requests": [["0/3", [0, 1]], ["1/1", [1]]]},
+    {"do": "sampled", "finished": ["0/3"]},
+    {"do": "scored", "ready": ["0/3"], "rejected": []},
+    {"do": "evict", "groups": ["0/3"]},
+    {"do": "end"},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "values"),
+    [
+        (5, "clock", [-1]), (5, "version", [-1, 2]), (7, "version", [-1, 2, 999]),
+        (7, "requests", [
+            ["0/3"], [["0/3"]], [["0/3", "0"]], [["0/3", [0.0]]], [["0/3", [True]]], [["0/3", [2]]],
+            [["0/3", [-1]]], [["0/3", [0, 0]]], [[3, [0]]], [["3", [0]]], [["x/3", [0]]], [["0/99", [0]]],
+            [["0/1", [0]]], [["0/3", [0]], ["0/3", [1]]], [[["0/3"], [0]]],
+        ]),
+        (7, "evicted", [["0/9"], ["0/1"], [0], [[]]]),
+        (3, "finished", [["0/9"], ["0/1", "0/1"], [0], [None]]),
+        (3, "rounds", [[0], [["0"]], [[4]], [[0, 0]], [[-1]]]),
+        (4, "ready", [["0/3"], ["0/2"], [[]]]), (9, "rejected", [["0/3"], ["1/1"]]),
+        (6, "groups", [["0/3"], ["0/2"], [1]]), (6, "filtered", [["0/1"], ["1/1"]]),
+        (10, "groups", [["0/1"], ["1/1"], ["0/3", "0/3"]]),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_stand_where_it_does_is_found(row, field, values):
+    assert contradiction(COURSE, 2, PROBLEMS) is None
+    for value in values:
+        changed = [*COURSE[:row], {**COURSE[row], field: value}, *COURSE[row + 1 :]]
+        assert contradiction(changed, 2, PROBLEMS) == row + 1, value
+    assert contradiction([*COURSE[:7], COURSE[6]], 2) == 8  # taken twice

@@ -43,13 +43,14 @@ def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
         serve.kill()
 
 
-def test_a_server_ends_with_the_run_that_started_it_also_when_that_is_killed(tmp_path):
+def test_a_server_that_is_stopped_ends_with_the_run_that_started_it_and_is_killed(tmp_path):
     process = start(tmp_path / "run", *SERVER)
     while not servers_of(process) or not (tmp_path / "run" / "metrics.jsonl").exists():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
     (server,) = servers_of(process)
     everything = [server, *server.children(recursive=True)]
+    server.suspend()
     os.kill(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(everything, timeout=30)
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]

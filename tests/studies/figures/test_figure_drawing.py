@@ -16,6 +16,8 @@ from studies.figures.findings import ClaimVerdict, Findings, print_findings
 
 PROTOCOL = read_protocol()
 FIGURES = [read_figure(name, PROTOCOL) for name in figure_names()]
+SEEDS = (1, 2, 3)
+TOKENS = 200
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -28,16 +30,15 @@ def write_variant(folder, variant, seed):
         row |= {
             "entropy_rule/predicted_delta": predicted,
             "entropy_rule/measured_delta": 100 * predicted + noise.gauss(0, 1e-3),
+            "bapo/positive_token_fraction": noise.uniform(0.38, 0.42),
         }
     run = write_run(folder / f"{variant}-s{seed}", rows, algorithm, seed)
-    ratios = [noise.lognormvariate(0, 0.3) for _ in range(200)]
-    probabilities = [noise.random() for _ in ratios]
-    record = {
-        "step": 0,
-        "ratio": ratios,
-        "probability": probabilities,
-        "entropy": [1 - p for p in probabilities],
-    }
+    ratios = [noise.lognormvariate(0, 0.3) for _ in range(TOKENS)]
+    probabilities = sorted(noise.random() for _ in ratios)
+    entropy = [1 - p for p in probabilities]
+    # Two tokens change places, `seed` ranks apart: seeds whose values are all equal have no verdict.
+    entropy[0], entropy[seed] = entropy[seed], entropy[0]
+    record = {"step": 0, "ratio": ratios, "probability": probabilities, "entropy": entropy}
     (run / "tokens.jsonl").write_text(json.dumps(record) + "\n")
 
 
@@ -45,7 +46,7 @@ def write_variant(folder, variant, seed):
 def folder(tmp_path_factory):
     target = tmp_path_factory.mktemp("figures")
     for variant in PROTOCOL.variants:
-        for seed in (1, 2):
+        for seed in SEEDS:
             write_variant(target, variant, seed)
     return target
 
@@ -56,7 +57,7 @@ def runs_of(folder):
 
 @pytest.mark.slow
 def test_all_figures_and_their_page(folder, capsys):
-    findings = draw_figures(FIGURES, folder, runs_of(folder), ["seed=1,2"])
+    findings = draw_figures(FIGURES, folder, runs_of(folder), ["seed=1,2,3"])
     assert set(findings.pictures) == set(figure_names())
     assert all(path.read_bytes().startswith(PNG) for path in findings.pictures.values())
     assert len(findings.verdicts) == sum(len(figure.claims) for figure in FIGURES)
@@ -64,12 +65,13 @@ def test_all_figures_and_their_page(folder, capsys):
     page = (folder / "figures.md").read_text()
     assert (
         page.count("\n## ") == len(FIGURES)
-        and '`make figures FIG=2 ARGS="seed=1,2"`: 8 runs, seeds 1, 2' in page
+        and '`make figures FIG=2 ARGS="seed=1,2,3"`: 12 runs, seeds 1, 2, 3' in page
     )
     correlation = json.loads((folder / "figures.json").read_text())["values"]["grpo_8"][
         "probability_entropy_correlation"
     ]
-    assert correlation == {"1": pytest.approx(-1), "2": pytest.approx(-1)}
+    ranks = {seed: -1 + 12 * seed**2 / (TOKENS * (TOKENS**2 - 1)) for seed in SEEDS}  # Spearman's formula
+    assert correlation == {str(seed): pytest.approx(value, abs=1e-12) for seed, value in ranks.items()}
     print_findings(findings)
     assert capsys.readouterr().out.count("BAPO above clip") >= 1
 

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 from tests.children import forked_children
 
+from bapo_lightning.report.intervals import LEAST_VALUES
 from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
@@ -165,6 +166,12 @@ def test_a_map_may_extend_another():
     rivals, locks = read_map(["map=rivals"]), read_map(["map=rivals_locks"])
     assert locks.methods == rivals.methods and locks.duels == rivals.duels
     assert list(locks.worlds) == ["locks"] and locks.common == {} and rivals.common
+
+
+@pytest.mark.parametrize("name", [file.stem for file in (CONF / "maps").glob("*.yaml")])
+def test_a_shipped_map_has_as_many_seeds_as_a_verdict_needs(name):
+    config = read_map([f"map={name}"])
+    assert min(config.seeds, config.gate_seeds if config.gate else config.seeds) >= LEAST_VALUES
 
 
 def test_help_lists_every_map_with_what_it_is():

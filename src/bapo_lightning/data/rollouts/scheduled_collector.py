@@ -40,6 +40,7 @@ class ScheduledCollector(Collector):
     _trainer: TrainerState = field(default=TrainerState(0, 0), init=False)  # at its last visit
     _pass: SampledPass | None = field(default=None, init=False)
     _scored_version: int = field(default=0, init=False)  # trainer's version when the last pass ended
+    _added: int = field(default=0, init=False)  # passes that the schedule does not have
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Follows the schedule until a batch is taken."""
@@ -59,6 +60,11 @@ class ScheduledCollector(Collector):
         """Follows the schedule to this event, and records it."""
         self._follow(event)
         self.scheduler.note(event)
+        if event == "end":
+            print(
+                f"followed {self._next} rows of a recorded schedule; {self._added} passes were added",
+                flush=True,
+            )
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
@@ -75,6 +81,7 @@ class ScheduledCollector(Collector):
             "next": self._next,
             "trainer": [self._trainer.version, self._trainer.clock],
             "scored_version": self._scored_version,
+            "added": self._added,
             "rounds": running and running.rounds,
             "pass": running and [
                 [request.group, request.index, pack_continued(store, running.continued[number])]
@@ -85,7 +92,7 @@ class ScheduledCollector(Collector):
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
         """Restores a state."""
         self._next, self._trainer = state["next"], TrainerState(*state["trainer"])
-        self._scored_version = state["scored_version"]
+        self._scored_version, self._added = state["scored_version"], state.get("added", 0)
         self._pass = None
         if state["pass"] is not None:
             places = [GenerationRequest(store.ints([0, 0]), 0, 0, *place[:2]) for place in state["pass"]]
@@ -156,6 +163,7 @@ class ScheduledCollector(Collector):
 
     def _add_pass(self) -> None:
         self.scheduler.statistics.added_passes += 1
+        self._added += 1
         if self._pass is None:
             if self.sampler.engine.version != self._trainer.version:
                 self.scheduler.note("sync")

@@ -8,6 +8,8 @@ import os
 import signal
 import threading
 
+from bapo_lightning.orphans import wake_with_parent
+
 
 def end_when_stdin_closes() -> None:
     """Ends this process with its parent, which holds the other end of standard input and writes nothing."""
@@ -30,6 +32,7 @@ def name_the_adapter() -> None:
 
 
 if __name__ == "__main__":
+    wake_with_parent()
     threading.Thread(target=end_when_stdin_closes, daemon=True).start()
     name_the_adapter()
     from vllm.entrypoints.launchers.api_server.entry import main

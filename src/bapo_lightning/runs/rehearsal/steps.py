@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from bapo_lightning.orphans import started_by_this
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.run_folder.record import Row, read_manifest, read_rows
 from bapo_lightning.runs.rehearsal.script import Script
@@ -45,7 +46,7 @@ def start_process(module: str, arguments: Sequence[str], log: Path) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "COLUMNS": "120"},
+            env={**os.environ, **started_by_this(), "COLUMNS": "120"},
         )
 
 
