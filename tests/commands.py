@@ -210,7 +210,7 @@ def _become(arguments, cwd, env, stdout, stderr, pictures, forks):
     sys.argv = arguments[1:] if is_file else arguments[2:]
     sys.path[0:0] = [str(Path(cwd, arguments[1]).parent) if is_file else cwd]
     if not pictures:
-        _leave_pictures_blank()
+        leave_pictures_blank()
     try:
         with forked_children() if forks else nullcontext():
             if is_file:
@@ -226,7 +226,7 @@ def _become(arguments, cwd, env, stdout, stderr, pictures, forks):
         atexit._run_exitfuncs()
 
 
-def _leave_pictures_blank():
+def leave_pictures_blank():
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
+from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.help import help_text
-from bapo_lightning.configuration.null_groups import refuse_null_groups
 from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.host import let_segments_grow
@@ -33,6 +34,8 @@ for _variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_
 let_segments_grow()
 
 INTERRUPTED = 130  # exit code, as shells have it
+# Errors that say all there is about a file that was named, or that a named folder holds.
+OF_A_FILE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS)
 VERSION = f"bapo-lightning {__version__}"
 # What is no option of Hydra's own.
 _OPTION_WITH_VALUE = re.compile(r"-+(?!-|config-|package=|info=|experimental-rerun=)[\w.@/]+=")
@@ -44,8 +47,9 @@ def command(
     code: int, *errors: type[Exception], usage: Callable[[], str] | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
     """Decorates a function that returns an exit code, or None for 0. An error of this package, or one of
-    `errors`, becomes a line on stderr and the exit code `code`; Ctrl-C becomes a line and 130. `usage` makes
-    the text for `--help`, unless the function answers that itself. What it prints controls no terminal.
+    `errors`, becomes a line on stderr and the exit code `code`, as does one of a file's name or rights;
+    Ctrl-C becomes a line and 130. `usage` makes the text for `--help`, unless the function answers that
+    itself. What it prints controls no terminal.
     """
     expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
 
@@ -67,6 +71,11 @@ def command(
                 return INTERRUPTED
             except expected as error:
                 print(f"error: {error}", file=sys.stderr)
+                return code
+            except OSError as error:
+                if error.errno not in OF_A_FILE or error.filename is None:
+                    raise
+                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
                 return code
 
         return guarded
@@ -104,7 +113,7 @@ def hydra_command(
             for text in filter(_OPTION_WITH_VALUE.match, sys.argv[1:]):
                 raise ConfigError([unreadable(text)])
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
-            refuse_null_groups(sys.argv[1:])
+            refuse_no_names(sys.argv[1:])
             with nullcontext() if _is_asked else _composition_explained(config_name):
                 composed()
 

@@ -47,7 +47,7 @@ def describe(plain: dict[str, Any], show: Any) -> None:
     if fault := value_problem(CountOrZero, "show", show):
         raise ConfigError([f"show={show} {fault}"])
     config = validate(plain, "data")
-    rule, limit = config.data.prompt.make(), config.scale.max_prompt_tokens
+    rule, limit = config.data.prompt.make(2), config.scale.max_prompt_tokens
     encode, reason = _encoder(config.model.path, rule)
     with phase("reading problems"):
         selection = read_problems(

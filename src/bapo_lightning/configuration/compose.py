@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir, installed_folders
-from bapo_lightning.configuration.null_groups import refuse_null_groups
+from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.unreadable import several_values, unreadable
 from bapo_lightning.errors import ConfigError, nearest, taken
 from bapo_lightning.ranks.launch import leads
@@ -34,7 +34,7 @@ def composed_run(overrides: Sequence[str], with_hydra: bool = False) -> DictConf
     chosen in each group.
     """
     installed_folders()  # whose error Hydra would wrap in its own
-    refuse_null_groups(overrides)
+    refuse_no_names(overrides)
     current = GlobalHydra.instance()
     of_command = current.hydra  # knows the folder of --config-dir as well
     try:

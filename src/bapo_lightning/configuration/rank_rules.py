@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.policy.folder import model_path
@@ -17,6 +17,7 @@ ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and m
 SEVERAL = {"server": ("rollout=vllm_server", "servers"), "fleet": ("rollout=ray", "a fleet")}
 
 
+@runtime_checkable
 class RankLauncher(Protocol):
     """Starts the ranks of a run elsewhere than on this machine."""
 
@@ -31,7 +32,7 @@ class RankLauncher(Protocol):
 
 def rank_launcher(config: RunConfig) -> RankLauncher | None:
     """What starts the ranks; None: the run itself, or what started this process."""
-    made: RankLauncher | None = config.ranks.make() if config.ranks is not None else None
+    made: RankLauncher | None = config.ranks.make(RankLauncher) if config.ranks is not None else None
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from inspect import isclass, signature
+from inspect import isclass
 from math import ceil, inf, isqrt
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from lightning import Callback
 from lightning.pytorch.loggers import Logger
+from torch.optim import Optimizer as TorchOptimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.configuration.sections import (
@@ -89,7 +91,7 @@ class RunConfig(Composed):
     @cached_property
     def staleness(self) -> Regime:
         """Generation schedule, and for how long samples may be trained on."""
-        made: Regime = self.regime.make()
+        made: Regime = self.regime.make(Regime)
         return made
 
     @property
@@ -207,11 +209,9 @@ class RunConfig(Composed):
         if list(target_problems(objective.node)):
             return
         try:
-            made = objective.make()
-            signature(made).bind(None)  # the table of tokens
-        except (ConfigError, TypeError, ValueError) as error:
-            reason = error.problems[0] if isinstance(error, ConfigError) else f"{objective.name}: {error}"
-            yield f"algorithm.objective is no function of one token table ({reason})"
+            objective.make(1)
+        except ConfigError as error:
+            yield f"algorithm.objective is no function of one token table ({error.problems[0]})"
 
     def _scope_problems(self) -> Iterator[str]:
         if self.algorithm.bounds.options.get("scope") == "microbatch":
@@ -226,10 +226,17 @@ class RunConfig(Composed):
         rate = node.options.get("lr")
         if not isinstance(rate, int | float) or not 0 < rate < inf:
             return  # told by its section
+        wanted: type = TorchOptimizer
+        key = "optimizer.optimizer"
         try:
-            node.make()([torch.zeros(1, requires_grad=True)])
+            made = node.make()([torch.zeros(1, requires_grad=True)])
+            if isinstance(made, wanted):
+                key, node, wanted = "optimizer.scheduler", self.optimizer.scheduler, LRScheduler
+                made = node.make()(made)
+            if not isinstance(made, wanted):
+                yield f"{key}._target_={node.name} makes a {type(made).__name__}, no {wanted.__name__}"
         except Exception as error:  # whatever it raises
-            yield f"optimizer.optimizer is refused by {node.name}: {error}"
+            yield f"{key} is refused by {node.name}: {error}"
 
     def _batch_problems(self) -> Iterator[str]:
         prompts, minibatches = self.scale.prompts_per_batch, self.staleness.minibatches

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import UNREADABLE, Target
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
-from bapo_lightning.data.rollouts.rules import Rules
+from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import (
@@ -97,7 +97,7 @@ class AlgorithmNodes(Section):
 
     def make_rules(self) -> Rules:
         """Makes the rules about single groups. Raises ConfigError, see `Target.make`."""
-        return Rules({name: node.make() for name, node in self.rules.items() if node is not None})
+        return Rules({name: node.make(GroupRule) for name, node in self.rules.items() if node is not None})
 
     @property
     def stage_nodes(self) -> dict[str, Target]:

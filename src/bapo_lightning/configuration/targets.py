@@ -69,23 +69,28 @@ class Target:
         """Whether the signature has a parameter of this name."""
         return option in signature(self.object).parameters
 
-    def make(self, **given: Any) -> Any:
+    def make(self, kind: type | int | None = None, /, **given: Any) -> Any:
         """Instantiate; `given` adds to the options. Raises ConfigError with what the class or function says
-        to options of right types; errors of this package come as they are.
+        to options of right types, and where it makes no instance of `kind`, or nothing that can be called
+        with so many arguments; errors of this package come as they are.
         """
         node = _without_unset(dict(self.node))
         try:
             if not given:
-                return _plain(instantiate(node, _convert_="all"))
-            # Hydra would turn objects among `given` into configuration.
-            made = instantiate(node | {PARTIAL: True}, _convert_="all")
-        except InstantiationException as error:
-            cause = error.__cause__
+                made = _plain(instantiate(node, _convert_="all"))
+            else:  # Hydra would turn objects among `given` into configuration.
+                made = instantiate(node | {PARTIAL: True}, _convert_="all")(**given)
+        except (BapoLightningError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, InstantiationException) else error
             if isinstance(cause, BapoLightningError):
                 raise cause from None
             reason = f"{type(cause).__name__}: {cause}" if cause else str(error)
             raise ConfigError([f"{self.name} refuses its options ({reason})"]) from error
-        return made(**given)
+        if kind is not None and (problem := _kind_problem(made, kind)):
+            raise ConfigError([f"{self.name} {problem}"])
+        return made
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -97,6 +102,20 @@ class Target:
         if not isinstance(value, Mapping) or TARGET not in value:
             raise ValueError("has no _target_; write {_target_: package.module.name, ...}")
         return cls(value)
+
+
+def _kind_problem(made: Any, kind: type | int) -> str | None:
+    if isinstance(kind, type):
+        wanted = f"{kind.__module__}.{kind.__name__}"
+        return None if isinstance(made, kind) else f"makes a {type(made).__name__}, no {wanted}"
+    if isclass(made.func if isinstance(made, partial) else made):
+        return "is a class that is made anew in each call; write a function, or leave out _partial_"
+    try:
+        uncached_signature(made).bind(*range(kind))
+    except (TypeError, ValueError) as error:
+        count = "one argument" if kind == 1 else f"{kind} arguments"
+        return f"makes what cannot be called with {count} ({error}); a function needs _partial_: true"
+    return None
 
 
 def _plain(made: Any) -> Any:
@@ -150,7 +169,7 @@ def option_problems(
     yield from found
     if not found and (rules := _rules_of(called, "problems")) is not None:
         given = options_with_defaults(called, options)
-        yield from (_with_path(text, parameters, path) for text in rules(given))
+        yield from (_with_path(text, parameters, path) for text in _told(rules, called, given))
 
 
 def run_problems(target: Target, path: str, run: Any, method: str = "run_problems") -> Iterator[str]:
@@ -162,7 +181,21 @@ def run_problems(target: Target, path: str, run: Any, method: str = "run_problem
     """
     if not list(target_problems(target.node, path)) and (rules := _rules_of(target.object, method)):
         options = target.options
-        yield from (_with_path(text, options, path, "(?!\\.)") for text in rules(options, run))
+        yield from (
+            _with_path(text, options, path, "(?!\\.)") for text in _told(rules, target.object, options, run)
+        )
+
+
+def _told(rules: Any, called: Any, options: Mapping[str, Any], *run: Any) -> list[str]:
+    """The texts of rules, or of options that they need and that are neither given nor have a default."""
+    try:
+        return list(rules(options, *run))
+    except (KeyError, TypeError) as error:
+        lacking = [name for name in signature(called).parameters if name not in options]
+        needed = [name for name in lacking if repr(name) in str(error)]
+        if not needed:
+            raise
+        return [f"{name} is missing; it {accepted(_hints(called).get(name, Any), name)}" for name in needed]
 
 
 def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lightning.pytorch.callbacks import Timer
+
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.precision import is_mixed
@@ -75,6 +77,10 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
         is_mixed(trainer.options["precision"])
     except ConfigError as error:
         yield from error.problems
+    try:
+        Timer(trainer.options["max_time"])
+    except Exception as error:  # each part of a duration has errors of its own
+        yield f"trainer.max_time={trainer.options['max_time']} is no duration ({error})"
     accelerator = trainer.options["accelerator"]
     if accelerator not in ACCELERATORS:
         names = ", ".join(ACCELERATORS)

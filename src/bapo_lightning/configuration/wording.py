@@ -57,7 +57,8 @@ def accepted(annotation: Any, name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    for config in (ConfigDict(allow_inf_nan=False), None):  # dataclasses have a configuration of their own
+    # No plain value is an instance of a class. Dataclasses have a configuration of their own.
+    for config in (ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True), None):
         try:
             return TypeAdapter(annotation, config=config)
         except PydanticSchemaGenerationError:

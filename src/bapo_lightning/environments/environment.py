@@ -10,7 +10,7 @@ last reply, which checkpoints keep.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bapo_lightning.types import Problem, Reply
 
@@ -26,6 +26,7 @@ class Turn:
     state: Any  # of the last reply, or of `start`
 
 
+@runtime_checkable
 class Environment(Protocol):
     """Answers turns, from several threads at once.
 

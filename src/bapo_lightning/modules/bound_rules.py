@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from annotated_types import Ge
@@ -21,6 +21,7 @@ Part = TypeVar("Part")  # of an update: a micro-batch
 SAME_BOUND = 1e-6  # bounds that differ by less are the same: those of finished runs are decimal numbers
 
 
+@runtime_checkable
 class BoundRule(Protocol):
     """Chooses the clipping bounds of every update. An object of your own needs these four, no base class."""
 

@@ -124,6 +124,7 @@ class MeasuredWeights(WeightSource, Protocol):
         ...
 
 
+@runtime_checkable
 class RolloutEngine(Protocol):
     """Samples tokens from a copy of the policy.
 

@@ -32,7 +32,7 @@ from bapo_lightning.rollout.engine import (
 )
 from bapo_lightning.rollout.weight_digests import SentWeights
 from bapo_lightning.types import Rollout
-from bapo_lightning.values import Count
+from bapo_lightning.values import Count, NonNegative
 
 PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
 # Nats, mean over the probe's tokens. Where the trainer's log-probs have changed by so little, an engine's may
@@ -92,6 +92,7 @@ class ProbeAnswer:
         return [abs(a - b) for a, b in zip(self.engine, self.trainer, strict=True)]
 
 
+MOST_PROBED = 65_536  # tokens of all probes, which are sampled and scored after each update
 LEAST_FAULT = 1.0  # nats by which real faults differ, at least
 
 
@@ -112,7 +113,7 @@ class WeightSync:
     # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
     # when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
     tolerance: float
-    temperature: float = 1.0  # of training's sampling
+    temperature: NonNegative = 1.0  # of training's sampling
     num_probes: Count = 4  # prompts
     # Tokens of a prompt, drawn uniformly from the vocabulary; longer than a block of the engine's prefix
     # cache, if it has one, so that a stale cache is met.
@@ -124,7 +125,13 @@ class WeightSync:
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """A tolerance that no push would meet, or every push."""
+        """A tolerance that no push would meet, or every push; probes that take longer than training."""
+        each = options["probe_tokens"] + options["sampled_tokens"]
+        if options["num_probes"] * each > MOST_PROBED:
+            yield (
+                f"num_probes={options['num_probes']} of {each} tokens are more than the {MOST_PROBED} tokens "
+                "that a sync may take; write fewer, or shorter ones"
+            )
         if options["tolerance"] >= LEAST_FAULT:
             yield f"tolerance={options['tolerance']} proves nothing; write e.g. 0.2"
         elif options["tolerance"] <= 0:

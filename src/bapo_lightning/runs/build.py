@@ -7,17 +7,19 @@ RunConfig -> engine, sampler -> data module -+
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import AlgorithmNodes
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.stream import ProblemStream
@@ -25,18 +27,22 @@ from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
 from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 from bapo_lightning.rollout.distributed import DistributedEngine, LocalEngine
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
 from bapo_lightning.runs.inputs import (
     Inputs,
@@ -80,6 +86,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     callbacks = build_callbacks(config, start, ranks, sets, description)
     loggers = build_loggers(config, start.folder) if ranks.is_controller else []
     trainer = config.trainer.make(
+        L.Trainer,
         accelerator=config.accelerator,
         strategy=strategy,
         max_epochs=1,
@@ -100,13 +107,25 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
 def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
     """The algorithm of a configuration."""
     return Algorithm(
-        advantages=nodes.advantages.make(),
-        objective=nodes.objective.make(),
-        bounds=nodes.bounds.make(),
-        weighting=nodes.weighting.make(),
+        advantages=_tried(nodes.advantages, lambda advantages: advantages(torch.tensor([[1.0, 0.0]]))),
+        objective=nodes.objective.make(1),
+        bounds=nodes.bounds.make(BoundRule),
+        weighting=_tried(nodes.weighting, lambda weighting: weigh(weighting, torch.ones(1, 2), 2.0, 1.0)),
         rules=nodes.make_rules(),
-        stages={name: node.make() for name, node in nodes.stage_nodes.items()},
+        stages={name: node.make(BatchStage) for name, node in nodes.stage_nodes.items()},
     )
+
+
+def _tried(node: Target, call: Callable[[Any], Any]) -> Any:
+    """What the node makes, if it gives numbers for [1, 2] values. Raises ConfigError if it does not."""
+    made = node.make()
+    try:
+        found = call(made)
+    except Exception as error:  # whatever it raises
+        raise ConfigError([f"{node.name} cannot be used ({type(error).__name__}: {error})"]) from error
+    if not isinstance(found, torch.Tensor) or found.shape != (1, 2):
+        raise ConfigError([f"{node.name} returns a {type(found).__name__}, no number for each value"])
+    return made
 
 
 def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
@@ -116,7 +135,7 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
         own = {"visible_gpus": own_gpu(ranks.local_rank)}
     with phase("starting the engine"):
-        engine: RolloutEngine = node.make(model_path=model_path(config.model.path), **own)
+        engine: RolloutEngine = node.make(RolloutEngine, model_path=model_path(config.model.path), **own)
     return engine
 
 
@@ -141,7 +160,7 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
 def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
     """Arguments of a RolloutDataModule that samples with `engine`."""
     scale, algorithm, problems = config.scale, build_algorithm(config.algorithm), inputs.problems
-    weight_sync, vocab_size = config.rollout.weight_sync.make(), inputs.tokenizer.vocab_size
+    weight_sync, vocab_size = config.rollout.weight_sync.make(WeightSync), inputs.tokenizer.vocab_size
     max_restarts = config.rollout.max_restarts
     restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts)
     return {
@@ -177,7 +196,7 @@ def build_sampler(
         engine=engine,
         tokenizer=tokenizer,
         prompt=inputs.prompt,
-        reward=config.reward.make(),
+        reward=config.reward.make(2),
         sampling=SamplingParams(config.rollout.temperature, ends),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
@@ -215,9 +234,9 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
         "max_grad_norm": optimizer.max_grad_norm,
         "max_age": config.staleness.age_bound,
         "max_nonfinite_in_a_row": optimizer.max_nonfinite_in_a_row,
-        "correction": correction.weights.make() if correction.weights else None,
-        "proximal": correction.proximal.make() if correction.proximal else None,
-        "step_scale": correction.step_scale.make() if correction.step_scale else None,
+        "correction": correction.weights.make(1) if correction.weights else None,
+        "proximal": correction.proximal.make(1) if correction.proximal else None,
+        "step_scale": correction.step_scale.make(1) if correction.step_scale else None,
     }
 
 

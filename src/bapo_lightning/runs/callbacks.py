@@ -68,7 +68,7 @@ def build_monitors(config: RunConfig, validation_sets: Sequence[ValidationSet]) 
 
 def build_loggers(config: RunConfig, folder: Path) -> list[Logger]:
     """The run's own record, and the loggers that were chosen."""
-    return [MetricsFile(folder), *(node.make() for node in config.logger.values())]
+    return [MetricsFile(folder), *(node.make(Logger) for node in config.logger.values())]
 
 
 def _run_bar(config: RunConfig, start: RunStart) -> RunBar:
@@ -87,5 +87,5 @@ def _made(node: Target, given: dict[str, Any], folder: Path) -> L.Callback:
             options["save_on_train_epoch_end"] = False
         if node.options["dirpath"] is None:
             options["dirpath"] = folder / MODEL_CHECKPOINTS
-    callback: L.Callback = node.make(**options)
+    callback: L.Callback = node.make(L.Callback, **options)
     return callback

@@ -14,12 +14,14 @@ from transformers import AutoConfig, AutoTokenizer
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data, EnvironmentSection
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.problems.prompts import Encode, PromptRule
 from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
+from bapo_lightning.environments.environment import Environment
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.modules.policy.folder import generation_config, model_path
 from bapo_lightning.phases import phase
@@ -53,7 +55,7 @@ def read_inputs(config: RunConfig) -> Inputs:
         remedy = f"write a folder, or fetch it first: hf download {path}"
         nowhere = "" if Path(path).exists() else " is no folder here, and"
         raise DataError(f"model.path={path}{nowhere} could not be loaded ({reason}); {remedy}") from None
-    prompt, scale = config.data.prompt.make(), config.scale
+    prompt, scale = config.data.prompt.make(2), config.scale
     encode = within(partial(prompt, tokenizer), num_embeddings, path)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
     return Inputs(tokenizer, prompt, problems)
@@ -75,6 +77,16 @@ def within(encode: Encode, num_embeddings: int, path: str) -> Encode:
     return encoded
 
 
+def read_set(node: Target, key: str) -> list[Problem]:
+    """The problems of a set. Raises DataError where it gives something else."""
+    made = node.make(list)
+    for number, item in enumerate(made):
+        if not isinstance(item, Problem):
+            what = f"a {type(item).__name__} as item {number}"
+            raise DataError(f"{key}: {node.name} gives {what}, no bapo_lightning.types.Problem")
+    return made
+
+
 def read_problems(
     data: Data, encode: Callable[[Problem], array[int]], max_prompt_tokens: int, validation_problems: int
 ) -> Selection:
@@ -82,9 +94,9 @@ def read_problems(
     the first of each validation set are taken. Raises DataError when they cannot be had.
     """
     datasets.disable_progress_bars()
-    train = data.train.make()
-    validation = {name: node.make() for name, node in data.validation.items()}
-    filters = {name: node.make() for name, node in data.filters.items()}
+    train = read_set(data.train, "data.train")
+    validation = {name: read_set(node, f"data.validation.{name}") for name, node in data.validation.items()}
+    filters = {name: node.make(2) for name, node in data.filters.items()}
     return select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
 
 
@@ -138,11 +150,11 @@ def build_conversations(
     """
     if environment is None:
         return None
-    feedback = environment.feedback.make()
+    feedback = environment.feedback.make(2)
     if isinstance(feedback, ChatFeedback):
         feedback.check(tokenizer)
     return Conversations(
-        environment=environment.answers.make(),
+        environment=environment.answers.make(Environment),
         feedback=feedback,
         tokenizer=tokenizer,
         max_turns=environment.max_turns,

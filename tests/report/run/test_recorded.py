@@ -89,3 +89,8 @@ def test_runs_that_cannot_be_averaged_are_refused(make_run, capsys):
     assert "differ in more than their seeds" in capsys.readouterr().err
     with pytest.raises(DataError, match="is failed after 40 updates"):
         record([one, make_run("failed", algorithm="grpo", seed=2, status="failed")])
+
+
+def test_runs_shorter_than_their_points_have_a_point_for_each_update(make_run):
+    band = record([make_run(seed=seed, num_updates=4) for seed in range(2)]).curves["train/grad_norm"]
+    assert band.steps == [0.0, 1.0, 2.0, 3.0] and len(band.mean) == 4

@@ -41,6 +41,7 @@ from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.rank_group import ALONE, uses_cuda
 from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.build import build_algorithm, build_engine, build_sampler
 from bapo_lightning.runs.inputs import Inputs, read_inputs
 from bapo_lightning.runs.train import quiet_libraries
@@ -193,7 +194,7 @@ def sampled_examples(
 def policy_sampler(config: RunConfig, inputs: Inputs) -> RolloutSampler:
     """Returns a sampler whose engine has the weights that the run starts from."""
     rollout = config.rollout
-    weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
+    weight_sync, vocab_size = rollout.weight_sync.make(WeightSync), inputs.tokenizer.vocab_size
     engine = RestartingEngine(build_engine(config, ALONE), weight_sync, vocab_size, rollout.max_restarts)
     sampler = build_sampler(config, inputs, engine, build_algorithm(config.algorithm))
     options = ModelOptions.of(config.model, model_path(config.model.path))

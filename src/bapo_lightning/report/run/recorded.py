@@ -122,7 +122,7 @@ def _band(records: Sequence[RunRecord], metric: str) -> Band:
             values = [value for step, value in zip(*run.series(metric), strict=True) if start <= step < end]
             # The value that stands for a part, as in plots.
             parts += [median(values) if row.log else fmean(values)] if values else []
-        shown = shown_interval(parts, row.log and min(parts) > 0, row.limits)
+        shown = shown_interval(parts, row.log and min(parts, default=0) > 0, row.limits)
         if shown is not None and len(parts) > 1:
             band.steps.append((start + end - 1) / 2)
             for found, value in zip((band.mean, band.lower, band.upper), shown, strict=True):

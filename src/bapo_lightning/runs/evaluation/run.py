@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import transformers
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from bapo_lightning.callbacks.run_manifest import ending, environment, session_start
@@ -35,6 +36,7 @@ from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.record import read_manifest
@@ -103,9 +105,9 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
         torch.set_num_threads(config.cpu_threads)
     with ExitStack() as stack:
         with phase("starting the engine"):
-            engine = config.rollout.engine.make(model_path=model_path(config.model.path))
+            engine = config.rollout.engine.make(RolloutEngine, model_path=model_path(config.model.path))
         stack.callback(engine.close)
-        reward = config.reward.make()
+        reward = config.reward.make(2)
         if hasattr(reward, "close"):
             stack.callback(reward.close)
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
         for metric, found in made["metrics"].items()
     }
     for node in config.logger.values():
-        logger = node.make()
+        logger = node.make(Logger)
         logger.log_metrics(values, step=results["version"])
         logger.save()
         logger.finalize("success")
@@ -194,7 +196,7 @@ def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, re
     rollout = config.rollout
     # Under greedy sampling every log-prob is 0, which would prove nothing.
     temperature = rollout.temperature or 1.0
-    weight_sync = rollout.weight_sync.make(temperature=temperature)
+    weight_sync = rollout.weight_sync.make(WeightSync, temperature=temperature)
     restarting = RestartingEngine(engine, weight_sync, task.tokenizer.vocab_size, rollout.max_restarts)
     policy, start = load_policy(config, task, temperature), time.perf_counter()
     restarting.load_weights(policy, task.subject.version)

@@ -20,6 +20,7 @@ from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.runs.evaluation.folder import content_digest, default_folder
 from bapo_lightning.runs.evaluation.subject import Subject, weights_digest
+from bapo_lightning.runs.inputs import read_set
 from bapo_lightning.types import Problem
 
 
@@ -53,8 +54,8 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
         composed.scale.max_prompt_tokens = 1  # until prompts are known
     config = validate_evaluation(resolve(composed))
     tokenizer = read_tokenizer(model_path(config.model.path))
-    prompt = config.data.prompt.make()
-    read = {name: node.make() for name, node in config.data.validation.items()}
+    prompt = config.data.prompt.make(2)
+    read = {name: read_set(node, f"data.validation.{name}") for name, node in config.data.validation.items()}
     problems = {name: list(group[: config.problems_per_set]) for name, group in read.items()}
     prompts = {name: [prompt(tokenizer, problem) for problem in group] for name, group in problems.items()}
     longest = max((len(ids) for group in prompts.values() for ids in group), default=0)

@@ -1,4 +1,4 @@
-"""Null for a group of files is refused in words, for every group, however it is written."""
+"""What is no name is refused in words for every group of files, however it is written."""
 
 from pathlib import Path
 
@@ -14,8 +14,9 @@ GROUPS = sorted({
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_null_is_refused_for_every_group_in_one_sentence(group):
-    for override in (f"{group}=null", f"+{group}=null", f"{group}=[null]", f"{group}=NULL"):
+def test_what_is_no_name_is_refused_for_every_group_in_one_sentence(group):
+    values = ("null", "[null]", "NULL", "7", "1.5", "true", "nan", "[1]", "[none,7]", "{a:1}", "[[none]]")
+    for override in (f"+{group}=null", *(f"{group}={value}" for value in values)):
         with pytest.raises(ConfigError) as refused:
             composed_run([override, "seed=1"])
         (text,) = refused.value.problems
