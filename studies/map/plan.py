@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 
+from bapo_lightning.configuration.parse import parse
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.targets import Target, target_problems
-from bapo_lightning.configuration.validate import parse
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.values import Count
 from studies import CONF

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
@@ -31,8 +32,10 @@ HELP = ("data", 'data DATA=gsm8k ARGS="+show=3"', "Shows what would be trained o
 def main(config: DictConfig) -> None:
     """Checks, reads, describes."""
     plain = resolve(config)
+    show = plain.pop("show", 1)
+    refuse_early(plain, with_rules=False)
     with phases_shown():
-        describe(plain, plain.pop("show", 1))
+        describe(plain, show)
 
 
 def describe(plain: dict[str, Any], show: Any) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
-from bapo_lightning.configuration.compose import hydra_value
+from bapo_lightning.configuration.compose import hydra_value, resolve
 from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.early import refuse_early
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -76,6 +78,7 @@ def _problem_sets() -> list[str]:
 @hydra_command("eval", usage=lambda: USAGE + "  " + ", ".join(_problem_sets()), rewrite=hydra_overrides)
 def main(config: DictConfig) -> int:
     """Samples, judges, reports; the same command goes on after an interruption."""
+    refuse_early(resolve(config), EvaluationConfig)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with phases_shown(), phase("loading libraries"):

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
 from bapo_lightning.report.progress.display import on_terminal
@@ -26,6 +27,7 @@ HELP = (
 def main(config: DictConfig) -> int:
     """Prints the plan; the exit code is 3 where it does not fit."""
     plain = resolve(config)
+    refuse_early(plain)
     from bapo_lightning.configuration.plan import plan_of
     from bapo_lightning.configuration.validate import validate
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError, EngineError
 
@@ -23,12 +24,14 @@ HELP = ("serve", "serve EXP=smollm2_arithmetic", "Starts the vLLM servers of a r
 @hydra_command("train", lambda: help_text(*HELP))
 def main(composed: DictConfig) -> None:
     """Checks the configuration, and runs the servers until SIGINT or SIGTERM."""
+    plain = resolve(composed)
+    refuse_early(plain)
     from bapo_lightning.configuration.targets import Target
     from bapo_lightning.configuration.validate import validate
     from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
     from bapo_lightning.rollout.vllm.server_process import own_servers
 
-    config = validate(resolve(composed), "run")
+    config = validate(plain, "run")
     rollout, node = config.rollout, config.rollout.engine
     if getattr(node.object, "runs_in", None) != "server" or rollout.serve_port is None:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])

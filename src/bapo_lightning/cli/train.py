@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.cli.multirun import is_job, run_job, with_sweeps
 from bapo_lightning.configuration.compose import requested_ranks, resolve, wants_display
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.errors import BapoLightningError, RankLost
 from bapo_lightning.orphans import end_with_parent, end_with_starter, starter
 from bapo_lightning.phases import phase
@@ -54,6 +55,7 @@ def run(config: DictConfig) -> int:
 def train(config: DictConfig) -> int:
     """Trains here, or starts the ranks, once this machine was asked for what they need."""
     plain = resolve(config)
+    refuse_early(plain)
     devices, nodes = requested_ranks(plain)
     elsewhere = plain["ranks"] is not None and STARTED_BY_RUN not in os.environ
     if elsewhere or starts_ranks(devices, nodes):

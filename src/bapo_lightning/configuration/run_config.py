@@ -12,25 +12,13 @@ from typing import Any
 
 import torch
 from lightning import Callback
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.loggers import Logger
 from torch.optim import Optimizer as TorchOptimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.callbacks.alarm import Alarm
-from bapo_lightning.configuration.sections import (
-    AlgorithmNodes,
-    Callbacks,
-    Composed,
-    Correction,
-    Data,
-    EnvironmentSection,
-    Model,
-    Optimizer,
-    PlanSection,
-    RolloutSection,
-    Scale,
-    environment_problems,
-)
+from bapo_lightning.configuration.sections import RunSections, environment_problems
 from bapo_lightning.configuration.targets import (
     UNREADABLE,
     Target,
@@ -42,7 +30,6 @@ from bapo_lightning.configuration.trainer_flags import (
     REFUSED_CALLBACKS,
     REFUSED_STRATEGIES,
     stock_problems,
-    trainer_problems,
 )
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import GroupRule
@@ -52,36 +39,16 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
 from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
-from bapo_lightning.precision import MIXED
+from bapo_lightning.precision import MIXED, is_mixed
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import is_reward_function
-from bapo_lightning.values import Positive
 
 ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
 
 
-class RunConfig(Composed):
+class RunConfig(RunSections):
     """Everything that one run is."""
-
-    run_folder: str
-    resume: str | None
-    ranks: Target | None  # starts them, as a `RankLauncher` of `rank_rules`
-    rank_timeout_minutes: Positive
-    algorithm: AlgorithmNodes
-    regime: Target
-    scale: Scale
-    model: Model
-    data: Data
-    rollout: RolloutSection
-    reward: Target
-    environment: EnvironmentSection | None
-    correction: Correction
-    optimizer: Optimizer
-    trainer: Target
-    strategy: Target
-    callbacks: Callbacks
-    plan: PlanSection
 
     @property
     def folder(self) -> Path:
@@ -162,10 +129,8 @@ class RunConfig(Composed):
 
     def problems(self) -> Iterator[str]:
         """Yields what is wrong between the keys of different sections."""
-        for name in ("algorithm", "scale", "data", "rollout", "optimizer", "plan"):
-            yield from (f"{name}.{text}" for text in getattr(self, name).problems())
-        if self.model.lora is not None:
-            yield from (f"model.lora.{text}" for text in self.model.lora.problems())
+        yield from super().problems()
+        yield from (f"algorithm.{text}" for text in self.algorithm.problems())
         with suppress(*UNREADABLE):  # told as a target that cannot be imported
             if is_reward_function(self.reward.object):
                 name = self.reward.name
@@ -174,7 +139,7 @@ class RunConfig(Composed):
                 yield "reward=environment without an environment scores nothing; write environment=NAME"
             if prepares(self.algorithm.objective.object):
                 yield from self._scope_problems()
-        yield from trainer_problems(self.trainer)
+        yield from self.lightning_problems()
         yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
         for name, node in self.callbacks.nodes.items():
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
@@ -195,6 +160,17 @@ class RunConfig(Composed):
                 f"regime.max_new_tokens={limit} is a copy, for the age bound, of scale.max_new_tokens="
                 f"{self.scale.max_new_tokens}; write the latter only"
             )
+
+    def lightning_problems(self) -> Iterator[str]:
+        """Yields what is wrong with the precision, once it is settled, and with the duration."""
+        try:
+            is_mixed(self.trainer.options["precision"])
+        except ConfigError as error:
+            yield from error.problems
+        try:
+            Timer(self.trainer.options["max_time"])
+        except Exception as error:  # each part of a duration has errors of its own
+            yield f"trainer.max_time={self.trainer.options['max_time']} is no duration ({error})"
 
     def _kind_problems(self) -> Iterator[str]:
         wanted = (("callbacks", self.callbacks.nodes, Callback), ("logger", self.logger, Logger))

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import UNREADABLE, Target
+from bapo_lightning.configuration.trainer_flags import trainer_problems
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
@@ -26,6 +27,7 @@ from bapo_lightning.values import (
     CountOrZero,
     Name,
     NonNegative,
+    Positive,
     Share,
     Size,
     Threads,
@@ -256,7 +258,8 @@ class Optimizer(Section):
 
     def problems(self) -> Iterator[str]:
         """A rate that trains."""
-        rate = self.optimizer.options.get("lr")
+        node = self.optimizer.node
+        rate = node["lr"] if "lr" in node else self.optimizer.options.get("lr")
         if not isinstance(rate, int | float):
             yield f"optimizer.lr={rate} must be a positive number"
         elif not rate > 0:
@@ -338,3 +341,34 @@ def environment_problems(environment: EnvironmentSection | None, max_feedback_to
             f"environment={environment.name} with scale.max_feedback_tokens=0: no reply would fit; write "
             f"scale.max_feedback_tokens={needed}, which is room for every reply"
         )
+
+
+class RunSections(Composed):
+    """Everything that one run is, and what is wrong with it by itself."""
+
+    run_folder: str
+    resume: str | None
+    ranks: Target | None  # starts them, as a `RankLauncher` of `rank_rules`
+    rank_timeout_minutes: Positive
+    algorithm: AlgorithmNodes
+    regime: Target
+    scale: Scale
+    model: Model
+    data: Data
+    rollout: RolloutSection
+    reward: Target
+    environment: EnvironmentSection | None
+    correction: Correction
+    optimizer: Optimizer
+    trainer: Target
+    strategy: Target
+    callbacks: Callbacks
+    plan: PlanSection
+
+    def problems(self) -> Iterator[str]:
+        """Yields what needs no library to be seen."""
+        for name in ("scale", "data", "rollout", "optimizer", "plan"):
+            yield from (f"{name}.{text}" for text in getattr(self, name).problems())
+        if self.model.lora is not None:
+            yield from (f"model.lora.{text}" for text in self.model.lora.problems())
+        yield from trainer_problems(self.trainer)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning.pytorch.callbacks import Timer
-
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.precision import is_mixed
 
 LENGTH = "the length of a run is scale.num_rollout_batches rollout batches"
 NO_LOOP = "validation is a callback here; write callbacks.validation.every=20"
@@ -65,23 +61,15 @@ REFUSED_STRATEGIES = {
 
 
 def trainer_problems(trainer: Target) -> Iterator[str]:
-    """Flags that cannot work, each with the reason."""
+    """Flags that cannot work, each with the reason; the precision is settled elsewhere."""
     for flag, value in trainer.node.items():
         if flag in REFUSED_FLAGS and value is not None:
             yield f"trainer.{flag}={value} is refused: {REFUSED_FLAGS[flag]}"
     for flag in ("devices", "num_nodes"):
-        value = trainer.options[flag]
+        value = trainer.node.get(flag)
         if type(value) is not int or value < 1:
             yield f"trainer.{flag}={value} must be a whole number of at least 1"
-    try:
-        is_mixed(trainer.options["precision"])
-    except ConfigError as error:
-        yield from error.problems
-    try:
-        Timer(trainer.options["max_time"])
-    except Exception as error:  # each part of a duration has errors of its own
-        yield f"trainer.max_time={trainer.options['max_time']} is no duration ({error})"
-    accelerator = trainer.options["accelerator"]
+    accelerator = trainer.node.get("accelerator", "auto")
     if accelerator not in ACCELERATORS:
         names = ", ".join(ACCELERATORS)
         yield f"trainer.accelerator={accelerator} is none of its values; write one of {names}"

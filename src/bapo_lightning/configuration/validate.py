@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from bapo_lightning.configuration.compose import node_at
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
+from bapo_lightning.configuration.parse import S, distinct, parse
 from bapo_lightning.configuration.precision import settled
 from bapo_lightning.configuration.rank_rules import engine_problems, rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
-from bapo_lightning.configuration.sections import Composed, Section
+from bapo_lightning.configuration.sections import Composed
 from bapo_lightning.configuration.targets import target_problems
 from bapo_lightning.configuration.trainer_flags import REFUSED_FLAGS, trainer_problems
-from bapo_lightning.configuration.wording import accepted
-from bapo_lightning.errors import ConfigError, taken
+from bapo_lightning.errors import ConfigError
 
-S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Composed)
 # Rules look into the targets of these.
 RULES_READ = {"regime", "rollout", "ranks", "trainer", "strategy", "optimizer", "environment"}
@@ -59,7 +54,7 @@ def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
     yield from config.problems()
     yield from engine_problems(config)
     # Numbers of ranks that are no numbers were named already.
-    if scope == "run" or list(trainer_problems(config.trainer)):
+    if scope == "run" or [*trainer_problems(config.trainer), *config.lightning_problems()]:
         return
     yield from rank_problems(config)
     if scope == "machine":
@@ -67,9 +62,7 @@ def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
 
 
 def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
-    # Lengths of the regime follow those of the scale.
-    repeated = {f"regime.{text.removeprefix('scale.')}" for text in found if text.startswith("scale.")}
-    found = [text for text in dict.fromkeys(found) if text not in repeated]
+    found = distinct(found)
     if config is None or found:
         raise ConfigError(found)
     config._plain = plain
@@ -87,58 +80,3 @@ def _checkable(name: str, node: Any) -> Any:
     if name != "trainer" or not isinstance(node, Mapping):
         return node
     return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}
-
-
-def parse(section: type[S], plain: Mapping[str, Any]) -> tuple[S | None, list[str]]:
-    """The typed object, or what is wrong with the keys and values of those nodes that are no `_target_`."""
-    try:
-        return section.read(plain), []
-    except ValidationError as error:
-        return None, list(_messages(section, plain, error.errors()))
-
-
-def _messages(
-    section: type[BaseModel], plain: Mapping[str, Any], errors: list[ErrorDetails]
-) -> Iterator[str]:
-    told = set()
-    for error in errors:
-        path, owner, annotation = _locate(section, error["loc"])
-        if path in told or path.startswith("callbacks.alarms"):
-            continue
-        told.add(path)
-        name, value = path.rpartition(".")[2], node_at(plain, path.split("."))
-        if error["type"] == "extra_forbidden":
-            parent = path.rpartition(".")[0]
-            whose = f" of {parent}" if parent else ""
-            yield f"{path} is not an option{whose}; {taken(name, sorted(owner.model_fields))}"
-        elif error["type"] == "missing":
-            yield f"{path} is missing; write {path}=VALUE"
-        elif error["type"] == "value_error":
-            given = path if isinstance(value, Mapping) else f"{path}={value}"
-            yield f"{given} {error['msg'].removeprefix('Value error, ')}"
-        else:
-            yield f"{path}={value} {accepted(annotation, name)}"
-
-
-def _locate(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel], Any]:
-    """Dotted key of an error, the model whose field it is, and the field's annotation."""
-    owner, annotation, keys = section, Any, []
-    for part in loc:
-        hints = get_type_hints(owner, include_extras=True)
-        keys.append(str(part))
-        if part not in owner.model_fields:  # unknown, or inside of a field that is no section
-            break
-        annotation = hints[str(part)]
-        inner = [item for item in (annotation, *get_args(annotation)) if _is_model(item)]
-        if not inner:
-            values = get_args(annotation)
-            if len(loc) > len(keys) and getattr(annotation, "__origin__", None) is dict:
-                keys.append(str(loc[len(keys)]))
-                annotation = values[1]
-            break
-        owner = inner[0]
-    return ".".join(keys), owner, annotation
-
-
-def _is_model(item: Any) -> bool:
-    return isinstance(item, type) and issubclass(item, BaseModel)

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -29,6 +30,7 @@ def with_simulate(arguments: Sequence[str]) -> list[str]:
 def main(config: DictConfig) -> None:
     """Simulates, prints the table and the answer."""
     plain = resolve(config)
+    refuse_early({key: node for key, node in plain.items() if key != "simulate"})
     with phases_shown():
         with phase("loading libraries"):
             from bapo_lightning.simulation.configured import simulate

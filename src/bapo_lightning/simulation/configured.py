@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
+from bapo_lightning.configuration.parse import parse
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
-from bapo_lightning.configuration.validate import parse, validate
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.run_folder.record import RunRecord, read_rollouts, read_run

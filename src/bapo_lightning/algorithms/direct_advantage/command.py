@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -37,6 +38,7 @@ def with_critic(arguments: Sequence[str]) -> list[str]:
 def main(config: DictConfig) -> None:
     """Samples, trains, saves."""
     plain, start = resolve(config), time.monotonic()
+    refuse_early({key: node for key, node in plain.items() if key != "critic"})
     with phases_shown():
         with phase("loading libraries"):
             from bapo_lightning.algorithms.direct_advantage.make import make_critic

@@ -28,9 +28,10 @@ from bapo_lightning.algorithms.direct_advantage.training import (
     with_completions,
 )
 from bapo_lightning.configuration.machine import check_machine
+from bapo_lightning.configuration.parse import parse
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
-from bapo_lightning.configuration.validate import parse, validate
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.answers import all_asked, sample_answers
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.errors import ConfigError, DataError

@@ -22,6 +22,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides, hydra_value
+from bapo_lightning.configuration.early import early_problems
 from bapo_lightning.errors import ConfigError, DataError, MachineError
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.run_folder.config_keys import changes, short_names
@@ -138,6 +139,8 @@ def check_runs(configs: Collection[Config]) -> None:
     """Raises ConfigError with what is wrong with the runs, or else MachineError with what this machine lacks
     for them; each problem once.
     """
+    if early := dict.fromkeys(text for config in configs for text in early_problems(config)):
+        raise ConfigError(list(early))
     with phase("loading libraries"):
         from bapo_lightning.configuration.machine import check_machine
         from bapo_lightning.configuration.validate import validate

@@ -1,0 +1,123 @@
+"""What a configuration shows to be wrong by itself is told before torch is imported, in the same words."""
+
+import json
+import subprocess
+import sys
+from inspect import signature
+from typing import Any
+
+import pytest
+from hydra.utils import get_object
+from tests.configuration.compositions import composed, problems_of
+from tests.configuration.test_fuzz import RUNS, SAMPLED, VALUES, changed, leaves
+
+from bapo_lightning.configuration.early import early_problems
+from bapo_lightning.configuration.targets import _hints, targets_within
+from bapo_lightning.configuration.written import written
+
+# Override | words of its answer.
+TYPED = """
+seed=1.5 | seed=1.5 must be a whole number from 0 to 4294967295
+seed=-1 | seed=-1 must be
+name=../../evil | letters, digits and . _ + - only
++trainer.max_steps=9 | is refused: the length of a run is
+trainer.devices=two | trainer.devices=two must be a whole number of at least 1
+rollout.temperature=-1 | training samples must come from a distribution
+rollout.top_p=0.9 | is refused for training
+rollout.engine.max_rows=abc | rollout.engine.max_rows=abc must be
+rollout.weight_sync.tolerance=small | rollout.weight_sync.tolerance=small must be a number
+optimizer.optimizer.lr=abc | optimizer.optimizer.lr=abc must be a positive number
+optimizer.optimizer.lr=1e400 | must be finite
+optimizer.scheduler.warmup_updates=-1 | a whole number of at least 0
+scale.prompts_per_batch=100000000 | must be a whole number in [1, 1000000]
+scale.max_new_tokens=many | scale.max_new_tokens=many must be a whole number
+regime.epochs=0 | regime.epochs=0 must be a whole number in [1, 1000000]
+model.dtype=float16 | cannot be trained in
++model.rank=8 | model.rank is not an option of model
+callbacks.checkpoint.minutes=soon | must be a positive number of minutes
+callbacks.console.every=0 | callbacks.console.every=0 must be
+callbacks.alarms.entropy.action=shout | is none of its values; write one of warn, stop, off
+algorithm.bounds.order=sideways | write one of upper_first, lower_first
+plan.gpu=h900 | plan.gpu=h900 is not known
+""".strip().splitlines()
+PROGRAM = """
+import json, sys
+from copy import deepcopy
+from omegaconf import OmegaConf
+from bapo_lightning.configuration.compose import composed_run, resolve
+from bapo_lightning.configuration.early import early_problems
+base, told = composed_run(["experiment=additions"]), []
+OmegaConf.set_struct(base, False)
+for override in json.load(sys.stdin):
+    config = deepcopy(base)
+    with_value = OmegaConf.from_dotlist([override.lstrip("+")])
+    told.append(" ".join(early_problems(resolve(OmegaConf.unsafe_merge(config, with_value)))))
+heavy = {"torch", "lightning", "transformers", "datasets", "vllm", "numpy"} & set(sys.modules)
+print(json.dumps([told, sorted(heavy)]))
+"""
+COMMANDS = """
+import sys
+from importlib import import_module
+from bapo_lightning.__main__ import module_of
+for name, *arguments in [
+    ("train",), ("data",), ("plan",), ("simulate",), ("serve",), ("critic",),
+    ("sweep", "algorithm=grpo,bapo"), ("eval", "checkpoint=.", "k=none"),
+]:
+    sys.argv = [name, "seed=1.5", *arguments]
+    try:
+        print(name, import_module(module_of(name)).main(), "torch" in sys.modules, flush=True)
+    except SystemExit as end:
+        print(name, end.code, "torch" in sys.modules, flush=True)
+"""
+
+
+def run(program, given=""):
+    done = subprocess.run([sys.executable, "-c", program], input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_wrong_values_are_answered_without_torch():
+    rows = [row.split(" | ") for row in TYPED]
+    told, heavy = json.loads(run(PROGRAM, json.dumps([override for override, _ in rows])).stdout)
+    assert heavy == []
+    assert [(row, text) for row, text in zip(rows, told, strict=True) if row[1] not in text] == []
+
+
+def test_every_command_that_composes_a_run_answers_without_torch():
+    done = run(COMMANDS)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert {name for name, code, loaded in rows if code in "12" and loaded == "False"} == {
+        "train", "data", "plan", "simulate", "serve", "critic", "sweep", "eval",
+    }, done.stdout + done.stderr  # fmt: skip
+    assert done.stderr.count("seed=1.5 must be a whole number") == len(rows)
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("step", [SAMPLED, pytest.param(1, marks=pytest.mark.slow)])
+def test_what_is_told_early_is_among_what_the_whole_check_finds(run, step):
+    base = composed(*RUNS[run])
+    assert early_problems(base) == []
+    changes = [(path, value) for path in leaves(base) for value in VALUES]
+    for path, value in changes[::step]:
+        with changed(base, path, value):
+            early = {text.partition("=")[0] for text in early_problems(base)}
+            assert not early or early <= {text.partition("=")[0] for text in problems_of(base)}, path
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_signature_as_written_is_the_one_that_python_has(run):
+    read = 0
+    for _, target in targets_within(composed(*RUNS[run])):
+        if (stand_in := written(target.name)) is None:
+            continue
+        read += 1
+        made = get_object(target.name)
+        found, hints = signature(stand_in).parameters, _hints(made)
+        assert {*signature(made).parameters} <= {*found} or "others" in found, target.name
+        assert {name: one.annotation for name, one in found.items() if one.annotation is not Any} == {
+            name: hints.get(name, found[name].annotation)
+            for name in found
+            if found[name].annotation is not Any
+        }
+    assert read > 15
