@@ -1,3 +1,4 @@
+import math
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from bapo_lightning.types import Completion, FinishReason, Problem, Reply, Score
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()
 PROBLEMS = [Problem("a", "2 + 3 =", "5", "sums", {"level": 1}), Problem("b", "4 + 5 =", "9", "sums")]
 COMPLETIONS = [
-    Completion(r"it is \boxed{5}", 4, FinishReason.STOP),
+    Completion(r"it is \boxed{5}", 4, FinishReason.STOP, token_ids=[7, 8]),
     Completion("eight", 1, FinishReason.LENGTH),
 ]
 
@@ -54,7 +55,7 @@ def test_a_function_sees_every_column():
     assert seen == {
         "prompts": ["2 + 3 =", "4 + 5 ="], "completions": [r"it is \boxed{5}", "eight"], "answer": ["5", "9"],
         "source": ["sums", "sums"], "problem_id": ["a", "b"], "num_tokens": [4, 1], "was_cut": [False, True],
-        "level": [1, None],
+        "completion_ids": [[7, 8], ()], "level": [1, None],
     }  # fmt: skip
 
 
@@ -64,13 +65,34 @@ def test_a_function_sees_every_column():
         (lambda completions: [1.0], r"returned 1 values for 2 completions; return one each"),
         (lambda completions: ["good", 1], "returned 'good' for completion 0; return a number, or None"),
         (lambda completions: [1.0, float("nan")], "returned nan for completion 1"),
-        (lambda completions: [1 / 0], "failed: ZeroDivisionError: division by zero"),
+        (
+            lambda completions: [1 / 0],
+            "failed: ZeroDivisionError: division by zero .test_functions.py, line ",
+        ),
+        (lambda completions: None, "returned None for 2 completions; return a list of numbers"),
+        (lambda completions: 0.5, r"returned 0\.5 for 2 completions"),
+        (lambda completions: {"a": 1, "b": 2}, "returned {'a': 1, 'b': 2} for 2 completions"),
+        (lambda completions: "01", "returned '01' for 2 completions"),
+        (lambda completions: completions[0][0]["content"], "failed: TypeError: .* are texts here"),
+        (lambda completions: completions[0].get("content"), "failed: AttributeError: .* are texts here"),
+        (
+            lambda log_metric, completions: [0, 0],
+            "takes log_metric, .*TRL's trainer is not here",
+        ),
         (lambda prompts, labels: [0, 0], r"takes labels, .*mapping\.keep=\[labels\]"),
     ],
 )
 def test_what_is_no_number_per_completion_is_named(function, words):
     with pytest.raises(RewardError, match=rf"reward function {__name__}.<lambda> {words}"):
         FunctionRewards([function])(PROBLEMS, COMPLETIONS)
+
+
+def test_no_value_at_all_is_said_once(capsys):
+    reward = FunctionRewards([never, penalty])
+    for _ in range(2):
+        reward(PROBLEMS[:1], COMPLETIONS[1:])
+    said = f"warning: {__name__}.never, {__name__}.penalty returned None for all 1 completions of a call"
+    assert capsys.readouterr().err == f"{said}, which scores 0\n"
 
 
 def test_the_functions_of_the_guide_by_name(tmp_path, monkeypatch):
@@ -89,20 +111,25 @@ def test_the_functions_of_the_guide_by_name(tmp_path, monkeypatch):
 
 
 def test_the_two_signatures_are_told_apart():
-    assert is_reward_function(right) and not is_reward_function(FunctionRewards)
+    assert is_reward_function(right) and is_reward_function(lambda completion_ids: [])
+    assert not is_reward_function(FunctionRewards)
     assert not is_reward_function(lambda problems, completions: [])
 
 
 def test_a_reward_that_returns_no_scores_is_told_what_to_return():
     good = [Score(1.0, ScoreStatus.CORRECT)]
-    assert checked(good, 1) is good
+    assert checked(good, 1, "reward my.own") is good
     for returned, words in [
         ([0.5], "returned 0.5 for completion 0; return a bapo_lightning.types.Score, or write"),
         ([], "returned 0 scores for 1 completions; return a list of scores"),
         (None, "returned a NoneType for 1 completions"),
+        ([Score(math.nan, ScoreStatus.WRONG)], "returned Score.value=nan,.* write a finite Python number"),
+        ([Score(None, ScoreStatus.WRONG)], "returned Score.value=None"),
+        ([Score(1.0, "correct")], "returned Score.value=1.0, status='correct'"),
+        ([Score(1.0, ScoreStatus.CORRECT, 5)], "returned Score.*answer=5"),
     ]:
-        with pytest.raises(RewardError, match=f"the reward {words}"):
-            checked(returned, 1)
+        with pytest.raises(RewardError, match=f"reward my.own {words}"):
+            checked(returned, 1, "reward my.own")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import ray
 from ray.util import placement_group_table
@@ -45,6 +48,7 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
     try:
         if address and address != "auto":
             check_reachable(address)
+        keep_token_private(is_made=not address)
         with sigterm_kept():
             ray.init(
                 address=address or "local",
@@ -69,6 +73,26 @@ def check_reachable(address: str) -> None:
         raise ValueError("this is no HOST:PORT.")
     with socket.create_connection((host, int(port)), REACH_SECONDS):
         pass
+
+
+def keep_token_private(is_made: bool) -> None:
+    """Takes the token file of Ray's clusters from all users but this one: Ray makes it as the umask has it.
+
+    `is_made`: whether Ray would make one that is missing, for a cluster of its own. Raises OSError: it cannot
+    be made.
+    """
+    path = Path.home() / ".ray" / "auth_token"
+    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if path.is_file():
+        with suppress(PermissionError):  # another user's, as in a container
+            path.chmod(path.stat().st_mode & 0o700)
+    elif is_made and not named and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, prefix="auth_token.") as made:  # of mode 0600
+            made.write(secrets.token_hex(32))
+            made.flush()
+            with suppress(FileExistsError):  # of a run that started at the same time
+                os.link(made.name, path)
 
 
 def leave() -> None:

@@ -61,6 +61,10 @@ class VerdictsOnNodes:
                         message = f"answers could not be judged on the Ray cluster: {reason}"
                         raise RewardError(message) from error
 
+    def here(self) -> Reward:
+        """The reward in this process, as it is tried at the start: nodes are joined after the engine is."""
+        return self.make_reward()
+
     def close(self) -> None:
         """Ends the workers. A later call starts them again."""
         if self._pool is not None:

@@ -11,9 +11,9 @@ from typing import Literal
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.extract import final_answer
+from bapo_lightning.rewards.scores import Reward
 from bapo_lightning.types import Closes, Completion, FinishReason, Problem, Score
 
-Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 Format = Literal["marked", "think", "think_answer"]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, iscoroutine, signature
 from numbers import Real
 from typing import Any
@@ -13,19 +14,23 @@ from hydra.utils import get_object
 
 from bapo_lightning.errors import RewardError
 from bapo_lightning.rewards.extract import final_answer
-from bapo_lightning.rewards.scores import pairs_of
+from bapo_lightning.rewards.scores import failure, name_of, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 RewardFunction = Callable[..., Sequence[float | None]]
+_OF_TRL = ("log_extra", "log_metric", "environments")
+# What Python says to `completion[0]["content"]` and `completion.get("content")` where a completion is a text.
+_TAKEN_FOR_MESSAGES = ("string indices must be integers", "'str' object has no attribute")
+_TEXTS = '; prompts and completions are texts here, also of chat models: write text, not text[0]["content"]'
 
 
 class FunctionRewards:
     """Callable `(problems, completions) -> scores`: the weighted sum of what functions return.
 
     A function is called with keywords: `prompts` and `completions` (texts), `answer` (gold answers),
-    `source`, `problem_id`, `num_tokens`, `was_cut` (at the token limit), and the keys of the problems'
-    metadata, each a list with an entry per completion. One without `**columns` gets those that it names. None
-    says that the function does not apply to that completion.
+    `source`, `problem_id`, `completion_ids` (sampled tokens), `num_tokens`, `was_cut` (at the token limit),
+    and the keys of the problems' metadata, each a list with an entry per completion. One without `**columns`
+    gets those that it names. None says that the function does not apply to that completion.
 
     Args:
         functions: the functions, or their dotted names.
@@ -46,6 +51,7 @@ class FunctionRewards:
             raise ValueError("; ".join(found))
         self._functions = [get_object(given) if isinstance(given, str) else given for given in functions]
         self._weights, self._correct_from = weights or [1.0] * len(functions), correct_from
+        self._has_warned = False
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -68,6 +74,11 @@ class FunctionRewards:
         """
         columns = _columns(pairs_of(problems, completions))
         values = [_values(function, columns, len(problems)) for function in self._functions]
+        if problems and not self._has_warned and all(value is None for row in values for value in row):
+            self._has_warned = True
+            names = ", ".join(map(name_of, self._functions))
+            what = f"returned None for all {len(problems)} completions of a call, which scores 0"
+            print(f"warning: {names} {what}", file=sys.stderr, flush=True)
         return [
             self._score(list(row), completion) for *row, completion in zip(*values, completions, strict=True)
         ]
@@ -83,7 +94,8 @@ class FunctionRewards:
 
 def is_reward_function(called: Any) -> bool:
     """Whether a function has TRL's signature rather than `(problems, completions)`."""
-    return "completions" in (names := signature(called).parameters) and "problems" not in names
+    names = signature(called).parameters.keys()
+    return bool({"completions", "completion_ids"} & names) and "problems" not in names
 
 
 def _columns(pairs: Sequence[tuple[Problem, Completion]]) -> dict[str, list[Any]]:
@@ -94,36 +106,46 @@ def _columns(pairs: Sequence[tuple[Problem, Completion]]) -> dict[str, list[Any]
         "answer": [problem.answer for problem, _ in pairs],
         "source": [problem.source for problem, _ in pairs],
         "problem_id": [problem.id for problem, _ in pairs],
+        "completion_ids": [completion.token_ids for _, completion in pairs],
         "num_tokens": [completion.num_tokens for _, completion in pairs],
         "was_cut": [completion.finish is not FinishReason.STOP for _, completion in pairs],
     }
 
 
 def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: int) -> list[float | None]:
-    name = f"reward function {getattr(function, '__module__', '')}.{getattr(function, '__name__', function)}"
-    parameters = signature(function).parameters
-    takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())
-    given: Mapping[str, Any] = (
-        columns if takes_all else {key: columns[key] for key in parameters if key in columns}
-    )
-    if missing := [key for key, item in parameters.items() if _must_be_given(item) and key not in given]:
-        raise RewardError(
-            f"{name} takes {', '.join(missing)}, and there are {', '.join(columns)}; to keep a column of the "
-            f"data write data.train.mapping.keep=[{missing[0]}], and likewise for data.validation"
-        )
-    if "trainer_state" in parameters:  # TRL's, which nothing here is like
-        given = {**given, "trainer_state": None}
+    name = f"reward function {name_of(function)}"
+    given = _arguments(name, function, columns)
     try:
         made = function(**given)
-        returned = [_plain(value) for value in (asyncio.run(made) if iscoroutine(made) else made)]
+        made = asyncio.run(made) if iscoroutine(made) else made
+        are_values = isinstance(made, Iterable) and not isinstance(made, str | Mapping)
+        returned = [_plain(value) for value in made] if are_values else made
     except Exception as error:
-        raise RewardError(f"{name} failed: {type(error).__name__}: {error}") from error
+        hint = _TEXTS if any(words in str(error) for words in _TAKEN_FOR_MESSAGES) else ""
+        raise RewardError(failure(name, error) + hint) from error
+    if not are_values:
+        raise RewardError(f"{name} returned {made!r:.80} for {count} completions; return a list of numbers")
     if len(returned) != count:
         raise RewardError(f"{name} returned {len(returned)} values for {count} completions; return one each")
     for index, value in enumerate(returned):
         if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
             raise RewardError(f"{name} returned {value!r} for completion {index}; return a number, or None")
     return [None if value is None else float(value) for value in returned]
+
+
+def _arguments(name: str, function: RewardFunction, columns: Mapping[str, list[Any]]) -> Mapping[str, Any]:
+    parameters = signature(function).parameters
+    takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())
+    given = columns if takes_all else {key: columns[key] for key in parameters if key in columns}
+    if missing := [key for key, item in parameters.items() if _must_be_given(item) and key not in given]:
+        if of_trl := [key for key in missing if key in _OF_TRL]:
+            remedy = f"{', '.join(of_trl)} of TRL's trainer is not here: leave it out, or give it a default"
+        else:
+            keep = f"data.train.mapping.keep=[{missing[0]}]"
+            remedy = f"to keep a column of the data write {keep}, and likewise for data.validation"
+        raise RewardError(f"{name} takes {', '.join(missing)}, and there are {', '.join(columns)}; {remedy}")
+    # TRL's, which nothing here is like.
+    return {**given, "trainer_state": None} if "trainer_state" in parameters else given
 
 
 def _must_be_given(parameter: Parameter) -> bool:

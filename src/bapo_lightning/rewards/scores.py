@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
-from bapo_lightning.errors import RewardError
+from bapo_lightning.errors import BapoLightningError, RewardError
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
+Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
@@ -20,18 +25,50 @@ def pairs_of(problems: list[Problem], completions: list[Completion]) -> list[tup
     return list(zip(problems, completions, strict=True))
 
 
-def checked(scores: Any, count: int) -> list[Score]:
+def judged(reward: Reward, problems: list[Problem], completions: list[Completion]) -> list[Score]:
+    """Returns a reward's score of each completion. Raises RewardError, which names the reward: it fails, or
+    returns anything else than scores; errors of this package come as they are.
+    """
+    try:
+        scores = reward(problems, completions)
+    except BapoLightningError:
+        raise
+    except Exception as error:
+        raise RewardError(failure(f"reward {name_of(reward)}", error)) from error
+    return checked(scores, len(completions), f"reward {name_of(reward)}")
+
+
+def checked(scores: Any, count: int, name: str) -> list[Score]:
     """Returns what a reward returned for `count` completions; raises RewardError if those are no scores."""
     if not isinstance(scores, list) or len(scores) != count:
         what = f"{len(scores)} scores" if isinstance(scores, list) else f"a {type(scores).__name__}"
-        raise RewardError(f"the reward returned {what} for {count} completions; return a list of scores")
+        raise RewardError(f"{name} returned {what} for {count} completions; return a list of scores")
     for index, score in enumerate(scores):
         if not isinstance(score, Score):
             raise RewardError(
-                f"the reward returned {score!r} for completion {index}; return a bapo_lightning.types.Score, "
+                f"{name} returned {score!r} for completion {index}; return a bapo_lightning.types.Score, "
                 "or write reward=functions for functions that return numbers"
             )
+        is_number = isinstance(score.value, int | float) and math.isfinite(score.value)
+        if not (is_number and isinstance(score.status, ScoreStatus) and isinstance(score.answer, str)):
+            raise RewardError(
+                f"{name} returned {score!r} for completion {index}; write a finite Python number, a "
+                "ScoreStatus and a text into it"
+            )
     return scores
+
+
+def name_of(reward: Any) -> str:
+    """The dotted name of a function, of that in a partial, or of an object's class."""
+    called = getattr(reward, "func", reward)
+    return f"{called.__module__}.{getattr(called, '__qualname__', type(called).__qualname__)}"
+
+
+def failure(name: str, error: Exception) -> str:
+    """Says what was raised, and in which line of the code that `name` calls."""
+    frames = extract_tb(error.__traceback__)[1:]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{name} failed: {type(error).__name__}: {error}{place}"
 
 
 def all_or_nothing(is_right: bool, answer: str) -> Score:

@@ -12,6 +12,7 @@ from typing import Any
 import datasets
 from transformers import AutoConfig, AutoTokenizer
 
+from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data, EnvironmentSection
 from bapo_lightning.configuration.targets import Target
@@ -29,6 +30,7 @@ from bapo_lightning.run_folder.checkpoint import last_journals
 from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
 from bapo_lightning.run_folder.journal import JournalDigest
 from bapo_lightning.run_folder.record import SCHEDULE_FILE, read_config
+from bapo_lightning.runs.reward_trial import try_reward
 from bapo_lightning.types import Problem
 
 
@@ -43,7 +45,9 @@ class Inputs:
 
 @phase("reading tokenizer and problems")
 def read_inputs(config: RunConfig) -> Inputs:
-    """Tokenizer, prompt rule and problems. Raises DataError when one of them cannot be loaded."""
+    """Tokenizer, prompt rule and problems, on which the reward is tried. Raises DataError when one of them
+    cannot be loaded, and RewardError, see `try_reward`.
+    """
     path = model_path(config.model.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -58,6 +62,10 @@ def read_inputs(config: RunConfig) -> Inputs:
     prompt, scale = config.data.prompt.make(2), config.scale
     encode = within(partial(prompt, tokenizer), num_embeddings, path)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
+    judged = {"data.train": problems.train}
+    if any(node.is_a(Validation) and node.options["every"] for node in config.callbacks.nodes.values()):
+        judged |= {f"data.validation.{name}": held_out for name, held_out in problems.validation.items()}
+    try_reward(config.reward, judged, tokenizer, config.environment is not None)
     return Inputs(tokenizer, prompt, problems)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -53,6 +53,7 @@ class Completion:
     turns: tuple[str, ...] = ()  # of the policy, where an environment answers between them
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
     is_thought: bool = False  # what stands before the text, of the prompt or a reply, ends with <think>
+    token_ids: Sequence[int] = field(default=(), compare=False, repr=False)  # sampled, in all turns
 
 
 @dataclass(frozen=True, slots=True)

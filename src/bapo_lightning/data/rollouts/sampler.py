@@ -23,7 +23,7 @@ from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.phases import phase
-from bapo_lightning.rewards.scores import checked
+from bapo_lightning.rewards.scores import Reward, judged
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.seeds import request_seed
@@ -34,12 +34,10 @@ from bapo_lightning.types import (
     Problem,
     Rollout,
     Sample,
-    Score,
     WorkItem,
     are_trained,
 )
 
-RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
 _OPENING, _LOOKED_AT = "<think>", 16  # tokens before a turn, in which a thought may be opened
 DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
@@ -64,7 +62,7 @@ class RolloutSampler:
     engine: RestartingEngine
     tokenizer: Any  # a transformers tokenizer
     prompt: PromptRule
-    reward: RewardFunction
+    reward: Reward
     sampling: SamplingParams
     max_new_tokens: int
     seed: int  # of the run; part of each request's seed, see `request_seed`
@@ -141,7 +139,7 @@ class RolloutSampler:
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
         """Scores each ended rollout against the problem at its place, without any rule; else ValueError."""
         completions = self._completions(rollouts)
-        scores = checked(self.reward(problems, completions), len(completions))
+        scores = judged(self.reward, problems, completions)
         return [
             Sample(rollout, completion.text, score, score.value)
             for rollout, completion, score in zip(rollouts, completions, scores, strict=True)
@@ -194,7 +192,7 @@ class RolloutSampler:
                 text = self.tokenizer.decode(before.tolist(), skip_special_tokens=False)
                 opened[key] = text.rstrip().endswith(_OPENING)
             facts = rollout.length, rollout.finish
-            made.append(Completion(turns[-1], *facts, *talk, opened[key]))
+            made.append(Completion(turns[-1], *facts, *talk, opened[key], rollout.response_ids))
         return made
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:

@@ -54,6 +54,7 @@ from bapo_lightning.runs.evaluation.subject import find_subject, inherit
 from bapo_lightning.runs.evaluation.task import Task, read_task
 from bapo_lightning.runs.inputs import build_conversations, stop_token_ids, turn_ends
 from bapo_lightning.runs.resume import write_config
+from bapo_lightning.runs.reward_trial import try_reward
 from bapo_lightning.types import Sample
 
 
@@ -100,9 +101,12 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
     Raises:
         CheckpointError: another process is in the folder, or its samples are not those of this evaluation.
         EngineError: the engine dies again and again.
+        RewardError: see `try_reward`.
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
+    sets = {f"data.validation.{name}": problems for name, problems in task.problems.items()}
+    try_reward(config.reward, sets, task.tokenizer, config.environment is not None)
     with ExitStack() as stack:
         with phase("starting the engine"):
             engine = config.rollout.engine.make(RolloutEngine, model_path=model_path(config.model.path))
