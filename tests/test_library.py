@@ -191,11 +191,15 @@ def test_the_package_lists_its_commands_and_knows_a_misspelt_one():
         ((), {"data": 3.5}, "data=3.5 must be one name or path"),
         ((), {"model": ["a"]}, "model=['a'] must be one name or path; call it once for each"),
         ((), {"experiment": 1}, "experiment=1 must be the name of one experiment"),
-        ((), {"staleness": "a"}, "staleness='a' must be a whole number of at least 1"),
-        ((), {"staleness": 0}, "staleness=0 must be a whole number of at least 1"),
+        ((), {"staleness": "a"}, "staleness='a' must be a whole number in [1, 1000000]"),
+        ((), {"staleness": 0}, "staleness=0 must be a whole number in [1, 1000000]"),
         ((), {"staleness": True}, "staleness=True must be"),
         (("regime.minibatches=2",), {"staleness": 7}, "staleness=7 and regime.minibatches=2 say the same"),
         (("regime=async",), {"staleness": 7}, "staleness=7 and regime=async say the same"),
+        (("algorithm=grpo",), {"algorithm": "bapo"}, "algorithm='bapo' and algorithm=grpo say the same"),
+        (("model.path=x",), {"model": "y"}, "model='y' and model.path=x say the same"),
+        (("",), {}, "'' is no override"),
+        ((), {"algorithm": "../x"}, "algorithm=../x is no choice"),
         ((3,), {}, 'is no override; write a text, "KEY=VALUE"'),
         (("debug=fast",), {"staleness": 7, "experiment": "additions"}, "staleness=7 does not divide"),
         (("algorithm=grpo,bapo",), {}, "write -m algorithm=grpo,bapo"),
@@ -206,3 +210,23 @@ def test_a_wrong_argument_is_named_as_it_was_written(overrides, named, words):
         fit(*overrides, **named)
     (problem,) = error.value.problems
     assert words in problem
+
+
+WRONG = [
+    "", " ", 0, -1, 1.5, True, float("nan"), float("inf"), 10**30, [], {}, [1], {"a": 1}, b"x", object(),
+    ["grpo", "bapo"], "nothing", "a=b", "a,b", "x\ny", "../x", "{a:1}", "'q'", "???", len,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["experiment", "model", "data", "reward", "algorithm", "staleness"])
+def test_no_argument_of_another_type_or_range_ends_in_a_traceback(name):
+    told = []
+    for value in WRONG:
+        try:
+            configure(**{"experiment": "additions", name: value})
+        except ConfigError as error:
+            told.append(str(error))
+        else:  # any text may be the name of a table
+            assert name == "data" and isinstance(value, str) and value.strip(), value
+    assert all(name in text and "regime.minibatches" not in text for text in told), told
+    assert len(told) >= 17

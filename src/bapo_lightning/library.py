@@ -12,8 +12,7 @@ Defaults are those of `conf/`; any key can be given as on the command line: `fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,8 +23,9 @@ from torch.utils.data import DataLoader
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.conf_dir import choice_files
-from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.run_config import RunConfig, share_problems
 from bapo_lightning.configuration.validate import validate
+from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.data import data_module
 from bapo_lightning.data.trainer_side import RolloutLoader
 from bapo_lightning.errors import ConfigError, taken
@@ -40,21 +40,29 @@ from bapo_lightning.runs.evaluation.subject import find_subject
 from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
 from bapo_lightning.runs.train import ignore_expected_warnings, train
+from bapo_lightning.values import Size
 
-_MINIBATCHES = "regime.minibatches="
-_STALENESS = ("regime=", "regime.epochs=", _MINIBATCHES)  # overrides that say what `staleness` says
+# Argument -> beginnings of overrides that say the same.
+_SAME = {
+    "experiment": ("experiment=",),
+    "model": ("model=", "model.path="),
+    "data": ("data=", "data.train.path="),
+    "reward": ("reward=", "reward.functions="),
+    "algorithm": ("algorithm=",),
+    "staleness": ("regime=", "regime.epochs=", "regime.minibatches="),
+}
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_place(value: Any) -> bool:
-    return isinstance(value, str | Path)
+    return _is_text(value) or isinstance(value, Path)
 
 
 def _is_reward(value: Any) -> bool:
-    return isinstance(value, str) or callable(value)
+    return _is_text(value) or callable(value)
 
 
 def _are_rewards(value: Any) -> bool:
@@ -63,8 +71,8 @@ def _are_rewards(value: Any) -> bool:
     )
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value_problem(Size, "staleness", value) is None
 
 
 # Argument -> whether a value fits, and what it must be.
@@ -74,7 +82,7 @@ _NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data": (_is_place, "one name or path"),
     "reward": (_are_rewards, "a name, a function, or a list of them"),
     "algorithm": (_is_text, "the name of one algorithm"),
-    "staleness": (_is_count, "a whole number of at least 1 (1 is on-policy)"),
+    "staleness": (_is_size, "a whole number in [1, 1000000] (1 is on-policy)"),
 }
 Reward = str | Callable[..., Sequence[float | None]]
 
@@ -103,8 +111,7 @@ def configure(
         ConfigError: with everything that is wrong.
     """
     keys = _overrides(overrides, experiment, model, data, reward, algorithm, staleness)
-    with _told_as_written(staleness):
-        return validate(compose_run(keys))
+    return validate(_composed(keys, staleness))
 
 
 def fit(*overrides: str, **named: Any) -> RunRecord:
@@ -120,7 +127,7 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
     for name in named.keys() - _NAMED.keys():
         raise ConfigError([f"fit has no argument {name}; {taken(name, list(_NAMED))}"])
     keys = _overrides(overrides, **named)
-    plain = compose_run(keys)
+    plain = _composed(keys, named.get("staleness"))
 
     def choose() -> dict[str, Any]:
         folder = run_to_continue(plain["resume"], plain)
@@ -128,8 +135,7 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
             plain if folder is None else compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
         )
 
-    with _told_as_written(named.get("staleness")):
-        _, folder = train(plain, choose)
+    _, folder = train(plain, choose)
     return read_run(folder)
 
 
@@ -246,7 +252,7 @@ def _overrides(
     staleness: int | None = None,
 ) -> list[str]:
     """Everything that was named as overrides; those that were written out come last. Raises ConfigError for
-    arguments of a wrong type, and for a staleness that overrides contradict.
+    arguments of a wrong type, and for those that overrides say again.
     """
     problems = _argument_problems(
         overrides, dict(zip(_NAMED, (experiment, model, data, reward, algorithm, staleness), strict=True))
@@ -275,30 +281,31 @@ def _overrides(
 
 def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
     found = [
-        f'{item!r} is no override; write a text, "KEY=VALUE"' for item in overrides if type(item) is not str
+        f'{item!r} is no override; write a text, "KEY=VALUE"'
+        for item in overrides
+        if type(item) is not str or not item.strip("= ")
     ]
     for name, value in named.items():
         fits, wanted = _NAMED[name]
         if value is not None and not fits(value):
             several = isinstance(value, list | tuple) and name != "reward"
             found.append(f"{name}={value!r} must be {wanted}{'; call it once for each' if several else ''}")
-    if named["staleness"] is not None:
-        clash = [item for item in overrides if str(item).startswith(_STALENESS)]
-        found += [
-            f"staleness={named['staleness']} and {item} say the same; write one of them" for item in clash
-        ]
+    for name in (name for name, value in named.items() if value is not None):
+        clash = [item for item in overrides if str(item).startswith(_SAME[name])]
+        found += [f"{name}={named[name]!r} and {item} say the same; write one of them" for item in clash]
     return found
 
 
-@contextmanager
-def _told_as_written(staleness: Any) -> Iterator[None]:
-    # With `staleness` the caller wrote no key of the regime.
-    try:
-        yield
-    except ConfigError as error:
-        if staleness is None or type(error) is not ConfigError:
-            raise
-        raise ConfigError([text.replace(_MINIBATCHES, "staleness=") for text in error.problems]) from None
+def _composed(keys: Sequence[str], staleness: Any) -> dict[str, Any]:
+    """The resolved configuration. Raises ConfigError for a staleness that it cannot have: a caller wrote no
+    number of minibatches, which is what `validate` would name.
+    """
+    plain = compose_run(keys)
+    prompts = plain["scale"]["prompts_per_batch"]
+    is_known = staleness is not None and type(prompts) is int
+    if problems := list(share_problems("staleness", staleness, prompts)) if is_known else []:
+        raise ConfigError(problems)
+    return plain
 
 
 def _is_choice(group: str, given: str | Path) -> bool:

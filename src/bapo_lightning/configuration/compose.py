@@ -127,6 +127,9 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         return unreadable(error.override)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
+        while (group and not choice_files(group)) or ".." in group:  # `algorithm=a/b`, a path for a name
+            group, _, last = group.rpartition("/")
+            name = f"{last}/{name}"
         known_names = _choices(group)
         if group == "hydra/launcher":
             listed = f"{taken(name, known_names)}; " if known_names else ""

@@ -215,16 +215,9 @@ class RunConfig(RunSections):
             yield f"{key} is refused by {node.name}: {error}"
 
     def _batch_problems(self) -> Iterator[str]:
-        prompts, minibatches = self.scale.prompts_per_batch, self.staleness.minibatches
-        if prompts % minibatches:
-            small = [count for count in range(1, isqrt(prompts) + 1) if prompts % count == 0]
-            fits = [*small, *(prompts // count for count in small)]
-            nearest = min(fits, key=lambda count: abs(count - minibatches))
-            yield (
-                f"regime.minibatches={minibatches} does not divide scale.prompts_per_batch={prompts}: "
-                "minibatches hold whole groups of equal number; write regime.minibatches="
-                f"{nearest} or scale.prompts_per_batch={(prompts // minibatches + 1) * minibatches}"
-            )
+        yield from share_problems(
+            "regime.minibatches", self.staleness.minibatches, self.scale.prompts_per_batch
+        )
         if self.scale.group_size == 1:
             yield from self._single_sample_problems()
         yield from self._window_problems()
@@ -277,6 +270,19 @@ class RunConfig(RunSections):
                 f"rollout batch of {prompts} groups in time; write regime.window={max(widest, 1)}, or "
                 f"regime.max_age={needed} or more"
             )
+
+
+def share_problems(key: str, minibatches: int, prompts: int) -> Iterator[str]:
+    """Yields why a rollout batch cannot be shared out among so many minibatches, whose number `key` sets."""
+    if prompts % minibatches:
+        small = [count for count in range(1, isqrt(prompts) + 1) if prompts % count == 0]
+        fits = [*small, *(prompts // count for count in small)]
+        nearest = min(fits, key=lambda count: abs(count - minibatches))
+        yield (
+            f"{key}={minibatches} does not divide scale.prompts_per_batch={prompts}: minibatches hold whole "
+            f"groups of equal number; write {key}={nearest} or "
+            f"scale.prompts_per_batch={(prompts // minibatches + 1) * minibatches}"
+        )
 
 
 def gives_to_all(stage: Target) -> bool:
