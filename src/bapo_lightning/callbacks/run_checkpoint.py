@@ -37,7 +37,7 @@ from bapo_lightning.run_folder.checkpoint import (
 )
 from bapo_lightning.run_folder.journal import JournalDigest
 from bapo_lightning.run_folder.text_file import is_disk_full
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.values import Count, Minutes
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class RunCheckpoint(Callback):
     order: ClassVar[Order] = Order.SAVE
     folder: str  # run folder
     every: Count  # updates between two checkpoints
-    minutes: Positive | None  # of wall time after which one is made all the same; None: never
+    minutes: Minutes | None  # of wall time after which one is made all the same; None: never
     keep: Count  # newest checkpoints that are kept
     resumed: Checkpoint | None = None  # the checkpoint that the run goes on from, given by the run
     ranks: RankGroup | None = None  # all ranks of the run, given by it

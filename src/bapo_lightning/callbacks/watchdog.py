@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
-from bapo_lightning.values import NonNegative
+from bapo_lightning.values import MinutesOrZero
 
 
 class Watchdog(Callback):
@@ -26,7 +26,7 @@ class Watchdog(Callback):
 
     order: ClassVar[Order] = Order.WATCH
 
-    def __init__(self, folder: str, minutes: NonNegative) -> None:
+    def __init__(self, folder: str, minutes: MinutesOrZero) -> None:
         """`folder` of the run; `minutes` without progress after which it writes, 0 does not watch."""
         self.path = Path(folder, "watchdog.log")
         self._seconds = min(60 * minutes, threading.TIMEOUT_MAX)

@@ -27,7 +27,7 @@ from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group, Reply, Rollout
-from bapo_lightning.values import Count, CountOrZero, Positive
+from bapo_lightning.values import Count, CountOrZero, Seconds
 
 SHOWN = [metric for metric in CATALOGUE if metric.short]  # on the console, and in the progress bar
 
@@ -59,7 +59,7 @@ class ConsoleLogger(Callback):
 
     order: ClassVar[Order] = Order.WRITE
     every: Count  # updates between two lines
-    seconds: Positive | None = None  # after which a line is printed all the same; None: never
+    seconds: Seconds | None = None  # after which a line is printed all the same; None: never
     _last: float = field(init=False, default_factory=time.monotonic)
 
     def on_train_batch_end(

@@ -44,6 +44,8 @@ from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import is_reward_function
 
+OURS = __name__.partition(".")[0]
+LONGEST_WARMUP = 100  # times the updates of a run; short trials of long runs are within their warm-up
 ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
 
 
@@ -173,6 +175,14 @@ class RunConfig(RunSections):
             yield f"trainer.max_time={self.trainer.options['max_time']} is no duration ({error})"
 
     def _kind_problems(self) -> Iterator[str]:
+        for name, node in self.callbacks.nodes.items():
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                folder = node.options.get("folder", self.run_folder)
+                if node.object.__module__.startswith(f"{OURS}.") and folder != self.run_folder:
+                    yield (
+                        f"callbacks.{name}.folder={folder} is not the run folder, where resume and the pages "
+                        "look; leave it out, and write run_folder=FOLDER"
+                    )
         wanted = (("callbacks", self.callbacks.nodes, Callback), ("logger", self.logger, Logger))
         for section, nodes, kind in wanted:
             for name, node in nodes.items():
@@ -198,6 +208,13 @@ class RunConfig(RunSections):
             )
 
     def _optimizer_problems(self) -> Iterator[str]:
+        warmup = self.optimizer.scheduler.options.get("warmup_updates")
+        updates = self.scale.num_rollout_batches * self.staleness.updates_per_rollout_batch
+        if isinstance(warmup, int) and warmup > LONGEST_WARMUP * updates:
+            yield (
+                f"optimizer.scheduler.warmup_updates={warmup} in a run of {updates} updates: the rate never "
+                "comes to a hundredth; write fewer"
+            )
         node = self.optimizer.optimizer
         rate = node.options.get("lr")
         if not isinstance(rate, int | float) or not 0 < rate < inf:

@@ -12,7 +12,7 @@ from math import isfinite
 from sys import float_info
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import UNREADABLE, Target
@@ -25,17 +25,19 @@ from bapo_lightning.values import (
     Advice,
     Count,
     CountOrZero,
+    Minutes,
     Name,
     NonNegative,
-    Positive,
     Share,
     Size,
-    Threads,
+    ThreadsOrZero,
     TrainDtype,
+    Workers,
 )
 
 GPU = ("auto", "gpu", "cuda")
 HOTTEST = 100.0  # temperature, above which logits make no difference
+FASTEST = 100.0  # learning rate, beyond which no weight keeps anything of what it was
 
 
 class Section(BaseModel):
@@ -62,7 +64,7 @@ class Composed(Section):
     group: str
     job_type: str
     run_name: str
-    cpu_threads: Threads | None
+    cpu_threads: Workers | None
     logger: dict[str, Target] = Field(default_factory=dict)
 
     _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -148,8 +150,8 @@ class Scale(Section):
 class Lora(Section):
     """Low-rank additions to the weights."""
 
-    rank: Count
-    alpha: Count
+    rank: Annotated[Count, Le(16_384)]  # no layer is wider
+    alpha: Size
     target_modules: Targets
 
     def problems(self) -> Iterator[str]:
@@ -210,7 +212,7 @@ class RolloutSection(Section):
     placement: Literal["each", "controller"]
     weight_sync: Target
     engine: Target
-    serve_port: Count | None = None
+    serve_port: Annotated[Count, Le(65_535)] | None = None
 
     @property
     def sampling_engine(self) -> Target:
@@ -230,6 +232,11 @@ class RolloutSection(Section):
             yield f"temperature={self.temperature:g}: {cause}; write 1.0"
         elif self.temperature > HOTTEST:
             yield f"temperature={self.temperature:g} samples tokens by chance alone; write 1.0"
+        if (copy := self.weight_sync.options["temperature"]) != self.temperature:
+            yield (
+                f"weight_sync.temperature={copy} is a copy of rollout.temperature={self.temperature}, which "
+                "the proof of a sync needs; write the latter only"
+            )
         for name, value, off in (("top_p", self.top_p, 1.0), ("top_k", self.top_k, 0)):
             if value != off:
                 yield (
@@ -268,6 +275,15 @@ class Optimizer(Section):
             yield f"optimizer.lr={rate} is below the smallest number of full precision; write a larger one"
         elif not isfinite(rate):
             yield f"optimizer.lr={rate} must be finite"
+        elif rate > FASTEST:
+            yield f"optimizer.lr={rate} is no rate of training; write at most {FASTEST:g}"
+        else:
+            decay = self.optimizer.options.get("weight_decay")
+            if isinstance(decay, int | float) and rate * decay >= 1:
+                yield (
+                    f"optimizer.weight_decay={decay} with a rate of {rate} erases the weights in each "
+                    "update; write a smaller one"
+                )
 
 
 class Callbacks(BaseModel):
@@ -314,7 +330,7 @@ class EnvironmentSection(Section):
     max_turns: Count
     max_reply_tokens: Count
     stop: tuple[str, ...]
-    workers: CountOrZero
+    workers: ThreadsOrZero
 
     def problems(self) -> Iterator[str]:
         """Turns that end as the format of messages asks."""
@@ -349,7 +365,7 @@ class RunSections(Composed):
     run_folder: str
     resume: str | None
     ranks: Target | None  # starts them, as a `RankLauncher` of `rank_rules`
-    rank_timeout_minutes: Positive
+    rank_timeout_minutes: Minutes
     algorithm: AlgorithmNodes
     regime: Target
     scale: Scale

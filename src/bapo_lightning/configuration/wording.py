@@ -104,8 +104,10 @@ def _number(kind: type, metadata: list[Any], unit: str) -> str:
     noun = "a whole number" if kind is int else "a number"
     least = next((item.ge for item in metadata if isinstance(item, Ge)), None)
     above = next((item.gt for item in metadata if isinstance(item, Gt)), None)
-    most = next((item.le for item in metadata if isinstance(item, Le)), None)
+    most: Any = next((item.le for item in metadata if isinstance(item, Le)), None)
     below = next((item.lt for item in metadata if isinstance(item, Lt)), None)
+    if above == 0 and most is not None and most > 1:
+        return f"{noun.replace('a ', 'a positive ', 1)}{unit}, at most {most}"
     if most is not None or below is not None:
         opening = f"({above}" if above is not None else f"[{least}"
         return f"{noun}{unit} in {opening}, {f'{most}]' if most is not None else f'{below})'}"

@@ -105,7 +105,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         raise DataError(
             f"model_type={family} cannot be planned for: its sizes are known for {', '.join(FAMILIES)} only"
         )
-    missing = [key for key in NEEDED if not isinstance(config.get(key), int)]
+    missing = [key for key in NEEDED if type(size := config.get(key)) is not int or size < 1]
     if missing:
         raise DataError(f"the model's config.json lacks {', '.join(missing)}; write them as whole numbers")
     heads = config["num_attention_heads"]

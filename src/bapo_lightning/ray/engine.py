@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from annotated_types import Le
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.ray import require_ray
@@ -34,7 +36,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.values import Count, NonNegative, Positive
+from bapo_lightning.values import Count, Megabytes, NonNegative, Positive, Seconds, Threads
 
 if TYPE_CHECKING:
     from bapo_lightning.ray.fleet import Fleet
@@ -57,15 +59,15 @@ class RayEngine:
     # auto: the cluster that this machine belongs to; HOST:PORT: that of a head node; None: starts one here.
     address: str | None = None
     actors: Count | Literal["auto"] = "auto"  # auto: as many as the nodes have room for, now and later
-    cpus: Positive = 1.0  # of each actor
-    gpus: NonNegative | None = None  # of each actor; None: one where the cluster has any
-    cpu_threads: Count | None = None  # of an engine's kernels; None: as many as it has CPUs
+    cpus: Annotated[Positive, Le(4096)] = 1.0  # of each actor
+    gpus: Annotated[NonNegative, Le(4096)] | None = None  # of each actor; None: one where the cluster has any
+    cpu_threads: Threads | None = None  # of an engine's kernels; None: as many as it has CPUs
     requests_per_call: Count = 64  # sampled together by one engine, which then asks for more
-    deadline_seconds: Positive = 3600  # an actor that needs longer for a call counts as dead
-    start_seconds: Positive = 900  # the same for its start
+    deadline_seconds: Seconds = 3600  # an actor that needs longer for a call counts as dead
+    start_seconds: Seconds = 900  # the same for its start
     # Where Ray started the trainer's ranks; `together`: on the fleet's devices, so that these take turns.
     ranks: Literal["apart", "together"] | None = None
-    part_megabytes: Count = 256  # extra memory of a weight sync; a larger tensor is a part of its own
+    part_megabytes: Megabytes = 256  # extra memory of a weight sync; a larger tensor is a part of its own
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
     _stored: StoredWeights | None = field(default=None, init=False)  # of that version, for late engines
     _base: list[Any] = field(default_factory=list, init=False)  # stored weights under adapters

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Le
 
 from bapo_lightning.errors import RewardError
 from bapo_lightning.ray import require_ray
 from bapo_lightning.types import Completion, Problem, Score
-from bapo_lightning.values import Count, NonNegative
+from bapo_lightning.values import Count, NonNegative, Threads
 
 MOST_TRIES = 3  # of a call whose worker dies, and of a batch whose node is lost
 Reward = Callable[[list[Problem], list[Completion]], list[Score]]
@@ -27,8 +29,8 @@ class VerdictsOnNodes:
 
     make_reward: Callable[[], Reward]  # called in each worker; picklable, such as a partial of a class
     address: str | None = None  # of the cluster, as in `joining.join`
-    workers: Count = 2  # spread over the nodes
-    cpus: NonNegative = 0.0  # of each worker; others may have reserved all
+    workers: Threads = 2  # spread over the nodes
+    cpus: Annotated[NonNegative, Le(4096)] = 0.0  # of each worker; others may have reserved all
     answers_per_call: Count = 64
     _pool: Any = field(default=None, init=False)
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False)

@@ -20,7 +20,7 @@ import torch
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import MERGED, Wanted, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
-from bapo_lightning.values import Count, Dtype
+from bapo_lightning.values import Dtype, Megabytes
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
 PREFIX = "bapo-weights-"
@@ -57,7 +57,7 @@ class SharedMemoryTransport:
     """Writes weights into shared memory part by part, each of which all servers load before the next."""
 
     backend: ClassVar[None] = None
-    part_megabytes: Count = 256  # size of a part in MiB; a larger tensor is a part of its own
+    part_megabytes: Megabytes = 256  # size of a part in MiB; a larger tensor is a part of its own
     dtype: Dtype | None = None  # weights are cast to it before they are sent; None: the servers' own
 
     def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:

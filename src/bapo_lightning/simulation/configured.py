@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from bapo_lightning.configuration.parse import parse
 from bapo_lightning.configuration.plan import plan_of
@@ -23,7 +23,7 @@ from bapo_lightning.simulation.page import write_page
 from bapo_lightning.simulation.run import Setting
 from bapo_lightning.simulation.study import MeasuredWorld, Study, World, make_study
 from bapo_lightning.simulation.times import measured_times
-from bapo_lightning.values import Count, CountOrZero, NonNegative, Positive, Share
+from bapo_lightning.values import Count, CountOrZero, Minutes, NonNegative, Positive, Share
 
 AHEAD = (0, 1, 2, 4)  # rollout batches, of the bounds that are tried
 
@@ -37,13 +37,13 @@ class SimulateOptions(Section):
     partial_tokens: list[Count | None] | None
     lengths: LengthKind | Literal["empirical"]
     spread: NonNegative
-    failures_per_hour: NonNegative
-    repair_minutes: Positive
+    failures_per_hour: Annotated[NonNegative, Le(3600)]
+    repair_minutes: Minutes
     uniform_share: Annotated[float, Ge(0), Lt(1)]
     fleet_memory_share: Share
     link_gigabytes_per_second: Positive
-    sync_seconds: NonNegative
-    num_batches: Count
+    sync_seconds: Annotated[NonNegative, Le(86_400)]
+    num_batches: Annotated[Count, Le(10_000)]
     skipped_batches: CountOrZero
     least_gain: Positive
     what_if: bool

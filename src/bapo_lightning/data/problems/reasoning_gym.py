@@ -8,12 +8,12 @@ from bapo_lightning.data.problems.held_out import Part, is_in
 from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, Share
+from bapo_lightning.values import Count, Share, Size
 
 
 def reasoning_gym_problems(
     task: str,
-    size: Count,
+    size: Size,
     seed: int,
     parameters: dict[str, Any],
     split: Part,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from bapo_lightning.values import Count, CountOrZero, Name, Positive, Size
+from bapo_lightning.values import Count, CountOrZero, Name, Seconds, Size
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
@@ -44,7 +44,7 @@ class Regime:
     # Groups, from the oldest on, of which later ones may be trained on first; None: as they become ready.
     window: Count | None = None
     schedule: str | None = None  # run folder whose asynchronous schedule is followed; None: a free one
-    wait_warning_seconds: Positive = 300  # a longer wait says what it waits for; async generation only
+    wait_warning_seconds: Seconds = 300  # a longer wait says what it waits for; async generation only
 
     @classmethod
     def problems(cls, options: Mapping[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from bapo_lightning.environments.python.limits import CallLimits
 from bapo_lightning.environments.tools import ToolResult
 from bapo_lightning.errors import ConfigError, EnvironmentFault
 from bapo_lightning.phases import phase
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.values import Megabytes, Seconds, Size, Workers
 
 _HOST = "bapo_lightning.environments.python.host"
 _GRACE_SECONDS = 10.0  # that a host may take to clean up behind a program
@@ -48,11 +48,11 @@ class Python:
 
     def __init__(
         self,
-        workers: Count = 2,
-        seconds: Positive = 5.0,
-        memory_megabytes: Count = 512,
-        file_megabytes: Count = 16,
-        output_bytes: Count = 4000,
+        workers: Workers = 2,
+        seconds: Seconds = 5.0,
+        memory_megabytes: Megabytes = 512,
+        file_megabytes: Megabytes = 16,
+        output_bytes: Size = 4000,
         show_last_value: bool = True,
         modules: Sequence[str] = (),
         walls: Literal["kernel", "none"] = "kernel",

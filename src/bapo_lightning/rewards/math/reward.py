@@ -24,7 +24,7 @@ from bapo_lightning.rewards.math.texts import states_nothing
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.values import Megabytes, Seconds, Workers
 
 Accept = Literal["marked", "any"]
 Unevaluated = Literal["refuse", "accept"]
@@ -50,7 +50,7 @@ class MathReward:
         timeout_seconds: for one answer; an answer that takes longer is TIMEOUT.
         batch_seconds: for all slow answers of one call, those of more than `server.FIRST_TRY_SECONDS`; what
             has not been decided when they have passed is TIMEOUT.
-        num_workers: processes; None: one per core, at most 8.
+        num_workers: processes at most; None: one per core, at most 8.
         memory_megabytes: memory that one answer may take in a worker.
 
     Raises:
@@ -63,10 +63,10 @@ class MathReward:
         accept: Accept = "marked",
         require_stop: bool = False,
         unevaluated: Unevaluated = "refuse",
-        timeout_seconds: Positive = DEFAULT_TIMEOUT_SECONDS,
-        batch_seconds: Positive = 60.0,
-        num_workers: Count | None = None,
-        memory_megabytes: Annotated[int, Ge(MIN_MEMORY_MEGABYTES)] = 512,
+        timeout_seconds: Seconds = DEFAULT_TIMEOUT_SECONDS,
+        batch_seconds: Seconds = 60.0,
+        num_workers: Workers | None = None,
+        memory_megabytes: Annotated[Megabytes, Ge(MIN_MEMORY_MEGABYTES)] = 512,
     ) -> None:
         self.accept, self.require_stop = accept, require_stop
         self.refuse_unevaluated = unevaluated == "refuse"

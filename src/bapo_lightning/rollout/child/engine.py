@@ -30,7 +30,7 @@ from bapo_lightning.rollout.engine import (
     check_synced,
 )
 from bapo_lightning.rollout.weight_transport import weight_parts
-from bapo_lightning.values import Count, CountOrZero, Positive
+from bapo_lightning.values import CountOrZero, Megabytes, Seconds, Workers
 
 
 @dataclass(eq=False)
@@ -43,13 +43,13 @@ class ChildEngine:
     # Called in the child as `make_engine(model_path=model_path)`; picklable, such as a partial of a class.
     make_engine: Callable[..., RolloutEngine]
     # A child that needs longer for a call of `generate`, or for a part of the weights, counts as dead.
-    deadline_seconds: Positive = 600
-    start_seconds: Positive = 900  # the same for its start and its first weights, with which vLLM starts
-    cpu_threads: Count | None = None  # of the child's kernels; None: torch's default in a new process
+    deadline_seconds: Seconds = 600
+    start_seconds: Seconds = 900  # the same for its start and its first weights, with which vLLM starts
+    cpu_threads: Workers | None = None  # of the child's kernels; None: torch's default in a new process
     # Cores that the child may run on; empty: this process's. Ignored on systems without affinities.
     cpu_affinity: Sequence[CountOrZero] = ()
     visible_gpus: str | None = None  # GPUs of the child, such as "1" or "2,3"; None: those of this process
-    part_megabytes: Count = 64  # extra memory of a weight sync; a larger tensor is a part of its own
+    part_megabytes: Megabytes = 64  # extra memory of a weight sync; a larger tensor is a part of its own
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
     _child: ChildProcess | None = field(default=None, init=False)
     _had_weights: bool = field(default=False, init=False)  # since the child's start

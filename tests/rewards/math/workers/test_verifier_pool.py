@@ -44,8 +44,17 @@ def test_a_worker_that_died_while_idle_is_replaced_before_an_answer_goes_to_it(p
     assert len(pool.worker_pids) == 2 and killed not in pool.worker_pids and other in pool.worker_pids
 
 
+def test_no_more_workers_are_started_than_there_is_work_for():
+    pool = VerifierPool(1_000_000_000, 5.0, 512)
+    try:
+        assert pool.judge([RIGHT] * 2) == [CORRECT] * 2
+        assert 1 <= len(pool.worker_pids) <= 2
+    finally:
+        pool.close()
+
+
 def test_an_answer_whose_worker_dies_has_failed(pool):
-    pool.judge([RIGHT])
+    pool.judge([HANGS] * 2, timeout_seconds=0.1)
     before = pool.worker_pids
 
     def kill_all():

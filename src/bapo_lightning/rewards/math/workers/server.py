@@ -101,15 +101,15 @@ class _Try:
 
 
 class Server:
-    """Keeps `num_workers` workers, and replaces each that misses a deadline, dies or used much memory."""
+    """Keeps up to `num_workers` workers, as many as there was work for at once, and replaces each that misses
+    a deadline, dies or used much memory.
+    """
 
     def __init__(
         self, requests: Connection, verdicts: Connection, num_workers: int, memory_megabytes: int
     ) -> None:
         self._requests, self._verdicts, self._memory_megabytes = requests, verdicts, memory_megabytes
-        self._workers: list[_Worker] = []
-        for _ in range(num_workers):
-            self._workers.append(self._started())
+        self._num_workers, self._workers = num_workers, list[_Worker]()
 
     def serve(self) -> None:
         """Answers requests until the trainer closes their pipe, also in the middle of one."""
@@ -128,12 +128,13 @@ class Server:
         self, pairs: list[list[str]], seconds: float, batch_seconds: float, refuse_unevaluated: bool
     ) -> list[tuple[str, str]]:
         lengths = [len(answer) for _, answer in pairs]
-        tries = Tries(lengths, seconds, batch_seconds * len(self._workers))
+        tries = Tries(lengths, seconds, batch_seconds * self._num_workers)
         idle, busy = list(self._workers), dict[Connection, _Try]()
         while tries or busy:
-            while tries and idle:
+            while tries and (idle or len(self._workers) < self._num_workers):
                 index, allowed = tries.take()
-                worker = self._hand_over(idle.pop(), [*pairs[index], refuse_unevaluated, seconds])
+                worker = idle.pop() if idle else self._added()
+                worker = self._hand_over(worker, [*pairs[index], refuse_unevaluated, seconds])
                 begun = time.monotonic()
                 busy[worker.connection] = _Try(index, worker, begun, begun + allowed)
             next_deadline = min(running.deadline for running in busy.values())
@@ -163,6 +164,10 @@ class Server:
             worker = self._replaced(worker)
             worker.connection.send_bytes(message)
         return worker
+
+    def _added(self) -> _Worker:
+        self._workers.append(self._started())
+        return self._workers[-1]
 
     def _replaced(self, worker: _Worker) -> _Worker:
         worker.process.kill()
