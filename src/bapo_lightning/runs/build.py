@@ -171,19 +171,21 @@ def build_sampler(
     what a rule of the algorithm needs.
     """
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
-    ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
+    ends = stop_token_ids(model_path(config.model.path), tokenizer)
+    stops = ends + turn_ends(environment, tokenizer)
     limits = scale.max_new_tokens, scale.max_feedback_tokens
     sampler = RolloutSampler(
         engine=engine,
         tokenizer=tokenizer,
         prompt=inputs.prompt,
         reward=config.reward.make(),
-        sampling=SamplingParams(config.rollout.temperature, ends),
+        sampling=SamplingParams(config.rollout.temperature, stops),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
         advantages=algorithm.advantages,
         rules=algorithm.rules,
-        conversations=build_conversations(environment, tokenizer, *limits),
+        conversations=build_conversations(environment, tokenizer, ends, *limits),
+        ends=ends,
     )
     sampler.rules.check(inputs.problems.train, sampler.encode_prompt)
     return sampler
