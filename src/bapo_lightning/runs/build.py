@@ -66,9 +66,9 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     BapoLightningError: an input cannot be had, or the run folder cannot be made.
     """
     inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
-    ranks.on_controller(lambda: start.prepare(config.plain))
-    sets = validation_sets(config, inputs) if inputs else []
     account = inputs.problems.account if inputs else {}
+    ranks.on_controller(lambda: start.prepare(config.plain, account))
+    sets = validation_sets(config, inputs) if inputs else []
     description = {
         "experiment": config.name,
         "algorithm": config.algorithm.name,
