@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow
+import pyarrow  # type: ignore[import-untyped]
 
 from bapo_lightning.errors import DataError
 
