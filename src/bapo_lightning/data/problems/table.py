@@ -14,7 +14,7 @@ import datasets
 import huggingface_hub
 
 from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, has_path, prefixes
-from bapo_lightning.data.problems.held_out import Part, is_in
+from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
 from bapo_lightning.data.problems.text_files import FORMATS, Records, format_of, read_text_files
 from bapo_lightning.errors import DataError
 from bapo_lightning.hub import stay_offline_without_hub
@@ -72,9 +72,12 @@ def problem_table(
             own = [problem for problem in problems if is_in(part, problem.prompt, validation_share)]
             left_out["in the other part"] = len(problems) - len(own)
             if not own:
+                share = share_that_divides([problem.prompt for problem in problems])
+                fits = f"write data.train.validation_share={share}, or "
+                remedy = f"{fits if share else ''}use more rows"
                 raise DataError(
                     f"none of the {len(problems)} problems of {source} belongs to its part {part!r} with "
-                    f"validation_share={validation_share}; write a larger share or use more rows"
+                    f"validation_share={validation_share}; {remedy}"
                 )
             problems = own
     except DataError as error:
