@@ -31,6 +31,7 @@ from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.prompts import PlainPrompt
 from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -133,8 +134,8 @@ def sample(
     generations = engine.generate(requests, SamplingParams(settings.temperature, (tokenizer.eos_token_id,)))
     responses = [list(generation.segment.token_ids) for generation in generations]
     completions = [
-        Completion(str(tokenizer.decode(response, skip_special_tokens=True)), len(response), made.finish)
-        for response, made in zip(responses, generations, strict=True)
+        Completion(text, len(response), made.finish)
+        for text, response, made in zip(decoded(tokenizer, responses), responses, generations, strict=True)
     ]
     scores = opened([item.problem for item in items for _ in range(size)], completions)
     samples = [

@@ -13,6 +13,8 @@ from tests.commands import Command, run_command, wait_until
 from tests.runs.written import manifest, rows, same, trainer_state, weights
 from tests.wandb_file import history
 
+from bapo_lightning.data.problems.held_out import is_in
+
 SETTINGS = [
     "experiment=additions",
     "debug=fast",
@@ -33,7 +35,7 @@ def train(tmp_path, *overrides):
     return done.stdout
 
 
-def train_and_signal(tmp_path, number, num_rows):
+def train_and_signal(tmp_path, number, num_rows, *overrides):
     """Start a run in `tmp_path`, send a signal once it has written so many rows; returns its folder and its
     output.
     """
@@ -42,7 +44,7 @@ def train_and_signal(tmp_path, number, num_rows):
         written = list(tmp_path.glob("additions/*/metrics.jsonl"))
         return bool(written) and written[0].read_text().count("\n") >= num_rows
 
-    process = Command(TRAIN, [*SETTINGS, f"output_root={tmp_path}"])
+    process = Command(TRAIN, [*SETTINGS, f"output_root={tmp_path}", *overrides])
     wait_until(has_rows, process)
     process.send_signal(number)
     output, _ = process.communicate()
@@ -124,6 +126,25 @@ def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_
         tmp_path, f"run_folder={short}", "resume=auto", "logger=csv"
     )
     assert made == {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
+
+
+@pytest.mark.slow
+def test_a_killed_run_does_not_go_on_with_other_held_out_problems(tmp_path):
+    rows = [{"problem": f"{10 + n % 80}+{10 + n // 8}=", "answer": str(n)} for n in range(200)]
+    table = tmp_path / "own.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = "data=table", f"data.train.path={table}", "data.train.validation_share=0.4", "logger=csv"
+    folder, _ = train_and_signal(tmp_path, signal.SIGKILL, 7, *own)
+    whole = table.read_text()
+    held_out = next(row for row in rows if is_in("validation", row["problem"], 0.4))
+    table.write_text(whole.replace(json.dumps(held_out), json.dumps(held_out | {"answer": "other"})))
+    done = run_command(TRAIN, *SETTINGS, f"output_root={tmp_path}", *own, "resume=auto")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert (
+        "data.validation.held_out: the " in done.stderr and "put it back, or begin a new run" in done.stderr
+    )
+    table.write_text(whole)
+    assert f"resumed {folder} at update" in train(tmp_path, *own, "resume=auto")
 
 
 def test_advantages_that_remember_every_problem_go_on_from_what_they_knew(tmp_path):

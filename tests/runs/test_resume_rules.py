@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from tests.report.synthetic_runs import write_run
 
-from bapo_lightning.errors import CheckpointError, ConfigError
+from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.run_folder.checkpoint import commit, fingerprints, partial_folder
 from bapo_lightning.run_folder.journal import JournalDigest
 from bapo_lightning.run_folder.record import read_manifest
@@ -120,6 +120,25 @@ def test_going_on_cuts_the_journals_and_sets_newer_checkpoints_aside(tmp_path, c
     ).stat().st_size == 0
     names = ["superseded-update000160", "superseded-update000240", "update000080"]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == names
+
+
+def test_a_run_goes_on_with_the_held_out_problems_that_it_had(tmp_path, capsys):
+    folder = started(tmp_path, "mine", [80])
+    had, other = ({"validation": {"own": {"kept": 9, "digest": digest}}} for digest in ("1f", "2e"))
+    write_json(folder / "manifest.json", read_manifest(folder) | {"problems": had})
+    start, wanted = opened(tmp_path, run="mine"), config(tmp_path, run="mine")
+    words = (
+        r"data\.validation\.own: the 9 held-out problems are not those of .*; put it back, or begin a new run"
+    )
+    with pytest.raises(DataError, match=words):
+        start.prepare(wanted, other)
+    assert (folder / "metrics.jsonl").stat().st_size == 830, "nothing is cut off"
+    start.prepare(wanted, had)
+    start.changed = ["data.validation.own.path: a.jsonl -> b.jsonl"]  # as asked for
+    start.prepare(wanted, other)
+    write_json(folder / "manifest.json", read_manifest(folder) | {"problems": {}})  # of an older version
+    start.changed = []
+    start.prepare(wanted, other)
 
 
 @pytest.mark.parametrize("is_gone", [False, True])

@@ -20,7 +20,7 @@ class Turn:
     """One turn of the policy."""
 
     problem: Problem
-    text: str  # decoded, without special tokens
+    text: str  # decoded, without end tokens
     number: int  # from 0 on
     is_last: bool  # a limit allows no further turn: feedback would not be read
     state: Any  # of the last reply, or of `start`

@@ -72,9 +72,9 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     BapoLightningError: an input cannot be had, or the run folder cannot be made.
     """
     inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
-    ranks.on_controller(lambda: start.prepare(config.plain))
-    sets = validation_sets(config, inputs) if inputs else []
     account = inputs.problems.account if inputs else {}
+    ranks.on_controller(lambda: start.prepare(config.plain, account))
+    sets = validation_sets(config, inputs) if inputs else []
     description = {
         "experiment": config.name,
         "algorithm": config.algorithm.name,
@@ -190,19 +190,21 @@ def build_sampler(
     what a rule of the algorithm needs.
     """
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
-    ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
+    ends = stop_token_ids(model_path(config.model.path), tokenizer)
+    stops = ends + turn_ends(environment, tokenizer)
     limits = scale.max_new_tokens, scale.max_feedback_tokens
     sampler = RolloutSampler(
         engine=engine,
         tokenizer=tokenizer,
         prompt=inputs.prompt,
         reward=config.reward.make(2),
-        sampling=SamplingParams(config.rollout.temperature, ends),
+        sampling=SamplingParams(config.rollout.temperature, stops),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
         advantages=algorithm.advantages,
         rules=algorithm.rules,
-        conversations=build_conversations(environment, tokenizer, *limits),
+        conversations=build_conversations(environment, tokenizer, ends, *limits),
+        ends=ends,
     )
     sampler.rules.check(inputs.problems.train, sampler.encode_prompt)
     return sampler

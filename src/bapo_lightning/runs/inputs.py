@@ -151,7 +151,11 @@ def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
 
 
 def build_conversations(
-    environment: EnvironmentSection | None, tokenizer: Any, max_new_tokens: int, max_feedback_tokens: int
+    environment: EnvironmentSection | None,
+    tokenizer: Any,
+    ends: tuple[int, ...],
+    max_new_tokens: int,
+    max_feedback_tokens: int,
 ) -> Conversations | None:
     """Makes the turn taking; None where a response is one turn. Raises DataError: the tokenizer's chat
     template cannot be continued by feedback.
@@ -170,6 +174,7 @@ def build_conversations(
         max_feedback_tokens=max_feedback_tokens,
         max_new_tokens=max_new_tokens,
         workers=environment.workers,
+        ends=ends,
     )
 
 

@@ -25,7 +25,7 @@ from bapo_lightning.run_folder.checkpoint import (
     set_aside,
     verify,
 )
-from bapo_lightning.run_folder.config_keys import changes, makes_longer
+from bapo_lightning.run_folder.config_keys import Role, changes, makes_longer, role_of
 from bapo_lightning.run_folder.find import unfinished
 from bapo_lightning.run_folder.journal import Journal, JournalDigest
 from bapo_lightning.run_folder.lock import RunLock
@@ -60,15 +60,17 @@ class RunStart:
             return None
         return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}
 
-    def prepare(self, plain: Plain) -> None:
+    def prepare(self, plain: Plain, account: Plain | None = None) -> None:
         """Makes the folder of a new run, or cuts an earlier one back; may be killed and done again. Raises
-        ConfigError: the folder of a new run cannot be made or is taken.
+        ConfigError: the folder of a new run cannot be made or is taken; DataError: of a run that goes on,
+        the held-out problems are others, by their `account`.
         """
         if self.is_new:
             if self.lock is None:
                 make_run_folder(self.folder)
                 self.lock = RunLock(self.folder)
         else:
+            self._refuse_other_held_out(account or {})
             remove_leftovers(self.folder / "checkpoints")
             for folder in self.outdated:
                 print(f"moved aside: {set_aside(folder)}")
@@ -76,6 +78,19 @@ class RunStart:
                 journal = self.checkpoint.journals.get(name) if self.checkpoint else None
                 Journal(self.folder / name).cut(journal["bytes"] if journal else 0)
         write_config(self.folder, plain)
+
+    def _refuse_other_held_out(self, account: Plain) -> None:
+        asked_for = any(role_of(change.partition(":")[0]) is Role.VALIDATION for change in self.changed)
+        if self.checkpoint is None or asked_for:
+            return
+        before = (read_manifest(self.folder).get("problems") or {}).get("validation", {})
+        for name, part in account.get("validation", {}).items():
+            if before.get(name, {}).get("digest", part["digest"]) != part["digest"]:
+                raise DataError(
+                    f"data.validation.{name}: the {part['kept']} held-out problems are not those of "
+                    f"{self.folder}, so that its curve would change its meaning: their file has changed; put "
+                    "it back, or begin a new run"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the lock, which rank 0 alone holds."""

@@ -47,7 +47,7 @@ class WorkItem:
 class Completion:
     """A reward's view of a finished rollout."""
 
-    text: str  # decoded response without special tokens; in a conversation the policy's last turn
+    text: str  # decoded response without end tokens; in a conversation the policy's last turn
     num_tokens: int  # sampled, in all turns
     finish: FinishReason
     turns: tuple[str, ...] = ()  # of the policy, where an environment answers between them
@@ -86,7 +86,7 @@ class Sample:
     """A finished rollout with its verdict."""
 
     rollout: Rollout
-    text: str  # decoded response without special tokens; in a conversation the policy's last turn
+    text: str  # decoded response without end tokens; in a conversation the policy's last turn
     score: Score
     reward: float  # used in training: the score's value plus shaping
     # Of its tokens when the batch entered training, in nats, by column of the token table:

@@ -18,15 +18,15 @@ END = 0  # a token without text
 class LetterTokenizer:
     """Token n is the nth of these texts."""
 
-    texts = ("", "a", "b", "\n", ".\n", "\n\n", "\nb", " ")
+    eos_token_id = 0
+    texts = ("<end>", "a", "b", "\n", ".\n", "\n\n", "\nb", " ")
 
     def decode(self, token_ids, skip_special_tokens):
-        assert skip_special_tokens
-        return "".join(self.texts[token] for token in token_ids)
+        return "".join(self.texts[token] for token in token_ids if token or not skip_special_tokens)
 
 
 def numbers(texts, split=r"\n+"):
-    ids = [LetterTokenizer.texts.index(text) for text in texts]
+    ids = [LetterTokenizer.texts.index(text or "<end>") for text in texts]
     return StepSplitter(LetterTokenizer(), split)(ids).tolist()
 
 
@@ -89,7 +89,9 @@ def batch():
 
 def valued(critic):
     admits = lambda found: found.problem.id == "p"  # noqa: E731
-    return with_step_advantages(critic, batch(), LetterTokenizer(), admits, 100, torch.device("cpu"))
+    return with_step_advantages(
+        critic, batch(), StepSplitter(LetterTokenizer(), 2), admits, 100, torch.device("cpu")
+    )
 
 
 def test_each_step_gets_its_advantage_each_response_their_sum_and_groups_that_fill_up_nothing():
@@ -109,7 +111,7 @@ def test_each_step_gets_its_advantage_each_response_their_sum_and_groups_that_fi
 def test_a_batch_that_only_fills_up_has_no_metrics_of_the_critic():
     admits = lambda found: False  # noqa: E731
     groups, metrics = with_step_advantages(
-        TableCritic(), batch(), LetterTokenizer(), admits, 100, torch.device("cpu")
+        TableCritic(), batch(), StepSplitter(LetterTokenizer(), 2), admits, 100, torch.device("cpu")
     )
     assert groups == batch() and list(metrics) == ["time/critic_seconds"]
 

@@ -3,6 +3,7 @@ OlympiadBench's.
 """
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -235,6 +236,16 @@ def test_the_parts_follow_the_options_of_the_training_set(mine):
     assert len(train) + len(held_out) == 100 and 30 < len(held_out) < 70
     with pytest.raises(DataError, match=r"none of the 2 problems of .* belongs to its part 'validation'"):
         parts(mine, "data.train.limit=2", "data.train.validation_share=0.001")
+
+
+def test_a_small_table_is_refused_with_a_share_that_divides_it(tmp_path):
+    rows = [{"problem": f"{n}+{n}=", "answer": str(n)} for n in range(30)]
+    mine = written(tmp_path, rows, "jsonl")
+    with pytest.raises(DataError, match=r"write data\.train\.validation_share=0\.\d+, or use") as refused:
+        parts(mine, "data.train.validation_share=0.0001")
+    share = re.search(r"validation_share=(0\.\d+), or", str(refused.value))[1]
+    train, held_out = parts(mine, f"data.train.validation_share={share}")
+    assert len(train) + len(held_out) == 30 and held_out and train
 
 
 def test_the_prompt_is_a_chat_where_the_model_has_a_format_for_it():

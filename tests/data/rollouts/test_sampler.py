@@ -1,16 +1,12 @@
 """From running groups to scored ones: requests, their seeds' keys, texts, rewards and advantages, by hand."""
 
-import random
 from array import array
 from dataclasses import replace
 
 import pytest
 import torch
-from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, ruled, sampler, segment
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler, segment
 
-from bapo_lightning.data.rollouts.sampler import decoded
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, WorkItem
 
@@ -72,38 +68,3 @@ def test_advantages_of_a_group_do_not_depend_on_those_scored_beside_it():
     together = [group.advantages for group in source.score(groups, 0)]
     alone = [source.score([group], 0)[0].advantages for group in groups]
     assert together == alone == [tuple(row) for row in group_advantages(rewards).tolist()]
-
-
-class Counting(PreTrainedTokenizerFast):
-    """A fast tokenizer whose texts are made in Python."""
-
-    def _decode(self, token_ids, **options):
-        return f"{len(token_ids)} tokens"
-
-
-def byte_level(kind=PreTrainedTokenizerFast, **options):
-    """A tokenizer whose tokens are bytes, parts of a character among them, and two special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    rust = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
-    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-    return kind(tokenizer_object=rust, eos_token="<end>", pad_token="<pad>", **options)
-
-
-@pytest.mark.parametrize(
-    "tokenizer",
-    [byte_level(), byte_level(clean_up_tokenization_spaces=True), byte_level(Counting), NumberTokenizer()],
-    ids=["fast", "cleaning", "own", "slow"],
-)
-def test_texts_of_many_responses_are_those_of_one_at_a_time(tokenizer):
-    generator = random.Random(3)
-    lengths = (40, 0, 1, 300, 7) * 20
-    rows = [array("i", [generator.randrange(258) for _ in range(length)]) for length in lengths]
-    alone = [tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in rows]
-    assert decoded(tokenizer, rows) == alone and decoded(tokenizer, []) == []
-    assert len(set(alone)) > 3 and not any("<end>" in text for text in alone)
-
-
-def test_a_fast_tokenizer_makes_all_texts_in_one_call(monkeypatch):
-    tokenizer = byte_level()
-    monkeypatch.setattr(PreTrainedTokenizerFast, "_decode", None)  # as `decode` calls it for each row
-    assert decoded(tokenizer, [array("i", [40, 41]), array("i", [257])]) == ["IJ", ""]

@@ -89,9 +89,10 @@ class StepCritic(BatchStage):
         """Adds steps, and gives samples the sum of their advantages; returns `critic/value`, `critic/brier`
         (both absent where no group is trained on) and `time/critic_seconds`.
         """
-        budget, tokenizer = tools.owner.micro_batch_tokens, tools.sampler.tokenizer
+        budget, sampler = tools.owner.micro_batch_tokens, tools.sampler
+        splitter = StepSplitter(sampler.tokenizer, self.split, sampler.ends)
         batch.fresh, metrics = with_step_advantages(
-            self, batch.fresh, tokenizer, tools.admits, budget, tools.device()
+            self, batch.fresh, splitter, tools.admits, budget, tools.device()
         )
         return metrics
 
@@ -129,7 +130,7 @@ class StepCritic(BatchStage):
 def with_step_advantages(
     critic: StepCritic,
     groups: Sequence[Group],
-    tokenizer: Any,
+    splitter: StepSplitter,
     admits: Callable[[Group], bool],
     token_budget: int,
     device: torch.device,
@@ -140,7 +141,7 @@ def with_step_advantages(
     Returns the groups, and the metrics `critic/value`, `critic/brier` (both absent where no group is trained
     on) and `time/critic_seconds`.
     """
-    start, splitter = time.perf_counter(), StepSplitter(tokenizer, critic.split)
+    start = time.perf_counter()
     samples = [sample for group in groups if admits(group) for sample in group.samples]
     numbers = [splitter(sample.rollout.response_ids) for sample in samples]
     rollouts = [sample.rollout for sample in samples]

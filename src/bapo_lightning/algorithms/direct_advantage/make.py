@@ -168,8 +168,8 @@ def sampled_examples(
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
     asked = [all_asked(part, options.samples) for part in parts]
-    splitter = StepSplitter(inputs.tokenizer, options.split)
     with closing(policy_sampler(config, inputs)) as sampler:
+        splitter = StepSplitter(inputs.tokenizer, options.split, sampler.ends)
         with phase("sampling"):
             sampled = [sample_answers(sampler, part) for part in asked]
         train, held_out = (examples_of(samples, splitter) for samples in sampled)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.types import Rollout
 
 Split = int | str  # so many tokens a step; or a regular expression that ends one
@@ -33,6 +34,7 @@ class StepSplitter:
 
     tokenizer: Any  # a transformers tokenizer
     split: Split
+    ends: tuple[int, ...] = ()  # tokens that end a response, which have no text
     _texts: dict[int, str] = field(default_factory=dict, init=False)
 
     def __call__(self, token_ids: Sequence[int]) -> array[int]:
@@ -48,7 +50,7 @@ class StepSplitter:
 
     def _text(self, token: int) -> str:
         if token not in self._texts:
-            self._texts[token] = self.tokenizer.decode([token], skip_special_tokens=True)
+            self._texts[token] = decoded(self.tokenizer, [[token]], self.ends)[0]
         return self._texts[token]
 
 

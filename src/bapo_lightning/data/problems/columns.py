@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
+from decimal import Decimal
 from numbers import Number
 from typing import Any, Literal
 
@@ -29,6 +30,8 @@ SeveralAnswers = Literal["refuse", "join"]
 _NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)(?:\s*/\s*([1-9][0-9]*))?")
 _ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT's messages
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_NO_ANSWER = ("proof", "unknown")  # in place of an answer, in NuminaMath and OpenR1-Math
 _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
 
@@ -66,6 +69,14 @@ def get_path(row: Any, path: str) -> Any:
     return row[name] if name == path else get_path(row[name], path[len(name) + 1 :])
 
 
+def has_path(row: Any, path: str) -> bool:
+    """Whether a row has such a path."""
+    with suppress(MissingField):
+        get_path(row, path)
+        return True
+    return False
+
+
 def text_of(value: Any) -> str:
     """Returns a value as stripped text: a whole float without its .0, null and NaN as the empty text.
     Raises UnusableRow: it is neither text nor number, date or time.
@@ -73,10 +84,12 @@ def text_of(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+        return str(int(Decimal(repr(value))))  # 1e23 is no power of ten in binary
     if not isinstance(value, str | Number | date | time):
         raise UnusableRow(f"a cell that is no text but {_described(value)}")
-    return str(value).strip()
+    if _HALF_CHARACTER.search(text := str(value)):
+        raise UnusableRow("a text with half a character (a lone surrogate)")
+    return text.strip()
 
 
 def number_of(value: Any) -> float | None:
@@ -125,6 +138,8 @@ def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswer
     answer = ", ".join(_extracted(text, form, marker) for text in texts)
     if not answer:
         raise UnusableRow("no gold answer")
+    if answer in _NO_ANSWER:
+        raise UnusableRow(f"{answer} instead of a gold answer")
     return answer.replace(",", "") if form == "behind_marker" and _THOUSANDS.fullmatch(answer) else answer
 
 
@@ -142,6 +157,7 @@ def last_box(text: str) -> str | None:
 
 def _content(value: Any) -> str:
     if isinstance(value, str):
+        text_of(value)  # refuses what is no character
         return value
     if not isinstance(value, list | Mapping):
         return text_of(value)
@@ -208,18 +224,24 @@ class ColumnMapping:
         named = [(key, path) for key in single if (path := getattr(self, key)) is not None]
         return named + [("keep", path) for path in self.keep]
 
-    def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
-        """Returns the problem of a row, by number and name of the set. Raises UnusableRow, MissingField."""
-        text, metadata = self._question(get_path(row, self.problem))
-        cell = get_path(row, self.answer)
+    def read(self, row: dict[str, Any], number: int, name: str, known: Collection[str] = ()) -> Problem:
+        """Returns the problem of a row, by number and name of the set. A path that is `known` from other rows
+        counts as null where this one lacks it. Raises UnusableRow, MissingField.
+        """
+
+        def at(path: str) -> Any:
+            return None if path in known and not has_path(row, path) else get_path(row, path)
+
+        text, metadata = self._question(at(self.problem))
+        cell = at(self.answer)
         answer = gold_answer(cell, self.answer_form, self.answer_marker, self.several_answers)
-        own_id = str(number) if self.id is None else text_of(get_path(row, self.id))
+        own_id = str(number) if self.id is None else text_of(at(self.id))
         if not own_id:
             raise UnusableRow("no id")
-        source = name if self.source is None else text_of(get_path(row, self.source)) or name
+        source = name if self.source is None else text_of(at(self.source)) or name
         if self.difficulty is not None:
-            metadata["difficulty"] = number_of(get_path(row, self.difficulty))
-        metadata |= {path: get_path(row, path) for path in self.keep}
+            metadata["difficulty"] = number_of(at(self.difficulty))
+        metadata |= {path: at(path) for path in self.keep}
         return Problem(f"{name}/{own_id}", text, answer, source, metadata)
 
     def _question(self, cell: Any) -> tuple[str, dict[str, Any]]:

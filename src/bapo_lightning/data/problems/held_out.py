@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Literal
 
@@ -12,5 +13,17 @@ def is_in(part: Part, prompt: str, validation_share: float) -> bool:
     """Whether a problem with this text belongs to a part. Equal texts belong to the same one, whatever the
     other problems are. `validation_share` of the distinct problems is expected to be held out.
     """
-    position = int.from_bytes(sha256(prompt.encode()).digest()[:6]) / 2**48  # evenly spread over [0, 1)
-    return (position < validation_share) is (part == "validation")
+    return (_position(prompt) < validation_share) is (part == "validation")
+
+
+def share_that_divides(prompts: Sequence[str]) -> float | None:
+    """Returns the least hundredth that, as `validation_share`, gives both parts a problem; None: there is
+    none.
+    """
+    places = [_position(prompt) for prompt in prompts]
+    shares = (hundredth / 100 for hundredth in range(1, 100))
+    return next((share for share in shares if min(places) < share <= max(places)), None)
+
+
+def _position(prompt: str) -> float:
+    return int.from_bytes(sha256(prompt.encode()).digest()[:6]) / 2**48  # evenly spread over [0, 1)

@@ -9,9 +9,12 @@ from typing import Any
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
 from bapo_lightning.data.problems.prompts import Encode
+from bapo_lightning.data.problems.stream import fingerprint
 from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
+
+_DIGITS = 16  # of the digest of a set
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def select(
         held_out[name], cut = keep_short_prompts(taken, encode, max_prompt_tokens, f"data.validation.{name}")
         beyond = len(problems) - len(taken)
         removed = {"beyond scale.validation_problems": beyond, "prompt too long": len(cut)}
-        account["validation"][name] = account_of(problems, removed, len(held_out[name]))
+        digest = fingerprint(held_out[name])[:_DIGITS]
+        account["validation"][name] = account_of(problems, removed, len(held_out[name])) | {"digest": digest}
     return Selection(kept, overlong, mixing, held_out, filtered, account)
 
 

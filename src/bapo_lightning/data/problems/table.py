@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +13,13 @@ from typing import Any, Literal
 import datasets
 import huggingface_hub
 
-from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, prefixes
-from bapo_lightning.data.problems.held_out import Part, is_in
+from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, has_path, prefixes
+from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
+from bapo_lightning.data.problems.text_files import FORMATS, Records, format_of, read_text_files
 from bapo_lightning.errors import DataError
 from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.types import Problem
 from bapo_lightning.values import Count, Share
-
-FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv"}
 
 
 class ProblemSet(list[Problem]):
@@ -60,7 +58,7 @@ def problem_table(
     """
     source = TableSource(path, split, config, revision, files)
     try:
-        rows = source.rows()
+        rows = source.rows({name for _, path in mapping.paths for name in prefixes(path)})
         num_rows = len(rows)
         if size is not None and not any_size and num_rows != size:
             raise DataError(
@@ -74,17 +72,16 @@ def problem_table(
             own = [problem for problem in problems if is_in(part, problem.prompt, validation_share)]
             left_out["in the other part"] = len(problems) - len(own)
             if not own:
+                share = share_that_divides([problem.prompt for problem in problems])
+                fits = f"write data.train.validation_share={share}, or "
+                remedy = f"{fits if share else ''}use more rows"
                 raise DataError(
                     f"none of the {len(problems)} problems of {source} belongs to its part {part!r} with "
-                    f"validation_share={validation_share}; write a larger share or use more rows"
+                    f"validation_share={validation_share}; {remedy}"
                 )
             problems = own
     except DataError as error:
         raise DataError(f"problem set {name}: {error}") from None
-    except UnicodeDecodeError as error:  # the reader of JSON looks at texts only when they are asked for
-        raise DataError(
-            f"problem set {name}: {source.fault() or f'{source} is not UTF-8 ({error})'}"
-        ) from None
     return ProblemSet(problems, str(source), num_rows, left_out)
 
 
@@ -98,10 +95,12 @@ class TableSource:
     revision: str | None
     files: str | None
 
-    def rows(self) -> datasets.Dataset:
-        """Loads the table. Raises DataError with the command that fetches it when it cannot be had."""
+    def rows(self, wanted: Collection[str]) -> datasets.Dataset | Records:
+        """Loads the table, of which the `wanted` columns are needed. Raises DataError with the command that
+        fetches it when it cannot be had.
+        """
         path = os.path.expanduser(self.path)
-        file_format = FORMATS.get(Path(path).suffix)
+        file_format = None if Path(path).is_dir() else format_of(path)
         is_hub, is_remote = file_format is None and not Path(path).is_dir(), "://" in path
         if Path(path).is_file():
             path = glob.escape(path)  # a name with brackets is no pattern
@@ -115,51 +114,41 @@ class TableSource:
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are told below
         try:
             if file_format is not None:
-                options: dict[str, Any] = {}
-                if file_format == "csv":  # cells as they stand there: 0012, NA, numbers of many digits
-                    delimiter = "\t" if path.endswith(".tsv") else ","
-                    options = {"delimiter": delimiter, "keep_default_na": False}
-                    if not is_remote:
-                        options["features"] = _texts(sorted(glob.glob(path))[0], delimiter)
-                files = {self.split: path}
-                return datasets.load_dataset(file_format, data_files=files, split=self.split, **options)
-            return self._hub(path) if is_hub else self._folder(path)
+                return self._load(file_format, path, wanted)
+            return self._hub(path, wanted) if is_hub else self._folder(path, wanted)
+        except DataError:
+            raise
         except Exception as error:  # each reader raises types of its own
             raise DataError(self.fault() or self._remedy(error, is_hub)) from None
         finally:
             datasets.logging.set_verbosity(verbosity)
 
     def fault(self) -> str | None:
-        """Says which local file no reader could have read, because it is empty or not UTF-8."""
+        """Says which local file no reader could have read, because it is empty."""
         path = os.path.expanduser(self.path)
         for file in map(Path, [path] if Path(path).is_file() else sorted(glob.glob(path))):
             if file.is_file() and file.stat().st_size == 0:
                 return f"{file} is empty"
-            if file.is_file() and file.suffix != ".parquet":
-                try:
-                    file.read_text(encoding="utf-8")
-                except UnicodeDecodeError as error:
-                    return f"{file} is not UTF-8 (byte {error.start + 1}); save it as UTF-8"
         return None
 
     def __str__(self) -> str:
         """Returns "openai/gsm8k (main, split train)", or the path of files."""
-        if Path(self.path).suffix in FORMATS:
+        if format_of(self.path) is not None:
             return self.path
         return f"{self.path} ({f'{self.config}, ' if self.config else ''}split {self.split})"
 
-    def _folder(self, path: str) -> datasets.Dataset:
+    def _folder(self, path: str, wanted: Collection[str]) -> datasets.Dataset | Records:
         saved = Path(path, self.split) if Path(path, "dataset_dict.json").is_file() else Path(path)
         if (saved / "state.json").is_file():  # written by `Dataset.save_to_disk`
             return datasets.load_from_disk(str(saved))
-        if not any(Path(name).suffix in FORMATS for _, _, names in os.walk(path) for name in names):
+        if not any(format_of(name) for _, _, names in os.walk(path) for name in names):
             raise ValueError(f"no file in it ends with {', '.join(FORMATS)}")
-        return self._load(path)
+        return self._load(path, self.files, wanted)
 
-    def _hub(self, path: str) -> datasets.Dataset:
+    def _hub(self, path: str, wanted: Collection[str]) -> datasets.Dataset | Records:
         stay_offline_without_hub()
         try:
-            return self._load(path, revision=self.revision)
+            return self._load(path, self.files, wanted, revision=self.revision)
         except ConnectionError:
             # Offline, datasets 5.2 finds only tables that it prepared itself, not those of `hf download`.
             try:
@@ -168,11 +157,20 @@ class TableSource:
                 )
             except (OSError, ValueError):
                 raise ConnectionError("the hub cannot be reached, and it was not fetched before") from None
-            return self._folder(fetched)
+            return self._folder(fetched, wanted)
 
-    def _load(self, path: str, **options: Any) -> datasets.Dataset:
-        files = None if self.files is None else {self.split: self.files}
-        return datasets.load_dataset(path, self.config, data_files=files, split=self.split, **options)
+    def _load(
+        self, path: str, files: str | None, wanted: Collection[str], **options: Any
+    ) -> datasets.Dataset | Records:
+        config = None if path in FORMATS.values() else self.config
+        named = None if files is None else {self.split: files}
+        builder = datasets.load_dataset_builder(path, config, data_files=named, **options)
+        found = (builder.config.data_files or {}).get(self.split, [])
+        own = getattr(builder.config, "field", None) or getattr(builder.config, "sep", ",") not in ",\t"
+        if found and not own and all(format_of(name) in ("json", "csv") for name in found):
+            local = datasets.DownloadManager().download(list(found))
+            return read_text_files(zip(local, found, strict=True), wanted)
+        return datasets.load_dataset(path, config, data_files=named, split=self.split, **options)
 
     def _remedy(self, error: BaseException, is_hub: bool) -> str:
         while error.__cause__ is not None:  # "An error occurred" has one that tells which
@@ -211,9 +209,10 @@ def _read(
 ) -> tuple[list[Problem], Counter[str]]:
     """Returns the problems of all rows, and the number of rows left out by reason."""
     problems, left_out, seen = list[Problem](), Counter[str](), set[tuple[str, str]]()
+    known = {path for _, path in mapping.paths if any(has_path(row, path) for row in _in_batches(rows))}
     for number, row in enumerate(_in_batches(rows)):
         try:
-            problem = mapping.read(row, number, name)
+            problem = mapping.read(row, number, name, known)
         except MissingField as error:
             raise DataError(
                 f"row {number} of {source} lacks one of the mapping's fields "
@@ -248,13 +247,9 @@ def _read(
 
 def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
     """Yields the rows one by one. Decoding them singly would take `datasets` several times longer."""
+    if isinstance(rows, Records):
+        yield from rows
+        return
     for batch in rows.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
-
-
-def _texts(path: str, delimiter: str) -> datasets.Features:
-    """The columns of a .csv file, each as text."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        names = next(csv.reader(file, delimiter=delimiter))
-    return datasets.Features({name: datasets.Value("string") for name in names})

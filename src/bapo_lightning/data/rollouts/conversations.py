@@ -27,6 +27,7 @@ from typing import Any
 
 from bapo_lightning.data.rollouts.control_tokens import ControlTokens
 from bapo_lightning.data.rollouts.feedback import FeedbackRule
+from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.environments.environment import Environment, Turn
 from bapo_lightning.errors import EnvironmentFault
 from bapo_lightning.phases import phase
@@ -173,6 +174,7 @@ class Conversations:
     max_feedback_tokens: int  # of all replies of one rollout together
     max_new_tokens: int  # sampled tokens of one rollout, over all turns
     workers: int  # threads that ask the environment; 0: the thread that samples asks
+    ends: tuple[int, ...] = ()  # tokens that end a response, which no text shows
     journal: ReplyJournal = field(default_factory=ReplyJournal)
     _pool: ThreadPoolExecutor | None = field(default=None, init=False)
 
@@ -244,7 +246,7 @@ class Conversations:
             is_pure = getattr(self.environment, "is_pure", False)
             if not is_pure and (known := self.journal.known(problem, rollout, state)) is not None:
                 return known
-            text = self.tokenizer.decode(rollout.turns[-1].tolist(), skip_special_tokens=True)
+            text = decoded(self.tokenizer, [rollout.turns[-1]], self.ends)[0]
             reply = self.environment.respond(Turn(problem, text, number, self._is_last(rollout), state))
             if not isinstance(reply, Reply):
                 raise TypeError(f"respond returned {reply!r}; return a bapo_lightning.types.Reply")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations, ReplyJournal, Rounds
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import Reward, judged
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
@@ -40,19 +40,6 @@ from bapo_lightning.types import (
 
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
 _OPENING, _LOOKED_AT = "<think>", 16  # tokens before a turn, in which a thought may be opened
-DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
-
-
-def decoded(tokenizer: Any, rows: Sequence[array[int]]) -> list[str]:
-    """Returns the texts of rows of token ids, without special tokens: those of the tokenizer's `decode`. A
-    fast tokenizer that adds nothing to its Rust part decodes all rows at once, in a thread for each core.
-    """
-    kind = type(tokenizer)
-    adds = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name) for name in DECODING)
-    if adds or tokenizer.clean_up_tokenization_spaces:
-        return [str(tokenizer.decode(row.tolist(), skip_special_tokens=True)) for row in rows]
-    texts: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
-    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +56,7 @@ class RolloutSampler:
     advantages: AdvantageFunction | None = None  # None: groups are not trained on
     rules: Rules = field(default_factory=Rules)  # about single groups
     conversations: Conversations | None = None  # None: a response is one turn
+    ends: tuple[int, ...] = ()  # tokens that end a response, which no text shows
 
     def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
         """Returns groups without any sampled token; answers that a rule gives come first."""
@@ -179,7 +167,7 @@ class RolloutSampler:
     def _completions(self, rollouts: Sequence[Rollout]) -> list[Completion]:
         has_turns = self.conversations is not None
         rows = [rollout.turns if has_turns else (rollout.response_ids,) for rollout in rollouts]
-        texts = iter(decoded(self.tokenizer, [row for turns in rows for row in turns]))
+        texts = iter(decoded(self.tokenizer, [row for turns in rows for row in turns], self.ends))
         opened: dict[bytes, bool] = {}
         made = []
         for rollout, row in zip(rollouts, rows, strict=True):

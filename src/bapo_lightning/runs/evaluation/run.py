@@ -206,17 +206,19 @@ def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, re
     restarting.load_weights(policy, task.subject.version)
     print(f"the engine has the weights after {time.perf_counter() - start:.1f} s", flush=True)
     environment, scale, tokenizer = config.environment, config.scale, task.tokenizer
-    ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
+    ends = stop_token_ids(model_path(config.model.path), tokenizer)
+    stops = ends + turn_ends(environment, tokenizer)
     limits = scale.max_new_tokens, scale.max_feedback_tokens
     return RolloutSampler(
         engine=restarting,
         tokenizer=tokenizer,
         prompt=task.prompt,
         reward=reward,
-        sampling=SamplingParams(rollout.temperature, ends, rollout.top_p, rollout.top_k),
+        sampling=SamplingParams(rollout.temperature, stops, rollout.top_p, rollout.top_k),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
-        conversations=build_conversations(environment, tokenizer, *limits),
+        conversations=build_conversations(environment, tokenizer, ends, *limits),
+        ends=ends,
     )
 
 

@@ -1,0 +1,33 @@
+"""Texts of sampled tokens, as rewards, environments and records read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+_DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
+
+
+def decoded(tokenizer: Any, rows: Sequence[Sequence[int]], ends: Sequence[int] = ()) -> list[str]:
+    """Returns the texts of rows of token ids without end tokens and padding, which are the tokenizer's and
+    the special ones among `ends`. Every other special token stays: a format may write `<think>` or
+    `<tool_call>` so. A fast tokenizer that adds nothing to its Rust part decodes all rows at once, in a
+    thread for each core.
+    """
+    kind = type(tokenizer)
+    adds = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name) for name in _DECODING)
+    in_python = adds or tokenizer.clean_up_tokenization_spaces
+    decode = tokenizer.decode if in_python else tokenizer.backend_tokenizer.decode
+    named = {*ends, getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "pad_token_id", None)}
+    gone = {
+        token
+        for token in named - {None}
+        if decode([token], skip_special_tokens=True) != decode([token], skip_special_tokens=False)
+    }
+    kept = [[token for token in row if token not in gone] for row in rows]
+    if in_python:
+        return [str(decode(row, skip_special_tokens=False)) for row in kept]
+    texts: list[str] = tokenizer.backend_tokenizer.decode_batch(kept, skip_special_tokens=False)
+    return texts

@@ -1,0 +1,83 @@
+"""Rows of text files are what the files have, in every packing, and what is no table is one sentence."""
+
+import bz2
+import gzip
+import json
+
+import pyarrow
+import pytest
+
+from bapo_lightning.data.problems.columns import ColumnMapping
+from bapo_lightning.data.problems.table import problem_table
+from bapo_lightning.errors import DataError
+
+ROW = '{"problem": "p", "answer": %s}\n'
+
+
+def table(path, **options):
+    return problem_table("own", str(path), ColumnMapping("problem", "answer"), **options)
+
+
+@pytest.mark.parametrize(
+    ("cell", "answer"),
+    [
+        ('"2024-01-02"', "2024-01-02"), ('"12:30:00"', "12:30:00"), ('"1.0"', "1.0"), ('"0012"', "0012"),
+        ('"null"', "null"), ("9007199254740993", "9007199254740993"),
+        ("12345678901234567890", "12345678901234567890"),
+        ("1e400", "1e400"), ("0.12345678901234567890123", "0.12345678901234567890123"), ("0.1", "0.1"),
+        ("34.0", "34"), ("1e23", "1" + "0" * 23), ('"\\u00e9 \\ud83d\\ude00"', "\u00e9 \U0001f600"),
+        ('["4"]', "4"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_an_answer_is_what_the_file_has(cell, answer, suffix, tmp_path):
+    path, rows = tmp_path / f"own{suffix}", [ROW % '"a"', ROW % cell, ROW % "0.5"]  # beside text and decimals
+    path.write_text("".join(rows) if suffix == ".jsonl" else f"[{','.join(rows)}]")
+    assert [problem.answer for problem in table(path)] == ["a", answer, "0.5"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".JSONL", ".ndjson", ".jsonl.gz", ".json.bz2", ".jsonl.zst"])
+def test_files_of_every_packing_are_read(suffix, tmp_path):
+    path, text = tmp_path / f"own{suffix}", ("\ufeff" + ROW % '"2"' * 3).encode()
+    packers = {".gz": gzip.compress, ".bz2": bz2.compress}
+    packers[".zst"] = lambda data: pyarrow.compress(data, codec="zstd", asbytes=True)
+    path.write_bytes(packers.get(path.suffix, bytes)(text))
+    assert [problem.answer for problem in table(path)] == ["2"] * 3
+
+
+def test_a_column_may_begin_with_nulls_and_a_row_may_lack_a_field(tmp_path):
+    path = tmp_path / "own.jsonl"
+    nulls = "".join(json.dumps({"problem": "p", "answer": None}) + "\n" for _ in range(3000))
+    path.write_text(nulls + '{"problem": "q"}\n' + ROW % '"2024-01-02"')
+    found = table(path, unusable="leave_out")
+    assert [problem.answer for problem in found] == ["2024-01-02"]
+    assert found.left_out == {"no gold answer": 3001}
+
+
+def test_several_csv_files_have_columns_in_any_order_and_rows_may_end_early(tmp_path):
+    (tmp_path / "a.csv").write_text('problem,answer,level\np,"1,000",2\nq,7\n')
+    (tmp_path / "b.csv").write_text("answer,problem\nNA,r\n")
+    assert [problem.answer for problem in table(tmp_path / "*.csv")] == ["1,000", "7", "NA"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("own.csv", "problem,answer\n1,2,3\n", "row 0 has 3 cells, and there are 2 columns"),
+        ("own.csv", "problem,problem\n1,2\n", "two columns have the same name"),
+        ("own.csv", 'problem,answer\n1,"2\n', "line 2: unexpected end of data"),
+        ("own.csv", "problem,answer\n", "it has no rows"),
+        ("own.jsonl", "[1, 2]\n", "row 0 is no JSON object with names"),
+        ("own.jsonl", ROW % '"1"' + "{\n", "JSON parse error: .* in row 1"),
+        ("own.jsonl", "[" * 100_000, "JSON parse error: nested too deep in row 0"),
+        ("own.jsonl", ROW % '"\\ud800"', "half a character"),
+        ("own.jsonl", ROW % '"proof"', "proof instead of a gold answer"),
+        ("own.jsonl", ROW % '"unknown"', "unknown instead of a gold answer"),
+        ("own", ROW % '"1"', "no table of a known type"),
+        ("own.parquet.gz", "x", "no table of a known type"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(name, text, words, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=words):
+        table(tmp_path / name)
