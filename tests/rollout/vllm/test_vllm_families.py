@@ -1,4 +1,4 @@
-"""Families that vLLM holds in other ways than Llama's: experts, transposed weights, transformers' own class."""
+"""Families that vLLM holds otherwise than Llama: experts, transposed weights, a class of transformers."""
 
 from contextlib import closing
 from dataclasses import replace
