@@ -3,9 +3,9 @@
     python -m bench.families [--vllm] [--only llama,gpt2] [--seconds 300]
 
 A row is a process of its own with a time limit. Rows are kept in outputs/families.json, from which
-docs/results/families.md is written anew; what is there already is not run again. With `--vllm` the columns of
-vLLM are run instead, by a Python that has it. A cell is "yes", or the sentence that a user gets at the start;
-"fault: ..." is anything else and a bug.
+docs/results/families.md is written anew; a cell that is there and is no fault is not run again. With `--vllm`
+the columns of vLLM are run instead, by a Python that has it, in processes that are forked after its import.
+A cell is "yes", or the sentence that a user gets at the start; "fault: ..." is anything else and a bug.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.family_checks import COLUMNS, VLLM_COLUMNS, checked
+from bench.family_checks import COLUMNS, VLLM_COLUMNS, checked, load_vllm
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "outputs/families.json", ROOT / "docs/results/families.md"
@@ -53,9 +54,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="limit of a row")
     options = parser.parse_args()
     columns = VLLM_COLUMNS if options.vllm else COLUMNS
+    if options.vllm:
+        os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+        load_vllm()
     for family in options.only.split(","):
         known = read().get(family, {})
-        if missing := [name for name in columns if name not in known]:
+        if missing := [name for name in columns if known.get(name, "fault").startswith("fault")]:
             found = run_row(family, missing, options.seconds)
             print(family, found, flush=True)
             everything = read()  # another process may have written meanwhile

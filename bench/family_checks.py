@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.data.batches.model_input import model_input
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import ConfigError, DataError, EngineError
 from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
@@ -22,6 +23,7 @@ from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams, Wanted
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.vllm.options import reason_of
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
@@ -45,6 +47,9 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 ONE_OF: dict[str, dict[str, Any]] = {
     "dots1": {"n_shared_experts": 1},
+    "glm4_moe": {"head_dim": 32},
+    "falcon": {"ffn_hidden_size": 256},  # of which vLLM takes no other
+    "gemma4_text": {"num_experts": None},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
 }
@@ -164,7 +169,15 @@ def in_vllm(folder: Path) -> None:
     from bapo_lightning.rollout.vllm.options import VLLMOptions
 
     options = VLLMOptions(max_prompt_tokens=20, max_new_tokens=16, kv_cache_bytes=1 << 26, max_num_seqs=8)
-    synced(policy_of(folder), VLLMLocalEngine(str(folder), options))
+    engine = VLLMLocalEngine(str(folder), options)
+    try:
+        synced(policy_of(folder), engine)
+    except EngineError as error:
+        if isinstance(error.__cause__, ValidationError):  # of the settings of its start
+            raise ConfigError([f"not in vLLM: {reason_of(error.__cause__)}"]) from None
+        raise
+    finally:
+        engine.close()
 
 
 def reloaded_in_vllm(folder: Path) -> None:
@@ -172,12 +185,18 @@ def reloaded_in_vllm(folder: Path) -> None:
     from vllm import LLM
     from vllm import SamplingParams as Sampling
 
+    from bapo_lightning.rollout.vllm.containment import transformers_classes_kept
+
     policy = policy_of(folder)
     target = exported(policy, folder, folder.with_name("out"))
     sizes = {"max_model_len": 64, "max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 26}
-    llm = LLM(str(target), dtype="float32", enforce_eager=True, **sizes)
+    try:
+        with transformers_classes_kept(eager=True):
+            llm = LLM(str(target), dtype="float32", enforce_eager=True, **sizes)
+    except ValidationError as error:
+        raise ConfigError([f"not in vLLM: {reason_of(error)}"]) from None
     sampling = Sampling(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False)
-    (made,) = llm.generate([{"prompt_token_ids": [5, 6, 7, 8]}], sampling)
+    (made,) = llm.generate([{"prompt_token_ids": [5, 6, 7, 8]}], sampling, use_tqdm=False)
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         for _ in range(8):
@@ -194,6 +213,18 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "samples (vLLM)": in_vllm,
     "export in vLLM": reloaded_in_vllm,
 }
+
+
+def load_vllm() -> None:
+    """Imports vLLM and its worker, which rows then share."""
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+    from vllm import LLM  # noqa: F401
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda inspect: inspect()  # which would import all of it again
+    import bapo_lightning.rollout.vllm.weights  # noqa: F401
+
+
 VLLM_COLUMNS = ("samples (vLLM)", "export in vLLM")
 COLUMNS = tuple(name for name in CHECKS if name not in VLLM_COLUMNS)
 

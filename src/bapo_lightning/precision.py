@@ -7,6 +7,7 @@ The trainer's passes and the engine of transformers share it, so that both round
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -102,6 +103,15 @@ def stored_dtype(model: PreTrainedModel, name: str, dtype: str) -> torch.dtype:
     layer = getattr(layer, "base_layer", layer)  # of an adapted one
     rounds = isinstance(layer, nn.Linear) and layer is not model.get_output_embeddings()
     return torch.bfloat16 if rounds else torch.float32
+
+
+def exported_dtype(model: PreTrainedModel, name: str, dtype: str) -> torch.dtype:
+    """Precision in which transformers loads and saves a weight or buffer of a model of `dtype`: some, such as
+    the biases of routers, stay in float32.
+    """
+    kept = model._get_dtype_plan(getattr(torch, dtype))
+    found = next((each for each in kept if re.search(each.replace("*", ".*"), name)), None)
+    return getattr(torch, dtype) if found is None else kept[found]
 
 
 def cache_dtype(device: torch.device) -> torch.dtype:

@@ -60,7 +60,7 @@ class HfExport(Callback):
             write_model_folder(
                 folder / EXPORTS / checkpoint_name(update),
                 model_path(value_of(config, "model.path")),
-                policy.named_weights(Wanted(dtype=dtype, names="files")),
+                policy.named_weights(Wanted(dtype=dtype, names="files", is_export=True)),
                 model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
                 getattr(torch, dtype),
                 overwrite=True,

@@ -95,7 +95,8 @@ def _export(
 
 def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], Policy]:
     """Returns the weights of a checkpoint under the names of files, read one at a time, and the policy
-    that they belong to. Adapters are merged into the model, which is loaded for that, and rounded to `dtype`.
+    that they belong to. Adapters are merged into the model, which is loaded for that. All are rounded to
+    `dtype`, but what transformers keeps in float32.
 
     Raises:
         CheckpointError: the checkpoint is not one of this model.
@@ -106,6 +107,7 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
     from bapo_lightning.modules.policy.file_names import under_file_names
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.modules.policy.options import ModelOptions
+    from bapo_lightning.precision import exported_dtype
     from bapo_lightning.rollout.engine import Wanted
 
     assert subject.run is not None and subject.checkpoint is not None
@@ -115,7 +117,7 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
     folder = subject.checkpoint.path
     if options.lora is not None:
         load_checkpoint_weights(policy, folder)
-        return policy.named_weights(Wanted(dtype=dtype, names="files")), policy
+        return policy.named_weights(Wanted(dtype=dtype, names="files", is_export=True)), policy
 
     def stored() -> Iterator[tuple[str, Tensor]]:
         state = policy_state(folder)
@@ -127,7 +129,8 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
                     f"{folder} does not fit the model of its run: {name} {found}, expected "
                     f"{list(expected.shape)}"
                 )
-            yield name, weight
+            is_float = weight.is_floating_point()
+            yield name, weight.to(exported_dtype(policy.model, name, dtype) if is_float else None)
 
     return under_file_names(policy.model, stored(), policy.file_parts), policy
 

@@ -103,6 +103,7 @@ class Wanted:
     # Names and shapes: those that transformers gives them in memory, or those of the model's files, which
     # whatever loads models by itself knows.
     names: Literal["model", "files"] = "model"
+    is_export: bool = False  # what transformers keeps in float32, whatever a model's dtype is, stays so
 
 
 MERGED = Wanted()

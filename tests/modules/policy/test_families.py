@@ -1,11 +1,18 @@
 """Families that keep weights in other ways: fused, renamed, in buffers, transposed."""
 
+import shutil
+
 import pytest
 import torch
 from bench.family_checks import CHECKS, make, names_in, policy_of
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+from transformers.core_model_loading import PrefixChange
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.file_names import file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
@@ -45,6 +52,43 @@ def test_weights_for_files_have_the_files_names_and_their_shapes_are_known_befor
     assert [(name, weight.shape) for name, weight in found] == [
         (name, shape) for name, _, shape in policy.weight_shapes()
     ]
+
+
+def has_prefixes(family):
+    conversions = get_checkpoint_conversion_mapping(family) or []
+    return any(isinstance(each, PrefixChange) for each in conversions)
+
+
+PREFIXED = [family for family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if has_prefixes(family)]
+REFUSED = ["gemma3n_text"]  # for its logits, before names matter
+
+
+@pytest.mark.parametrize("family", sorted({*PREFIXED} - {*REFUSED}))
+def test_names_of_files_have_their_prefix_also_for_a_policy_without_weights(folder, family, tmp_path):
+    shutil.copytree(folder(family), tmp_path / "own")
+    file = tmp_path / "own/model.safetensors"
+    plain = load_file(file)
+    prefixed = {name.replace("model.", "model.language_model.", 1): each for name, each in plain.items()}
+    for weights in (plain, prefixed):
+        save_file(weights, file, {"format": "pt"})
+        for on_meta in (False, True):
+            policy = build_policy(ModelOptions(str(file.parent)), 1.0, on_meta)
+            assert shapes_of(policy.named_weights(Wanted(names="files"))) == names_in(file.parent)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "ernie4_5_moe", "minimax_m2", "apertus"])
+def test_an_export_has_the_precisions_that_save_pretrained_writes(folder, family, tmp_path):
+    policy, target = build_policy(ModelOptions(str(folder(family))), 1.0), tmp_path / "out"
+    wanted = Wanted(dtype="bfloat16", names="files", is_export=True)
+    write_model_folder(target, str(folder(family)), policy.named_weights(wanted), "card", torch.bfloat16)
+    AutoModelForCausalLM.from_pretrained(folder(family), dtype="bfloat16").save_pretrained(
+        tmp_path / "theirs"
+    )
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "theirs"))
+    assert ours.keys() == theirs.keys()
+    assert all(
+        torch.equal(ours[name], each) and ours[name].dtype == each.dtype for name, each in theirs.items()
+    )
 
 
 def test_only_a_part_of_the_model_waits_for_its_file_names(folder):

@@ -75,10 +75,10 @@ def write_model_folder(
     Args:
         target: folder to make.
         model_path: the model that was trained, whose configurations and tokenizer are copied.
-        weights: the weights under their Hugging Face names, read until a file is full; each is counted in the
-            present phase.
+        weights: the weights under their Hugging Face names and in the precision that is written, read until
+            a file is full; each is counted in the present phase.
         card: text of README.md.
-        dtype: precision of the written weights.
+        dtype: precision of the model.
         max_shard_bytes: size limit of one file of weights, and the memory that writing takes.
         overwrite: replace an existing model, which stays until the new one is complete.
 
@@ -98,7 +98,7 @@ def write_model_folder(
         raise DataError(f"{target} cannot be made ({error.strerror}); name another folder") from None
     _write_description(partial, model_path, dtype)
     (partial / CARD).write_text(card, encoding="utf-8")
-    num_weights = write_shards(partial, weights, dtype, max_shard_bytes)
+    num_weights = write_shards(partial, weights, max_shard_bytes)
     for path in [*partial.iterdir(), partial]:
         sync(path)
     if target.exists():
@@ -134,16 +134,14 @@ def _copy_tokenizer(model_path: str, folder: Path) -> bool:
     return bool(found)
 
 
-def write_shards(
-    folder: Path, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, max_bytes: int
-) -> int:
-    """Writes `weights` in `dtype` to files of at most `max_bytes` (a larger weight has one alone) and returns
+def write_shards(folder: Path, weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> int:
+    """Writes `weights` to files of at most `max_bytes` (a larger weight has one alone) and returns
     their number. Files are named as transformers and vLLM expect: `model.safetensors`, or
     `model-00001-of-00003.safetensors` and so on with an index.
     """
     names_by_file: list[list[str]] = []
     total_bytes = 0
-    for shard in _shards(weights, dtype, max_bytes):
+    for shard in _shards(weights, max_bytes):
         names_by_file.append(list(shard))
         total_bytes += sum(weight.nbytes for weight in shard.values())
         file = folder / f"{len(names_by_file)}.partial"
@@ -163,14 +161,12 @@ def write_shards(
     return len(file_of)
 
 
-def _shards(
-    weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, max_bytes: int
-) -> Iterator[dict[str, Tensor]]:
+def _shards(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[dict[str, Tensor]]:
     # One dictionary, refilled for each file, so that only one file's weights are alive.
     shard: dict[str, Tensor] = {}
     num_bytes = 0
     for name, weight in weights:
-        weight = weight.detach().to("cpu", dtype if weight.is_floating_point() else None).contiguous()
+        weight = weight.detach().cpu().contiguous()
         if shard and num_bytes + weight.nbytes > max_bytes:
             yield shard
             shard.clear()

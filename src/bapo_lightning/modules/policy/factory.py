@@ -20,6 +20,8 @@ from transformers.modeling_flash_attention_utils import lazy_import_flash_attent
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.hub import stay_offline_without_hub
+from bapo_lightning.modules.policy.file_names import note_file_names
+from bapo_lightning.modules.policy.folder import weight_names
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import FLASH_HUB, ModelOptions
@@ -213,7 +215,10 @@ def _model_of(options: ModelOptions, on_meta: bool) -> PreTrainedModel:
     if on_meta:
         config = AutoConfig.from_pretrained(options.path, trust_remote_code=False)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, **choices)
+            model = AutoModelForCausalLM.from_config(config, **choices)
+        if names := weight_names(options.path):
+            note_file_names(model, names)
+        return model
     try:
         return AutoModelForCausalLM.from_pretrained(options.path, trust_remote_code=False, **choices)
     except ValueError as error:

@@ -9,11 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    rename_source_key,
+    revert_weight_conversion,
+)
 
 from bapo_lightning.rollout.engine import FACTOR_MARK
 
@@ -26,6 +33,19 @@ _PARTS: tuple[PartOf, ...] = (
     lambda name: found[0] if (found := _LAYER.match(name)) else name,
     lambda name: "",
 )
+
+
+def note_file_names(model: PreTrainedModel, names: Iterable[str]) -> None:
+    """Lets weights get these names of files again, as `from_pretrained` does for a model that it loads: files
+    of some families have a prefix, and others of the same family have none.
+    """
+    conversions = get_model_conversion_mapping(model)
+    renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
+    converters = [each for each in conversions if isinstance(each, WeightConverter)]
+    for name in names:
+        rename_source_key(name, renamings, converters)
+    used: Any = [each for each in conversions if each.was_used()]
+    model._weight_conversions = used
 
 
 def under_file_names(

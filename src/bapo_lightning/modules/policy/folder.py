@@ -105,6 +105,20 @@ def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
         yield f"model.path={path} has no tokenizer; save it there with tokenizer.save_pretrained"
 
 
+def weight_names(path: str) -> list[str]:
+    """Returns the names of a model's weights in its safetensors files, none where it has no such file."""
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    quiet: Any = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+    if index := cached_file(path, "model.safetensors.index.json", **quiet):
+        return list(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"])
+    if (file := cached_file(path, "model.safetensors", **quiet)) is None:
+        return []
+    with safe_open(file, "pt") as weights:
+        return list(weights.keys())
+
+
 def safetensors_problem(file: Path) -> str | None:
     """Compares a safetensors file's length with the one in its header, without reading the weights."""
     size = file.stat().st_size

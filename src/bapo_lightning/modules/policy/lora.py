@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.options import LoraOptions
-from bapo_lightning.precision import stored_dtype
+from bapo_lightning.precision import exported_dtype, stored_dtype
 from bapo_lightning.ranks.collectives import full_tensor
 from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted, weights_of
 
@@ -190,7 +190,8 @@ class WeightPass:
         wanted = self._wanted.dtype
         if wanted is None or not weight.is_floating_point():
             return weight.dtype
-        return stored_dtype(self._model, name, wanted)
+        exported = exported_dtype if self._wanted.is_export else stored_dtype
+        return exported(self._model, name, wanted)
 
 
 def leave_frozen_weights_out(module: nn.Module) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bapo_lightning.errors import EngineError
 from bapo_lightning.random_states import random_states_kept
 
 PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torch.accelerator, "empty_cache"))
@@ -87,6 +88,32 @@ def garbage_collector_kept() -> Iterator[None]:
     finally:
         if not frozen and gc.get_freeze_count():
             gc.unfreeze()
+
+
+@contextmanager
+def transformers_classes_kept(eager: bool) -> Iterator[None]:
+    """Protects the classes of transformers' models, which vLLM changes where it has none of its own, so that
+    it could compile them: the trainer's model would need vLLM from then on.
+    """
+    from vllm.model_executor.models.transformers.base import Base
+
+    decorate = Base._decorate_cls_for_torch_compile
+
+    def decorate_others(self: Any, cls: type, *given: Any, **named: Any) -> None:
+        if eager:
+            return
+        if any(type(each) is cls for each in gc.get_objects()):
+            raise EngineError(
+                f"it would change {cls.__name__}, which this process trains; write "
+                "rollout.engine.options.enforce_eager=true or rollout=vllm_child"
+            )
+        decorate(self, cls, *given, **named)
+
+    Base._decorate_cls_for_torch_compile = decorate_others
+    try:
+        yield
+    finally:
+        Base._decorate_cls_for_torch_compile = decorate
 
 
 @contextmanager

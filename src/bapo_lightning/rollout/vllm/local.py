@@ -31,7 +31,12 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.vllm.containment import Containment, Deadline, default_group_kept
+from bapo_lightning.rollout.vllm.containment import (
+    Containment,
+    Deadline,
+    default_group_kept,
+    transformers_classes_kept,
+)
 from bapo_lightning.rollout.vllm.options import (
     ADAPTER,
     ADAPTER_NUMBER,
@@ -39,6 +44,7 @@ from bapo_lightning.rollout.vllm.options import (
     VLLMOptions,
     check_lengths,
     generation_of,
+    reason_of,
 )
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import send_parts
@@ -174,9 +180,12 @@ class VLLMLocalEngine:
             elif self.options.tensor_parallel_size > 1 and arguments["enforce_eager"]:
                 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # for worker processes; here a stance does it
             try:
-                self._llm = LLM(**arguments)
+                with transformers_classes_kept(arguments["enforce_eager"]):
+                    self._llm = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
-                raise EngineError(f"vLLM could not be started for {self.model_path}: {error}") from error
+                raise EngineError(
+                    f"vLLM could not be started for {self.model_path}: {reason_of(error)}"
+                ) from error
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         self._has_workers = parallel.world_size > 1 and parallel.distributed_executor_backend == "mp"
         self._contained.eager = arguments["enforce_eager"]

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Le
+from pydantic import ValidationError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -133,6 +134,13 @@ def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, 
             if isinstance(layer, nn.Linear) and layer is not head
         }
     )
+
+
+def reason_of(error: Exception) -> str:
+    """Why vLLM did not start, in one sentence, without the list of all models that it has."""
+    problems = error.errors() if isinstance(error, ValidationError) else []
+    text = " ".join(each["msg"].removeprefix("Value error, ") for each in problems) or str(error)
+    return text.partition(" Supported architectures:")[0]
 
 
 def has_growing_segments(environment: Mapping[str, str]) -> bool:

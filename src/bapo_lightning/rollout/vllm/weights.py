@@ -7,9 +7,9 @@ vLLM imports `WorkerExtension` by its name wherever its worker runs: in this pro
 behind the HTTP server. The trainer's side is `weight_transport`.
 
 vLLM's layerwise reload takes weights under their Hugging Face names, fuses and shards them as at start-up,
-and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. Two
+and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. Three
 things it does not do are done here: it only logs what was missing, and on a CPU it leaves the packed copy of
-a tied output head as it was (log-probs are then wrong by 1 to 18 nats).
+a tied output head as it was (log-probs are then wrong by 1 to 18 nats), and experts unpacked.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.lora.layers import BaseLayerWithLoRA
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
@@ -52,6 +53,7 @@ from bapo_lightning.rollout.weight_digests import column_digest, drawn_columns, 
 from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
 
 Digests = Iterator[tuple[str, torch.Tensor | None]]
+TRANSPOSED = ("GPT2LMHeadModel",)  # whose files have linear weights as [inputs, outputs]
 BASE_MARK = ".base_layer."  # in vLLM's names of weights to which an adapter adds
 
 
@@ -67,6 +69,7 @@ class Reload:
         if with_base:
             held = {name.replace(BASE_MARK, ".") for name, _ in self._model.named_parameters()}
             self._missing = held - tied_heads(self._model)
+            let_experts_be_packed(self._model)
             initialize_layerwise_reload(self._model)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -223,9 +226,19 @@ def repack_tied(model: nn.Module) -> None:
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
+def let_experts_be_packed(model: nn.Module) -> None:
+    """Lets kernels of experts for CPUs be set up again: vLLM packs weights only for new ones."""
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if isinstance(method := getattr(module, "quant_method", None), FusedMoEMethodBase):
+            method.moe_kernel = None
+
+
 def held_digests(model: nn.Module, seed: int) -> Digests:
     """Yields names and digests of this worker's part of the weights. Those that may be held with other values
-    than were sent have none: all but linear layers, embeddings and norms, and these if they are quantized.
+    than were sent have none: all but linear layers, embeddings and norms, and these if they are quantized or
+    transposed.
     What several workers hold alike is the first one's.
 
     A weight that was packed for a CPU's kernels is read by applying its layer to columns of the identity.
@@ -233,8 +246,9 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
     """
     embedding = ""  # the first one
     is_tied = getattr(model.config, "tie_word_embeddings", False)
+    is_transposed = type(model).__name__ in TRANSPOSED
     for name, layer in model.named_modules():
-        if isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod):
+        if _is_plain_linear(layer) and not is_transposed:
             yield from _linear(name, layer, seed)
         elif _is_plain_embedding(layer):
             yield from _embedding(name, layer, seed, embedding if is_tied else "")
@@ -247,6 +261,10 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
         else:
             for last, _ in layer.named_parameters(recurse=False):
                 yield f"{name}.{last}", None
+
+
+def _is_plain_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
 
 
 def _is_plain_embedding(layer: nn.Module) -> bool:
