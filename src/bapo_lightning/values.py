@@ -26,6 +26,7 @@ Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made
 CountOrZero = Annotated[int, Ge(0)]
 Threads = Annotated[int, Ge(1), Le(4096)]  # of one process
 Positive = Annotated[float, Gt(0)]
+Duration = Annotated[float, Gt(0), Le(1_000_000_000)]  # that a thread can wait, in seconds or minutes
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Gt(0), Le(1)]
 TrainDtype = Annotated[

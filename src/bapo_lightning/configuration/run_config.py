@@ -17,6 +17,7 @@ from torch.optim import Optimizer as TorchOptimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.callbacks.alarm import Alarm
+from bapo_lightning.callbacks.writers import MetricsWriter
 from bapo_lightning.configuration.sections import (
     AlgorithmNodes,
     Callbacks,
@@ -56,7 +57,7 @@ from bapo_lightning.precision import MIXED
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import is_reward_function
-from bapo_lightning.values import Positive
+from bapo_lightning.values import Duration
 
 ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
 
@@ -67,7 +68,7 @@ class RunConfig(Composed):
     run_folder: str
     resume: str | None
     ranks: Target | None  # starts them, as a `RankLauncher` of `rank_rules`
-    rank_timeout_minutes: Positive
+    rank_timeout_minutes: Duration
     algorithm: AlgorithmNodes
     regime: Target
     scale: Scale
@@ -205,6 +206,7 @@ class RunConfig(Composed):
                         base = f"{kind.__module__}.{kind.__name__}"
                         what = f"is no lightning {kind.__name__}; derive it from {base}"
                         yield f"{section}.{name}._target_={node.name} {what}"
+        yield from self._callback_problems()
         objective = self.algorithm.objective
         if list(target_problems(objective.node)):
             return
@@ -212,6 +214,17 @@ class RunConfig(Composed):
             objective.make(1)
         except ConfigError as error:
             yield f"algorithm.objective is no function of one token table ({error.problems[0]})"
+
+    def _callback_problems(self) -> Iterator[str]:
+        nodes = self.callbacks.nodes
+        with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            if not any(node.is_a(MetricsWriter) for node in nodes.values()):
+                yield "callbacks.metrics_writer is left out, and others need the numbers that it hands on"
+            for name, node in nodes.items():
+                folder = node.options.get("folder", self.run_folder)
+                if folder != self.run_folder and node.name.startswith(__name__.partition(".")[0]):
+                    copied = f"is a copy of run_folder={self.run_folder}; write that one only"
+                    yield f"callbacks.{name}.folder={folder} {copied}"
 
     def _scope_problems(self) -> Iterator[str]:
         if self.algorithm.bounds.options.get("scope") == "microbatch":

@@ -34,7 +34,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.values import Count, NonNegative, Positive
+from bapo_lightning.values import Count, Duration, NonNegative, Positive
 
 if TYPE_CHECKING:
     from bapo_lightning.ray.fleet import Fleet
@@ -61,8 +61,8 @@ class RayEngine:
     gpus: NonNegative | None = None  # of each actor; None: one where the cluster has any
     cpu_threads: Count | None = None  # of an engine's kernels; None: as many as it has CPUs
     requests_per_call: Count = 64  # sampled together by one engine, which then asks for more
-    deadline_seconds: Positive = 3600  # an actor that needs longer for a call counts as dead
-    start_seconds: Positive = 900  # the same for its start
+    deadline_seconds: Duration = 3600  # an actor that needs longer for a call counts as dead
+    start_seconds: Duration = 900  # the same for its start
     # Where Ray started the trainer's ranks; `together`: on the fleet's devices, so that these take turns.
     ranks: Literal["apart", "together"] | None = None
     part_megabytes: Count = 256  # extra memory of a weight sync; a larger tensor is a part of its own

@@ -24,7 +24,7 @@ from bapo_lightning.rewards.math.texts import states_nothing
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.values import Count, Duration
 
 Accept = Literal["marked", "any"]
 Unevaluated = Literal["refuse", "accept"]
@@ -63,8 +63,8 @@ class MathReward:
         accept: Accept = "marked",
         require_stop: bool = False,
         unevaluated: Unevaluated = "refuse",
-        timeout_seconds: Positive = DEFAULT_TIMEOUT_SECONDS,
-        batch_seconds: Positive = 60.0,
+        timeout_seconds: Duration = DEFAULT_TIMEOUT_SECONDS,
+        batch_seconds: Duration = 60.0,
         num_workers: Count | None = None,
         memory_megabytes: Annotated[int, Ge(MIN_MEMORY_MEGABYTES)] = 512,
     ) -> None:

@@ -30,7 +30,7 @@ from bapo_lightning.rollout.engine import (
     check_synced,
 )
 from bapo_lightning.rollout.weight_transport import weight_parts
-from bapo_lightning.values import Count, CountOrZero, Positive
+from bapo_lightning.values import Count, CountOrZero, Duration
 
 
 @dataclass(eq=False)
@@ -43,8 +43,8 @@ class ChildEngine:
     # Called in the child as `make_engine(model_path=model_path)`; picklable, such as a partial of a class.
     make_engine: Callable[..., RolloutEngine]
     # A child that needs longer for a call of `generate`, or for a part of the weights, counts as dead.
-    deadline_seconds: Positive = 600
-    start_seconds: Positive = 900  # the same for its start and its first weights, with which vLLM starts
+    deadline_seconds: Duration = 600
+    start_seconds: Duration = 900  # the same for its start and its first weights, with which vLLM starts
     cpu_threads: Count | None = None  # of the child's kernels; None: torch's default in a new process
     # Cores that the child may run on; empty: this process's. Ignored on systems without affinities.
     cpu_affinity: Sequence[CountOrZero] = ()

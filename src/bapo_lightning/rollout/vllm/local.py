@@ -42,7 +42,7 @@ from bapo_lightning.rollout.vllm.options import (
 )
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import send_parts
-from bapo_lightning.values import Positive
+from bapo_lightning.values import Duration
 
 PART_MEGABYTES = 64  # of the weights that worker processes are handed at once
 
@@ -57,8 +57,8 @@ class VLLMLocalEngine:
     shares_gpu: ClassVar[bool] = True
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     options: VLLMOptions
-    deadline_seconds: Positive = 600  # without progress, after which the process ends, all stacks printed
-    start_seconds: Positive = 1800  # the same for vLLM's start, which may compile and capture graphs
+    deadline_seconds: Duration = 600  # without progress, after which the process ends, all stacks printed
+    start_seconds: Duration = 1800  # the same for vLLM's start, which may compile and capture graphs
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
     _llm: Any = field(default=None, init=False)
     _asleep: bool = field(default=False, init=False)

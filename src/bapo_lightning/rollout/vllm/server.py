@@ -34,7 +34,7 @@ from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_leng
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
-from bapo_lightning.values import Advice, Count, Positive
+from bapo_lightning.values import Advice, Count, Duration
 
 TOKENS_COUNTER = "vllm:generation_tokens_total"
 
@@ -54,9 +54,9 @@ class VLLMServerEngine:
     cpu_threads: Count | None = None  # of a server on a CPU; None shares the cores out
     # Of each server, such as "4,5"; not the trainer's. Empty only where there are none.
     gpus: Annotated[Sequence[str], Advice("is a list of texts; write e.g. ['4,5','6,7']")] = ()
-    start_seconds: Positive = 900  # a server must answer within this time of its start
+    start_seconds: Duration = 900  # a server must answer within this time of its start
     # A server that generates nothing, or does not answer a control call, for so long counts as dead.
-    deadline_seconds: Positive = 300
+    deadline_seconds: Duration = 300
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
     _model_name: str = field(default="", init=False)
     _processes: list[ServerProcess] = field(default_factory=list, init=False)
