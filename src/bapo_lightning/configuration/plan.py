@@ -110,7 +110,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         recomputes=bool(config.entry_scores),
         reference=config.scores_by_reference,
         log_z="log_z" in needs_of(config.algorithm.objective.object),
-        measure_entropy_every=entropy_rule.options["every"] if entropy_rule else 0,
+        measure_entropy_every=entropy_rule.options.get("every", 0) if entropy_rule else 0,
         checkpointing=options.activation_checkpointing,
         liger=options.liger,
         packed_sdpa=options.packing == "padding_free" and options.attention in (None, "sdpa"),

@@ -18,6 +18,7 @@ from torch.optim import Optimizer as TorchOptimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.callbacks.alarm import Alarm
+from bapo_lightning.callbacks.writers import MetricsWriter
 from bapo_lightning.configuration.sections import RunSections, environment_problems
 from bapo_lightning.configuration.targets import (
     UNREADABLE,
@@ -191,6 +192,7 @@ class RunConfig(RunSections):
                         base = f"{kind.__module__}.{kind.__name__}"
                         what = f"is no lightning {kind.__name__}; derive it from {base}"
                         yield f"{section}.{name}._target_={node.name} {what}"
+        yield from self._callback_problems()
         objective = self.algorithm.objective
         if list(target_problems(objective.node)):
             return
@@ -198,6 +200,11 @@ class RunConfig(RunSections):
             objective.make(1)
         except ConfigError as error:
             yield f"algorithm.objective is no function of one token table ({error.problems[0]})"
+
+    def _callback_problems(self) -> Iterator[str]:
+        with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            if not any(node.is_a(MetricsWriter) for node in self.callbacks.nodes.values()):
+                yield "callbacks.metrics_writer is left out, and others need the numbers that it hands on"
 
     def _scope_problems(self) -> Iterator[str]:
         if self.algorithm.bounds.options.get("scope") == "microbatch":
