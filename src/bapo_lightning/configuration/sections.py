@@ -232,7 +232,7 @@ class RolloutSection(Section):
             yield f"temperature={self.temperature:g}: {cause}; write 1.0"
         elif self.temperature > HOTTEST:
             yield f"temperature={self.temperature:g} samples tokens by chance alone; write 1.0"
-        if (copy := self.weight_sync.options["temperature"]) != self.temperature:
+        if (copy := self.weight_sync.node.get("temperature", self.temperature)) != self.temperature:
             yield (
                 f"weight_sync.temperature={copy} is a copy of rollout.temperature={self.temperature}, which "
                 "the proof of a sync needs; write the latter only"
@@ -265,8 +265,9 @@ class Optimizer(Section):
 
     def problems(self) -> Iterator[str]:
         """A rate that trains."""
-        node = self.optimizer.node
-        rate = node["lr"] if "lr" in node else self.optimizer.options.get("lr")
+        rate = self.optimizer.node.get("lr")  # not of its options, which would import torch
+        if "lr" not in self.optimizer.node:
+            return
         if not isinstance(rate, int | float):
             yield f"optimizer.lr={rate} must be a positive number"
         elif not rate > 0:
@@ -278,7 +279,7 @@ class Optimizer(Section):
         elif rate > FASTEST:
             yield f"optimizer.lr={rate} is no rate of training; write at most {FASTEST:g}"
         else:
-            decay = self.optimizer.options.get("weight_decay")
+            decay = self.optimizer.node.get("weight_decay")
             if isinstance(decay, int | float) and rate * decay >= 1:
                 yield (
                     f"optimizer.weight_decay={decay} with a rate of {rate} erases the weights in each "

@@ -6,6 +6,7 @@ import json
 import types
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import isfinite
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -16,6 +17,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from pydantic_core import SchemaError
 
 from bapo_lightning.values import Advice
 
@@ -35,7 +37,11 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
     try:
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError:
-        return accepted(annotation, name)
+        return (
+            accepted(annotation, name)
+            if not isinstance(value, float) or isfinite(value)
+            else "must be finite"
+        )
     return None
 
 
@@ -61,7 +67,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
     for config in (ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True), None):
         try:
             return TypeAdapter(annotation, config=config)
-        except PydanticSchemaGenerationError:
+        except (PydanticSchemaGenerationError, SchemaError):  # a protocol that isinstance does not take
             return None
         except (PydanticUserError, NameError):
             continue

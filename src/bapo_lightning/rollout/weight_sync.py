@@ -126,10 +126,10 @@ class WeightSync:
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
         """A tolerance that no push would meet, or every push; probes that take longer than training."""
-        each = options["probe_tokens"] + options["sampled_tokens"]
-        if options["num_probes"] * each > MOST_PROBED:
+        each = options.get("probe_tokens", 0) + options.get("sampled_tokens", 0)
+        if (count := options.get("num_probes", 0)) * each > MOST_PROBED:
             yield (
-                f"num_probes={options['num_probes']} of {each} tokens are more than the {MOST_PROBED} tokens "
+                f"num_probes={count} of {each} tokens are more than the {MOST_PROBED} tokens "
                 "that a sync may take; write fewer, or shorter ones"
             )
         if options["tolerance"] >= LEAST_FAULT:
