@@ -37,11 +37,9 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
     try:
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError:
-        return (
-            accepted(annotation, name)
-            if not isinstance(value, float) or isfinite(value)
-            else "must be finite"
-        )
+        if isinstance(value, float) and not isfinite(value) and _names_a_class(annotation):
+            return None  # torch's `float | Tensor` takes it; whoever owns the option says what is wrong
+        return accepted(annotation, name)
     return None
 
 
@@ -59,6 +57,11 @@ def accepted(annotation: Any, name: str) -> str:
         return f"is none of its values; write one of {listed}{', or null' if nullable else ''}"
     words = " or ".join(dict.fromkeys(_word(member, metadata, name) for member in members))
     return f"must be {words}{', or null' if nullable else ''}"
+
+
+def _names_a_class(annotation: Any) -> bool:
+    plain = (bool, int, float, str, type(None))
+    return any(isinstance(member, type) and member not in plain for member in flattened(annotation)[0])
 
 
 @lru_cache(maxsize=1024)
