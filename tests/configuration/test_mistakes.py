@@ -44,6 +44,11 @@ correction=masked_is correction.weights.low=1 | ... must be in [0, 1)
 correction=masked_is correction.weights.high=0.9 | ... must be above 1
 correction=masked_is +correction.weights.cap=2.0 | correction.weights.cap is not an option of
 optimizer.optimizer.lr=0 | ... would change nothing
+algorithm=bnpo +algorithm.stages.batch_advantages.advantages.lowest=1.5 | highest must be above lowest
+algorithm=bnpo ~algorithm.stages.batch_advantages.advantages._target_ | has no _target_; write
+rollout=hf_child regime=async ~rollout.engine.make_engine._target_ | has no _target_; write
++trainer.accumulate_grad_batches=null | trainer.accumulate_grad_batches=None is refused
+~trainer.devices | trainer.devices=None must be a whole number
 optimizer.optimizer.lr=inf | ... must be finite
 optimizer.optimizer.betas=[0.9,1.0] | optimizer.optimizer is refused by torch.optim.AdamW: Invalid beta
 optimizer.scheduler.warmup_updates=inf | a whole number of at least 0

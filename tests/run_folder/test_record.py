@@ -3,7 +3,7 @@
 import pytest
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.record import newest_rows, read_run
+from bapo_lightning.run_folder.record import newest_rows, read_rollouts, read_run
 
 
 def test_a_run_is_read_with_its_config_manifest_and_rows(make_run):
@@ -25,7 +25,9 @@ def test_a_torn_last_line_is_skipped_and_counted(make_run):
 
 
 @pytest.mark.parametrize(
-    "line", ["[1, 2]", '{"train/reward": 0.5}', '{"step": "one"}', '{"step": 1}{"step": 2}']
+    "line",
+    ["[1, 2]", '{"train/reward": 0.5}', '{"step": "one"}', '{"step": 1}{"step": 2}', "[" * 100_000],
+    ids=["list", "no step", "text", "two", "deep"],
 )
 def test_a_line_that_is_no_row_is_counted(make_run, line):
     folder = make_run(rows=[{"step": 0}])
@@ -82,6 +84,7 @@ def test_what_is_no_run_is_refused_with_what_it_lacks(make_run, tmp_path):
     ("name", "content", "complaint"),
     [
         ("manifest.json", '{"algorithm": "ba', "not valid JSON"),
+        ("manifest.json", "[" * 100_000, "is not valid JSON"),
         ("manifest.json", "[]", "must hold a JSON object, got a list"),
         ("config.yaml", "a: [1", "not valid YAML"),
         ("config.yaml", "", "must hold a mapping, got a NoneType"),
@@ -92,3 +95,13 @@ def test_a_corrupt_file_is_named(make_run, name, content, complaint):
     (folder / name).write_text(content)
     with pytest.raises(DataError, match=f"{name}.* {complaint}"):
         read_run(folder)
+
+
+def test_what_a_record_holds_can_be_written_whatever_was_recorded(make_run):
+    folder = make_run()
+    rows = '{"text": "\\ud83d\\ude00 \\ud800"}\n[1]\n7\n' + "[" * 100_000
+    (folder / "rollouts.jsonl").write_text(rows)
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(manifest.replace('"bapo"', '"ba\\ud800po"'))
+    assert read_rollouts(folder) == [{"text": "\N{GRINNING FACE} ?"}]
+    assert read_run(folder).manifest["algorithm"] == "ba?po"

@@ -38,7 +38,7 @@ from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
-from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
+from bapo_lightning.objectives.advantages.reward_batch import RewardBatch, lone_advantages
 from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
 from bapo_lightning.precision import MIXED, is_mixed
 from bapo_lightning.ranks.strategies import single_device
@@ -67,12 +67,12 @@ class RunConfig(RunSections):
     @property
     def devices(self) -> int:
         """Ranks on each node."""
-        return int(self.trainer.options["devices"])
+        return int(self.trainer.options.get("devices", 1))
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
-        return int(self.trainer.options["num_nodes"])
+        return int(self.trainer.options.get("num_nodes", 1))
 
     @property
     def num_ranks(self) -> int:
@@ -193,6 +193,7 @@ class RunConfig(RunSections):
                         what = f"is no lightning {kind.__name__}; derive it from {base}"
                         yield f"{section}.{name}._target_={node.name} {what}"
         yield from self._callback_problems()
+        yield from self._batch_advantage_problems()
         objective = self.algorithm.objective
         if list(target_problems(objective.node)):
             return
@@ -200,6 +201,24 @@ class RunConfig(RunSections):
             objective.make(1)
         except ConfigError as error:
             yield f"algorithm.objective is no function of one token table ({error.problems[0]})"
+
+    def _batch_advantage_problems(self) -> Iterator[str]:
+        rewards = torch.eye(2)
+        for name, node in self.algorithm.stage_nodes.items():
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                if not node.is_a(BatchAdvantageStage) or list(target_problems(node.node)):
+                    continue
+                given = rewards, torch.ones_like(rewards).long(), rewards - 0.5, ("1", "2"), (True, True)
+                try:
+                    found = node.make().advantages(RewardBatch(*given))
+                    wrong = "" if getattr(found, "shape", None) == rewards.shape else f"they are {found!r}"
+                except Exception as error:  # whatever advantages of one's own raise
+                    wrong = f"{type(error).__name__}: {error}"
+                if wrong:
+                    yield (
+                        f"algorithm.stages.{name}.advantages gives two groups of two responses no advantages "
+                        f"[2, 2] ({wrong})"
+                    )
 
     def _callback_problems(self) -> Iterator[str]:
         with suppress(*UNREADABLE):  # told as a target that cannot be imported

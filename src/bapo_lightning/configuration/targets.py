@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, is_dataclass
 from functools import lru_cache, partial
 from inspect import Parameter, isclass
 from inspect import signature as uncached_signature
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
@@ -160,6 +160,8 @@ def option_problems(
                 found.append(f"{path}.{option} is not an option of {name}; {taken(option, list(parameters))}")
         elif (inner := _dataclass_of(hints.get(option))) is not None and isinstance(value, Mapping):
             found += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
+        elif isinstance(value, Mapping) and TARGET not in value and _is_made(hints.get(option)):
+            found.append(f"{path}.{option} has no {TARGET}; write {path}.{option}.{TARGET}=PACKAGE.NAME")
         elif not _holds_target(value):
             problem = value_problem(hints.get(option, Any), option, value)
             found += [f"{path}.{option}={value} {problem}"] if problem else []
@@ -201,10 +203,24 @@ def _told(rules: Any, called: Any, options: Mapping[str, Any], *run: Any) -> lis
 def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """`options` for the parameters of `called`, and the defaults of those that are not given."""
     parameters = signature(called).parameters
-    defaults = {
-        name: item.default for name, item in parameters.items() if item.default is not Parameter.empty
-    }
+    defaults = {name: _default(called, item) for name, item in parameters.items()}
+    defaults = {name: value for name, value in defaults.items() if value is not Parameter.empty}
     return {**defaults, **{name: value for name, value in options.items() if name not in HYDRA_KEYS}}
+
+
+def _is_made(annotation: Any) -> bool:
+    """Whether an option can only be something that is called."""
+    members, _ = flattened(annotation)
+    members = [member for member in members if member is not type(None)]
+    return bool(members) and all(get_origin(member) is Callable for member in members)
+
+
+def _default(called: Any, parameter: Parameter) -> Any:
+    """The default of a parameter; of a dataclass's field, what its factory makes."""
+    field = getattr(called, "__dataclass_fields__", {}).get(parameter.name)
+    if field is not None and field.default_factory is not MISSING:
+        return field.default_factory()
+    return parameter.default
 
 
 def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ REFUSED_STRATEGIES = {
 def trainer_problems(trainer: Target) -> Iterator[str]:
     """Flags that cannot work, each with the reason; the precision is settled elsewhere."""
     for flag, value in trainer.node.items():
-        if flag in REFUSED_FLAGS and value is not None:
+        if flag in REFUSED_FLAGS and (value is not None or flag == "accumulate_grad_batches"):
             yield f"trainer.{flag}={value} is refused: {REFUSED_FLAGS[flag]}"
     for flag in ("devices", "num_nodes"):
         value = trainer.node.get(flag)

@@ -59,7 +59,7 @@ def _planned_runs(folder: Path) -> list[Path]:
     try:
         planned = json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))
         return [folder / run for run in planned["runs"]]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

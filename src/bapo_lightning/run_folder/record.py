@@ -126,7 +126,7 @@ def read_tokens(folder: str | Path) -> Columns:
             row = json.loads(line)
             step = row.pop("step")
             (count,) = {len(values) for values in row.values()}
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             fault = f"{path}, line {number} is no record of tokens; cut the file off before it"
             raise DataError(fault) from None
         columns["step"] += [step] * count
@@ -136,7 +136,7 @@ def read_tokens(folder: str | Path) -> Columns:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    return _mapping(path, json.loads, "JSON", "a JSON object", "the run is unknown without it")
+    return _mapping(path, _loaded, "JSON", "a JSON object", "the run is unknown without it")
 
 
 def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, remedy: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _rows(text: str) -> tuple[list[Row], int, int]:
 
 def _complete_lines(path: Path) -> list[Row]:
     # A resume cuts off the line that a kill tore.
-    return [row for row in _json_lines(_text(path)) if row is not None]
+    return [row for row in _json_lines(_text(path)) if isinstance(row, dict)]
 
 
 def _text(path: Path) -> str:
@@ -179,6 +179,14 @@ def _text(path: Path) -> str:
 def _json_lines(text: str) -> Iterator[Any]:
     for line in filter(str.strip, text.split("\n")):
         try:
-            yield json.loads(line)
-        except ValueError:
+            yield _loaded(line)
+        except (ValueError, RecursionError):
             yield None
+
+
+def _loaded(text: str | bytes) -> Any:
+    """A JSON value without halves of a character, which no page could hold."""
+    value = json.loads(text)
+    if ("\\ud" if isinstance(text, str) else b"\\ud") not in text.lower():  # type: ignore[operator]
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

@@ -65,7 +65,7 @@ def read_rows(folder: Path) -> list[Row]:
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             problem = f"line {number} of {path} is corrupt; move the folder away to begin again"
             raise DataError(problem) from None
     return rows
