@@ -37,7 +37,7 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
     try:
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError:
-        if isinstance(value, float) and not isfinite(value) and _names_a_class(annotation):
+        if isinstance(value, float) and not isfinite(value) and _takes_numbers_and_a_class(annotation):
             return None  # torch's `float | Tensor` takes it; whoever owns the option says what is wrong
         return accepted(annotation, name)
     return None
@@ -59,9 +59,10 @@ def accepted(annotation: Any, name: str) -> str:
     return f"must be {words}{', or null' if nullable else ''}"
 
 
-def _names_a_class(annotation: Any) -> bool:
-    plain = (bool, int, float, str, type(None))
-    return any(isinstance(member, type) and member not in plain for member in flattened(annotation)[0])
+def _takes_numbers_and_a_class(annotation: Any) -> bool:
+    members, plain = flattened(annotation)[0], (bool, int, float, str, type(None))
+    classes = [member for member in members if isinstance(member, type) and member not in plain]
+    return float in members and bool(classes)
 
 
 @lru_cache(maxsize=1024)
