@@ -176,14 +176,6 @@ class RunConfig(RunSections):
             yield f"trainer.max_time={self.trainer.options['max_time']} is no duration ({error})"
 
     def _kind_problems(self) -> Iterator[str]:
-        for name, node in self.callbacks.nodes.items():
-            with suppress(*UNREADABLE):  # told as a target that cannot be imported
-                folder = node.options.get("folder", self.run_folder)
-                if node.object.__module__.startswith(f"{OURS}.") and folder != self.run_folder:
-                    yield (
-                        f"callbacks.{name}.folder={folder} is not the run folder, where resume and the pages "
-                        "look; leave it out, and write run_folder=FOLDER"
-                    )
         wanted = (("callbacks", self.callbacks.nodes, Callback), ("logger", self.logger, Logger))
         for section, nodes, kind in wanted:
             for name, node in nodes.items():
@@ -208,9 +200,8 @@ class RunConfig(RunSections):
             with suppress(*UNREADABLE):  # told as a target that cannot be imported
                 if not node.is_a(BatchAdvantageStage) or list(target_problems(node.node)):
                     continue
-                given = rewards, torch.ones_like(rewards).long(), rewards - 0.5, ("1", "2"), (True, True)
                 try:
-                    found = node.make().advantages(RewardBatch(*given))
+                    found = node.make().advantages(RewardBatch.made_up(rewards, rewards - 0.5))
                     wrong = "" if getattr(found, "shape", None) == rewards.shape else f"they are {found!r}"
                 except Exception as error:  # whatever advantages of one's own raise
                     wrong = f"{type(error).__name__}: {error}"
@@ -224,6 +215,14 @@ class RunConfig(RunSections):
         with suppress(*UNREADABLE):  # told as a target that cannot be imported
             if not any(node.is_a(MetricsWriter) for node in self.callbacks.nodes.values()):
                 yield "callbacks.metrics_writer is left out, and others need the numbers that it hands on"
+        for name, node in self.callbacks.nodes.items():
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                folder = node.options.get("folder", self.run_folder)
+                if node.object.__module__.startswith(f"{OURS}.") and folder != self.run_folder:
+                    yield (
+                        f"callbacks.{name}.folder={folder} is not the run folder, where resume and the pages "
+                        "look; leave it out, and write run_folder=FOLDER"
+                    )
 
     def _scope_problems(self) -> Iterator[str]:
         if self.algorithm.bounds.options.get("scope") == "microbatch":

@@ -265,9 +265,10 @@ class Optimizer(Section):
 
     def problems(self) -> Iterator[str]:
         """A rate that trains."""
-        rate = self.optimizer.node.get("lr")  # not of its options, which would import torch
-        if "lr" not in self.optimizer.node:
+        node = self.optimizer.node  # its options would import torch
+        if "lr" not in node:
             return
+        rate = node["lr"]
         if not isinstance(rate, int | float):
             yield f"optimizer.lr={rate} must be a positive number"
         elif not rate > 0:
@@ -279,7 +280,7 @@ class Optimizer(Section):
         elif rate > FASTEST:
             yield f"optimizer.lr={rate} is no rate of training; write at most {FASTEST:g}"
         else:
-            decay = self.optimizer.node.get("weight_decay")
+            decay = node.get("weight_decay")
             if isinstance(decay, int | float) and rate * decay >= 1:
                 yield (
                     f"optimizer.weight_decay={decay} with a rate of {rate} erases the weights in each "

@@ -13,11 +13,11 @@ from annotated_types import Le
 
 from bapo_lightning.errors import RewardError
 from bapo_lightning.ray import require_ray
+from bapo_lightning.rewards.scores import Reward
 from bapo_lightning.types import Completion, Problem, Score
 from bapo_lightning.values import Count, NonNegative, Threads
 
 MOST_TRIES = 3  # of a call whose worker dies, and of a batch whose node is lost
-Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 
 
 @dataclass(eq=False)

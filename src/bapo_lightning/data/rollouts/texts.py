@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -16,18 +17,26 @@ def decoded(tokenizer: Any, rows: Sequence[Sequence[int]], ends: Sequence[int] =
     `<tool_call>` so. A fast tokenizer that adds nothing to its Rust part decodes all rows at once, in a
     thread for each core.
     """
-    kind = type(tokenizer)
-    adds = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name) for name in _DECODING)
-    in_python = adds or tokenizer.clean_up_tokenization_spaces
-    decode = tokenizer.decode if in_python else tokenizer.backend_tokenizer.decode
-    named = {*ends, getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "pad_token_id", None)}
-    gone = {
-        token
-        for token in named - {None}
-        if decode([token], skip_special_tokens=True) != decode([token], skip_special_tokens=False)
-    }
-    kept = [[token for token in row if token not in gone] for row in rows]
+    unwritten, in_python = _facts(tokenizer, tuple(ends))
+    kept = [[token for token in row if token not in unwritten] for row in rows]
     if in_python:
-        return [str(decode(row, skip_special_tokens=False)) for row in kept]
+        return [str(tokenizer.decode(row, skip_special_tokens=False)) for row in kept]
     texts: list[str] = tokenizer.backend_tokenizer.decode_batch(kept, skip_special_tokens=False)
     return texts
+
+
+@lru_cache(maxsize=8)  # every turn of every conversation asks
+def _facts(tokenizer: Any, ends: tuple[int, ...]) -> tuple[frozenset[int], bool]:
+    """End tokens and padding, and whether texts are made in Python."""
+    kind = type(tokenizer)
+    adds = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name) for name in _DECODING)
+    in_python = bool(adds or tokenizer.clean_up_tokenization_spaces)
+    decode: Any = tokenizer.decode if in_python else tokenizer.backend_tokenizer.decode
+    named = {*ends, getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "pad_token_id", None)}
+    unwritten = frozenset(
+        token
+        for token in named
+        if token is not None
+        and decode([token], skip_special_tokens=True) != decode([token], skip_special_tokens=False)
+    )
+    return unwritten, in_python

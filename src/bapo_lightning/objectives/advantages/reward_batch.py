@@ -22,6 +22,12 @@ class RewardBatch:
     problems: tuple[str, ...]  # id of each group's problem
     is_new: tuple[bool, ...]  # of each group: false if it comes from the reuse buffer
 
+    @classmethod
+    def made_up(cls, rewards: Tensor, advantages: Tensor) -> RewardBatch:
+        """Two new groups of responses of one token, to try advantages on; both arguments [2, G]."""
+        lengths = torch.ones_like(rewards, dtype=torch.long)
+        return cls(rewards, lengths, advantages, ("right", "wrong"), (True, True))
+
 
 # batch -> advantages[P, G]
 BatchAdvantages = Callable[[RewardBatch], Tensor]
@@ -48,5 +54,4 @@ def lone_advantages(
     found = advantages(rewards)
     if batch_advantages is None:
         return found
-    lengths = torch.ones_like(rewards, dtype=torch.long)
-    return batch_advantages(RewardBatch(rewards, lengths, found, ("right", "wrong"), (True, True)))
+    return batch_advantages(RewardBatch.made_up(rewards, found))
