@@ -43,6 +43,7 @@ WARM = [
     "bapo_lightning.rewards.math.workers.pool",
     "bapo_lightning.rollout.hf.engine",
     "bapo_lightning.tiny_worlds.additions.task",
+    "tests.warm_libraries",
 ]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(WARM)

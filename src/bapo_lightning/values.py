@@ -35,6 +35,11 @@ Workers = Annotated[
 ]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
+# Of losses and rewards: with a larger one no gradient is finite, or nothing is left of what it is added to.
+LARGEST_FACTOR = 10_000
+Factor = Annotated[float, Ge(0), Le(LARGEST_FACTOR)]
+PositiveFactor = Annotated[float, Gt(0), Le(LARGEST_FACTOR)]
+SignedFactor = Annotated[float, Ge(-LARGEST_FACTOR), Le(LARGEST_FACTOR)]
 Megabytes = Annotated[int, Ge(1), Le(1 << 24)]  # 16 terabytes; the kernel's limits count bytes in 64 bits
 LONGEST = 100_000_000  # seconds, three years: what is beyond the clocks of the system is never waited for
 Seconds = Annotated[float, Gt(0), Le(LONGEST)]

@@ -71,6 +71,7 @@ def _become(work, folder, written, gigabytes):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # pytest has others
         code = work() or 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -1,39 +1,15 @@
 """Every option of the configurations of small runs, each once, with values that nobody should write."""
 
 from inspect import Parameter, signature
+from random import Random
 
 from hydra.utils import get_object
-from tests.configuration.compositions import composed, names
+from tests.configuration.compositions import composed
+from tests.configuration.forms import SMALL, names_of_forms, overrides_of
 
 from bapo_lightning.configuration.compose import hydra_value
 from bapo_lightning.configuration.targets import HYDRA_KEYS, TARGET, UNREADABLE
-from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
 
-SMALL = (
-    "debug=fast", "run_folder=run", "scale.prompts_per_batch=2", "scale.num_rollout_batches=2",
-    "callbacks.validation.every=2", "regime.minibatches=2",
-)  # fmt: skip
-# Whole runs of many parts; every option of their configurations is changed.
-RUNS = {
-    "bapo": ("experiment=additions", "regime.epochs=1"),
-    "dapo": ("algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is"),
-    "grpo": (
-        "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
-        "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
-    ),
-    "turns": ("experiment=sums", "regime.epochs=1"),
-    "child": ("experiment=additions", "rollout=hf_child", "regime.epochs=1"),
-}  # fmt: skip
-# A choice of a group adds what the runs above do not have; the second of these is for algorithms that ask it.
-COMPANIONS = (
-    (),
-    ("regime=spear",),
-    ("regime=pipo",),
-    ("experiment=sums",),
-    ("experiment=sums", "regime=spear"),
-)
-GROUPS = ("algorithm", "regime", "correction", "reward", "environment", "data/prompt", "data/filters")
 VALUES = [
     "abc", -1, 0, 1, 1.5, -0.5, 10**9, 2**53 + 1, 1e30, float("nan"), float("inf"), True, False, None, [1, 2],
     {"a": 1}, "", "n" * 300, "/dev/null", "\udcff\x1b[2J",
@@ -43,6 +19,7 @@ TARGETS = [
     "bapo_lightning.objectives.bounds.Bounds", "bapo_lightning.errors.ConfigError", "builtins.int", None, 7,
     "", [1], {"a": 1},
 ]  # fmt: skip
+OF_A_FORM = 12  # changes that are drawn together: a form takes as long to compose as some of them to try
 NODES = [None, "abc", 7, [1], {}]  # in the place of a mapping
 
 
@@ -99,31 +76,26 @@ def _unset(node):
             yield from (f"{name}={hydra_value(value)}" for value in VALUES)
 
 
-def runs():
-    """Name and overrides of every run: those above, and each choice of a group that a small run can have."""
-    yield from RUNS.items()
-    for group in GROUPS:
-        for name in names(group):
-            for companions in COMPANIONS:
-                choice = (*companions, f"{group}={name}")
-                if _is_valid(choice):
-                    yield f"{group}={name}", choice
-                    break
-
-
-def _is_valid(choice):
-    try:
-        validate(composed(*SMALL, *choice))
-    except (ConfigError, Exception):
-        return False
-    return True
-
-
 def all_changes():
-    """Yields (run, overrides, override): every change of every option, each option of a target once."""
+    """Yields (form, overrides, override): every change of every option, each option of a target once; the
+    first of a form is "", no change. The overrides of a form that cannot run here are None.
+    """
     told = set()
-    for name, run in runs():
-        found = list(changes(run))
+    for name in names_of_forms():
+        run = overrides_of(name)
         yield name, run, ""
-        yield from ((name, run, text) for place, text in found if place not in told)
-        told |= {place for place, _ in found}
+        if run is not None:
+            found = list(changes(run))
+            yield from ((name, run, text) for place, text in found if place not in told)
+            told |= {place for place, _ in found}
+
+
+def some_changes(count, seed):
+    """Yields so many of them as they are drawn, of a few forms, without a look at the others."""
+    random = Random(seed)
+    while count > 0:
+        name = random.choice(names_of_forms())
+        if (run := overrides_of(name)) is not None:
+            drawn = random.sample([text for _, text in changes(run)], min(count, OF_A_FORM))
+            yield from ((name, run, text) for text in drawn)
+            count -= len(drawn)

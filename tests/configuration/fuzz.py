@@ -4,12 +4,13 @@
 
 A run is right that trains to its end, or is refused in words. What is not right is listed with
 the command that shows it. Results are kept in a file, so that the same command goes on where it was, and
-`--again` repeats what failed.
+`--again` repeats what failed. Forms of a run whose package is not installed are counted, not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import shutil
@@ -21,21 +22,25 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 
+import yaml
 from hydra.errors import HydraException
 from tests.commands import WARM, leave_pictures_blank
 from tests.configuration.attempts import RAN, REFUSED, RIGHT, Attempt, attempt
-from tests.configuration.changes import SMALL, all_changes
+from tests.configuration.changes import all_changes, some_changes
 from tests.configuration.compositions import unresolved
+from tests.configuration.forms import SMALL, lacks
 
 from bapo_lightning.cli import train
 from bapo_lightning.cli.command import command
 from bapo_lightning.configuration.compose import composition_problem, requested_ranks, resolve
+from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.launch import starts_ranks
 
 RESULTS = Path("outputs/fuzz.jsonl")
+NOT_HERE = "not run here"
 SLOW = "model.compile"  # of a minute, in a compiler
 
 
@@ -55,9 +60,10 @@ def whole_run(overrides):
 
 
 def is_refused(overrides):
-    """Whether the checks refuse it, asked without a fork: nine of ten changes are."""
+    """Whether the checks refuse it, in the order of a run and without a fork: nine of ten are."""
     try:
         plain = resolve(composed(overrides))
+        refuse_early(plain)
         starts_ranks(*requested_ranks(plain))
         validate(plain)
     except ConfigError:
@@ -65,6 +71,23 @@ def is_refused(overrides):
     except Exception:
         return False  # the run tells
     return False
+
+
+def tried(name, run, change, folder, seconds):
+    """How a run with a change ends, as a row of results."""
+    overrides = [*SMALL, *(run or ()), *[change] * bool(change)]
+    if run is None:
+        done = Attempt(NOT_HERE, f"needs {lacks(name)}", 0.0)
+    elif change and is_refused(overrides):
+        done = Attempt(REFUSED, "", 0.0)
+    else:
+        limit = seconds * (10 if SLOW in change else 1)
+        done = attempt(partial(whole_run, overrides), folder, limit)
+    shutil.rmtree(folder, ignore_errors=True)
+    row = {"run": name, "change": change, "ended": done.ended, "seconds": round(done.seconds, 2)}
+    if done.ended not in (RAN, REFUSED) or not change:
+        row |= {"overrides": overrides, "last": done.last_line, "output": done.text[-6000:]}
+    return row
 
 
 def known(file):
@@ -77,53 +100,85 @@ def share_of(items, text):
     return islice(items, number - 1, None, count)
 
 
+def is_told(row):
+    """Whether it went as it should: unchanged runs run."""
+    return row["ended"] == NOT_HERE or row["ended"] in (RIGHT if row["change"] else (RAN,))
+
+
+def work(items, results, seconds):
+    """Tries all of these, and appends a row for each to a file."""
+    scratch = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    try:
+        for number, item in enumerate(items):
+            row = tried(*item, scratch / str(number), seconds)
+            if not is_told(row):
+                print(f"{row['ended']}: {row['run']} {row['change']}: {row['last']}", flush=True)
+            with results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def work_with(workers, items, results, seconds):
+    """`work`, shared out among so many processes."""
+    children = []
+    for number in range(workers):
+        if (child := os.fork()) == 0:
+            try:
+                work(items[number::workers], results, seconds)
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def get_ready():
+    """Does once what each run would do anew."""
+    for name in WARM:
+        import_module(name)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    yaml.SafeLoader = yaml.CSafeLoader
+    gc.collect()
+    gc.freeze()
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="changes that hold this text")
     parser.add_argument("--share", default="1/1", help="N/M: the Nth of M parts")
+    parser.add_argument("--sample", type=int, help="so many changes of a few forms of run, drawn by --seed")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="what was not right, once more")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
     parser.add_argument("--seconds", type=float, default=60, help="that a run may take")
+    cores = min(4, os.cpu_count() or 1)
+    parser.add_argument("--workers", type=int, default=cores, help=f"processes that try them, here {cores}")
     given = parser.parse_args(arguments)
-    for name in WARM:
-        import_module(name)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    results = known(given.results)
+    get_ready()
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    ended = []
-    scratch = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    try:
-        for number, (name, run, change) in enumerate(share_of(all_changes(), given.share)):
-            if given.only not in change:
-                continue
-            before = results.get((name, change))
-            ended.append((name, change))
-            if before and (before["ended"] in RIGHT or not given.again):
-                continue
-            overrides = [*SMALL, *run, *[change] * bool(change)]
-            if change and is_refused(overrides):
-                done = Attempt(REFUSED, "", 0.0)
-            else:
-                limit = given.seconds * (10 if SLOW in change else 1)
-                done = attempt(partial(whole_run, overrides), scratch / str(number), limit)
-            shutil.rmtree(scratch / str(number), ignore_errors=True)
-            row = {"run": name, "change": change, "ended": done.ended, "seconds": round(done.seconds, 2)}
-            if not done.is_right or not change:
-                row |= {"overrides": overrides, "last": done.last_line, "output": done.text[-6000:]}
-                print(f"{done.ended}: {name} {change}: {done.last_line}", flush=True)
-            results[name, change] = row
-            with given.results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return told([results[key] for key in ended])
+    changes = all_changes() if given.sample is None else some_changes(given.sample, given.seed)
+    meant = [item for item in share_of(changes, given.share) if given.only in item[2]]
+    before = known(given.results)
+    keys = [(name, change) for name, _, change in meant]
+    left = [
+        item
+        for item, key in zip(meant, keys, strict=True)
+        if key not in before or (given.again and not is_told(before[key]))
+    ]
+    work_with(given.workers, left, given.results, given.seconds)
+    after = known(given.results)
+    return told([after[key] for key in keys if key in after], len(keys))
 
 
-def told(rows):
+def told(rows, count):
     """Prints how they ended; returns the exit code."""
     ends = Counter(row["ended"] for row in rows)
-    print(f"{len(rows)} changes: {', '.join(f'{count} {ended}' for ended, count in ends.most_common())}")
-    return int(not set(ends) <= set(RIGHT) or any(row["ended"] != RAN for row in rows if not row["change"]))
+    print(f"{count} changes: {', '.join(f'{count} {ended}' for ended, count in ends.most_common())}")
+    for row in rows:
+        if row["ended"] == NOT_HERE:
+            print(f"{NOT_HERE}: {row['run']} {row['last']}")
+    return int(len(rows) < count or not all(map(is_told, rows)))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import check_group
+from bapo_lightning.values import SignedFactor
 
 
-def shifted_mean(rewards: Tensor, shift: float = -0.1) -> Tensor:
+def shifted_mean(rewards: Tensor, shift: SignedFactor = -0.1) -> Tensor:
     """Returns A = R - V within each group, [P, G], where V = mean + shift, slightly below the mean in the
     paper.
 

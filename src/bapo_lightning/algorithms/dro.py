@@ -8,10 +8,10 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import per_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Positive
+from bapo_lightning.values import PositiveFactor
 
 
-def dro(table: TokenTable, beta: Positive, level: Literal["token", "sequence"] = "token") -> Tensor:
+def dro(table: TokenTable, beta: PositiveFactor, level: Literal["token", "sequence"] = "token") -> Tensor:
     """Returns A log pi - beta / 2 (log r)^2 per token, [N], which is largest where log r = A / beta.
 
     log r stands for log pi: they differ by a constant. Kimi calls beta tau. Two readings of the square:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Positive
+from bapo_lightning.values import PositiveFactor
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FlowRL:
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp", "log_z"})
-    beta: Positive = 15.0
+    beta: PositiveFactor = 15.0
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""

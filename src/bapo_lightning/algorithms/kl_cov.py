@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.picks import ORDERED_BY, covariance, first_of, random_order
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import NonNegative, Share
+from bapo_lightning.values import Factor, Share
 
 PICKED = "picked"
 
@@ -23,7 +23,7 @@ class KLCov:
     authors' scripts, 0.1 in verl's `ppo_kl_coef`. Their share is 2e-4 at 32B and 2e-3 at 7B.
     """
 
-    coefficient: NonNegative = 1.0
+    coefficient: Factor = 1.0
     share: Share = 2e-4
 
     @reads(*ORDERED_BY, "count", "logp", "advantage")

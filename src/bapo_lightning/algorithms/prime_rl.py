@@ -7,12 +7,10 @@ from torch import Tensor
 
 from bapo_lightning.objectives.divergence import within_divergence
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import NonNegative, Positive
+from bapo_lightning.values import Factor, Positive
 
 
-def prime_rl(
-    table: TokenTable, low: Positive = 0.2, high: Positive = 0.2, pull: NonNegative = 1e-3
-) -> Tensor:
+def prime_rl(table: TokenTable, low: Positive = 0.2, high: Positive = 0.2, pull: Factor = 1e-3) -> Tensor:
     """Returns keep r A - pull (log r)^2 per token, [N], where `keep` is DPPO's mask (arXiv 2602.04879) in
     total variation, and the second term, of all tokens, is that of Kimi K2.5 (arXiv 2602.02276). The options
     are `dppo_mask_low`, the largest fall of a token's probability with A < 0, `dppo_mask_high`, the largest

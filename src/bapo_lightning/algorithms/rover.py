@@ -6,11 +6,11 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import at_next
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import NonNegative, Positive
+from bapo_lightning.values import Factor, PositiveFactor
 
 
 @reads("mean_logp", "entry_mean_logp")
-def rover(table: TokenTable, rho: Positive = 1.0, beta: NonNegative = 1.0) -> Tensor:
+def rover(table: TokenTable, rho: PositiveFactor = 1.0, beta: Factor = 1.0) -> Tensor:
     """Returns -(Q - weight(R - R_mean + beta Q_next))^2 per token, [N], where Q = rho log r.
 
     Q_next is the Q-value of a uniformly random next token: the mean over the vocabulary of

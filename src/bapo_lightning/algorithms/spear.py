@@ -19,7 +19,7 @@ from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, 
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.types import Group, Origin, Rollout
-from bapo_lightning.values import Count, NonNegative, Positive, Share
+from bapo_lightning.values import Count, NonNegative, Positive, PositiveFactor, Share
 
 KEPT = "kept"
 
@@ -144,7 +144,7 @@ class ToolCallReward(TurnShaping):
     answers have rewards of 1 and -1: where these are 1 and 0, half of `per_call` and `most` weighs as much.
     """
 
-    per_call: Positive = 0.1
+    per_call: PositiveFactor = 0.1
     most: Positive = 1.0
     decay_updates: Count = 200
 

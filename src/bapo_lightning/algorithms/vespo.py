@@ -7,15 +7,15 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import NonNegative, Positive
+from bapo_lightning.values import Factor, PositiveFactor
 
 
 def vespo(
     table: TokenTable,
-    power_positive: NonNegative = 2.0,
-    decay_positive: Positive = 3.0,
-    power_negative: NonNegative = 3.0,
-    decay_negative: Positive = 2.0,
+    power_positive: Factor = 2.0,
+    decay_positive: PositiveFactor = 3.0,
+    power_negative: Factor = 3.0,
+    decay_negative: PositiveFactor = 2.0,
 ) -> Tensor:
     """Returns sg(W^k exp(lambda (1 - W))) A log pi per token, [N], where W is the product of r over the
     response; there are no bounds. k is a power and lambda a decay, the positive ones where A >= 0.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bapo_lightning.values import NonNegative
+from bapo_lightning.values import Factor
 
 
-def psr_nsr(rewards: Tensor, right: NonNegative = 0.1, wrong: NonNegative = 1.0) -> Tensor:
+def psr_nsr(rewards: Tensor, right: Factor = 0.1, wrong: Factor = 1.0) -> Tensor:
     """Returns A = right R - wrong (1 - R), [P, G], without a baseline, so that groups of equal rewards have
     one, too.
 

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from functools import lru_cache, partial
 from inspect import Parameter, isclass
 from inspect import signature as uncached_signature
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
@@ -110,12 +110,30 @@ def _kind_problem(made: Any, kind: type | int) -> str | None:
         return None if isinstance(made, kind) else f"makes a {type(made).__name__}, no {wanted}"
     if isclass(made.func if isinstance(made, partial) else made):
         return "is a class that is made anew in each call; write a function, or leave out _partial_"
+    return _arguments_problem(made, kind)
+
+
+def _arguments_problem(made: Any, count: int, given: Mapping[str, Any] | None = None) -> str | None:
+    remedy = "a function needs _partial_: true" if given is None else "leave out _partial_, or other options"
     try:
-        uncached_signature(made).bind(*range(kind))
+        uncached_signature(made).bind(*range(count), **(given or {}))
     except (TypeError, ValueError) as error:
-        count = "one argument" if kind == 1 else f"{kind} arguments"
-        return f"makes what cannot be called with {count} ({error}); a function needs _partial_: true"
+        words = {0: "without arguments", 1: "with one argument"}.get(count, f"with {count} arguments")
+        return f"makes what cannot be called {words} ({error}); {remedy}"
     return None
+
+
+def _call_problem(target: Target, count: int) -> str | None:
+    # What is wrong by itself is told elsewhere.
+    if list(target_problems(target.node)):
+        return None
+    if target.node.get(PARTIAL, False):
+        given = {name: value for name, value in target.node.items() if target.takes(name)}
+        return _arguments_problem(target.object, count, given)
+    try:
+        return _arguments_problem(target.make(), count)
+    except (BapoLightningError, OSError, MemoryError) as error:
+        return f"cannot be made ({error.problems[0] if isinstance(error, ConfigError) else error})"
 
 
 def _plain(made: Any) -> Any:
@@ -162,6 +180,9 @@ def option_problems(
             found += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
         elif isinstance(value, Mapping) and TARGET not in value and _is_made(hints.get(option)):
             found.append(f"{path}.{option} has no {TARGET}; write {path}.{option}.{TARGET}=PACKAGE.NAME")
+        elif isinstance(value, Mapping) and (count := _num_arguments(hints.get(option))) is not None:
+            problem = _call_problem(Target(value), count)
+            found += [f"{path}.{option}={value[TARGET]} {problem}"] if problem else []
         elif not _holds_target(value):
             problem = value_problem(hints.get(option, Any), option, value)
             found += [f"{path}.{option}={value} {problem}"] if problem else []
@@ -213,6 +234,18 @@ def _is_made(annotation: Any) -> bool:
     members, _ = flattened(annotation)
     members = [member for member in members if member is not type(None)]
     return bool(members) and all(get_origin(member) is Callable for member in members)
+
+
+def _num_arguments(annotation: Any) -> int | None:
+    """With how many an option is called that can only be something called; None where that is not said."""
+    if not _is_made(annotation):
+        return None
+    counts = {
+        len(given) if isinstance(given := get_args(member)[0], list) else None
+        for member in flattened(annotation)[0]
+        if member is not type(None)
+    }
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _default(called: Any, parameter: Parameter) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -105,6 +105,8 @@ def _word(member: Any, metadata: list[Any], name: str) -> str:
         return "text"
     if get_origin(member) is Literal:
         return "one of " + ", ".join(map(str, get_args(member)))
+    if get_origin(member) is Callable:
+        return "a class or function, {_target_: PACKAGE.NAME}"
     if get_origin(member) in (list, tuple, Sequence):
         return "a list"
     return "a mapping" if get_origin(member) in (dict, Mapping) or isinstance(member, type) else str(member)

@@ -13,6 +13,7 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.extract import final_answer
 from bapo_lightning.rewards.scores import Reward
 from bapo_lightning.types import Closes, Completion, FinishReason, Problem, Score
+from bapo_lightning.values import SignedFactor
 
 Format = Literal["marked", "think", "think_answer"]
 
@@ -34,7 +35,7 @@ class FormatReward:
         ConfigError: `format` is none of its values.
     """
 
-    def __init__(self, reward: Reward, format: Format, bonus: float) -> None:
+    def __init__(self, reward: Reward, format: Format, bonus: SignedFactor) -> None:
         if format not in _FORMATS:
             values = ", ".join(_FORMATS)
             raise ConfigError([f"reward.format={format} is none of its values; write {values}"])

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import per_step, step_sum
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Positive
+from bapo_lightning.values import PositiveFactor
 
 
 @reads("step")
-def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
+def direct_advantage(table: TokenTable, beta: PositiveFactor) -> Tensor:
     """Returns -1/2 (A / beta - log r)^2 of each token's step, shared out over its tokens, [N] (arXiv
     2412.18279, Eq. 12), where log r sums those of the step's tokens. beta, the weight of the KL penalty, is
     in units of the reward; paper: 0.01 or 0.02.

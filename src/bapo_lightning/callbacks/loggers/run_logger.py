@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,16 @@ class MetricsFile(Logger):
 
 class RunCSVLogger(CSVLogger, RunLogger):
     """Lightning's table of metrics, which a resume does not leave without earlier rows."""
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields names that lead out of the folder, and a number of rows that never comes."""
+        for name in ("name", "version"):
+            folder = Path(str(options[name]))
+            if folder.anchor or ".." in folder.parts:
+                yield f"{name}={folder} is no folder within the run folder; write {name}=csv"
+        if (rows := options["flush_logs_every_n_steps"]) < 1:
+            yield f"flush_logs_every_n_steps={rows} must be a whole number of at least 1"
 
     @rank_zero_only
     def catch_up(self, rows: Sequence[Row]) -> None:

@@ -108,12 +108,13 @@ class MessagesPrompt:
 class ChatOrPlainPrompt:
     """One prompt for models with a chat format, another for those without."""
 
-    chat: ChatPrompt
-    plain: PlainPrompt
+    chat: Callable[[Any, Problem], Any]  # a `PromptRule`, which Python 3.11 cannot evaluate for its checks
+    plain: Callable[[Any, Problem], Any]
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
         """Returns the token ids of the prompt."""
-        return (self.chat if chat_template(tokenizer) else self.plain)(tokenizer, problem)
+        ids: array[int] = (self.chat if chat_template(tokenizer) else self.plain)(tokenizer, problem)
+        return ids
 
 
 def chat_template(tokenizer: Any, options: Mapping[str, Any] = MappingProxyType({})) -> str | None:

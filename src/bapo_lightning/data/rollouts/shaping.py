@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.types import Rollout
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.values import Count, PositiveFactor
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class OverlongPenalty(GroupRule):
     buffer: Count  # length of the ramp before the limit
     # The largest penalty. DAPO's is 1 where right and wrong answers are 2 apart (+1 and -1); here they are 1
     # apart (1 and 0), so that half of it has the same weight.
-    factor: Positive = 0.5
+    factor: PositiveFactor = 0.5
 
     def __post_init__(self) -> None:
         if not 0 < self.buffer <= self.limit:

@@ -11,7 +11,7 @@ from typing import Any
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.types import FinishReason, Rollout, Sample, ScoreStatus
-from bapo_lightning.values import Count, CountOrZero
+from bapo_lightning.values import Count, CountOrZero, SignedFactor
 
 
 def needs_turns(option: str, run: RunFacts) -> Iterator[str]:
@@ -41,7 +41,7 @@ class TurnFormatReward(TurnShaping):
     `rewards.format_reward`.
     """
 
-    bonus: float = 0.1
+    bonus: SignedFactor = 0.1
 
     def shape(self, rollout: Rollout, version: int) -> float:
         """Returns the bonus or 0, whatever the policy version."""

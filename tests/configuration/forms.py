@@ -1,0 +1,117 @@
+"""The small runs whose options are changed: each choice of a group that a run on this machine can have."""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.configuration.attempts import attempt
+from tests.configuration.compositions import CONF, composed, names
+
+from bapo_lightning.configuration.targets import TARGET
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.runs.rehearsal.script import write_small_model
+
+SMALL = (
+    "debug=fast", "run_folder=run", "scale.prompts_per_batch=2", "+data.train.limit=8",
+    "scale.num_rollout_batches=2", "scale.validation_problems=2", "scale.validation_samples=2",
+    "callbacks.validation.every=2", "regime.minibatches=2",
+)  # fmt: skip
+# Whole runs of many parts; every option of their configurations is changed.
+RUNS = {
+    "bapo": ("experiment=additions", "regime.epochs=1"),
+    "dapo": ("algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is"),
+    "grpo": (
+        "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
+        "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
+    ),
+    "turns": ("experiment=sums", "regime.epochs=1"),
+    "child": ("experiment=additions", "rollout=hf_child", "regime.epochs=1"),
+}  # fmt: skip
+# A choice of a group adds what the runs above do not have; the second of these is for algorithms that ask it.
+COMPANIONS = (
+    (),
+    ("regime=spear",),
+    ("regime=pipo",),
+    ("experiment=sums",),
+    ("experiment=sums", "regime=spear"),
+)
+GROUPS = ("algorithm", "regime", "correction", "reward", "environment", "data/prompt", "data/filters")
+# What some choices ask of the rest, and the packages that they need.
+GAME = (
+    "data=textarena_mastermind", "data.train.count=8", "~data.train.limit", "environment.max_turns=2",
+    "scale.max_feedback_tokens=256",
+)  # fmt: skip
+NEEDS = {
+    "algorithm=aepo": ("scale.prompts_per_batch=4",),
+    "reward=environment": ("environment=textarena", *GAME),
+    "reward=functions": ("reward.functions=[tests.runs.own_rewards.length]",),
+    "reward=reasoning_gym": ("data=reasoning_gym_chain_sum", "data.train.size=200"),
+    "environment=textarena": ("reward=environment", *GAME),
+    "data/prompt=base_model": ("scale.max_prompt_tokens=110", "scale.max_new_tokens=16"),
+}
+PACKAGES = {
+    "reward=math_ray": "ray",
+    "reward=reasoning_gym": "reasoning_gym",
+    "reward=environment": "textarena",
+    "environment=textarena": "textarena",
+}
+CHATS = {"ChatPrompt", "MessagesPrompt", "ChatFeedback"}  # what needs a tokenizer with a chat template
+CHAT_MODEL = Path("outputs/fuzz_model").resolve()
+
+
+def names_of_forms():
+    return [*RUNS, *(f"{group}={name}" for group in GROUPS for name in names(group))]
+
+
+def lacks(name):
+    """What a form needs that is not here."""
+    return PACKAGES.get(name, "what no small run has, such as a critic")
+
+
+def overrides_of(name):
+    """The overrides of a form, or None where it cannot run here."""
+    if name in RUNS:
+        return RUNS[name]
+    if name in PACKAGES and find_spec(PACKAGES[name]) is None:
+        return None
+    choices = ((*companions, *NEEDS.get(name, ()), name) for companions in COMPANIONS)
+    return next((found for choice in choices if (found := _valid(choice)) is not None), None)
+
+
+def _valid(choice):
+    try:
+        plain = composed(*SMALL, *choice)
+        if _chats(plain):
+            choice = (*choice, *chat_model())
+            plain = composed(*SMALL, *choice)
+        validate(plain)
+    except (ConfigError, Exception):
+        return None
+    return choice
+
+
+def _chats(plain):
+    nodes = [plain["data"]["prompt"], (plain["environment"] or {}).get("feedback")]
+    return any(node and node[TARGET].rpartition(".")[2] in CHATS for node in nodes)
+
+
+@cache
+def chat_model():
+    """Overrides of a model that can be talked to, which is made where it is not there."""
+    if not CHAT_MODEL.exists():
+        shipped = model_path(composed()["model"]["path"])
+        config = json.loads((Path(shipped) / "config.json").read_text()) | {"max_position_embeddings": 4096}
+        files = [file for group in ("data/prompt", "environment") for file in (CONF / group).rglob("*.yaml")]
+        texts = [file.read_text() for file in files]
+        made = CHAT_MODEL.with_name(f"fuzz_model.{os.getpid()}")
+        attempt(partial(write_small_model, config, texts, made / "model"), made)
+        with suppress(OSError):  # another process was first
+            (made / "model").rename(CHAT_MODEL)
+        shutil.rmtree(made)
+    return (f"model.path={CHAT_MODEL}", "scale.max_prompt_tokens=2000")
