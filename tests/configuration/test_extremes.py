@@ -61,15 +61,12 @@ HARMLESS = {
     "a factor of the loss or of rewards: an update that is not finite is skipped, several end the run": (
         HUGE,
         """
-        aspo.widening direct_advantage.beta dro.beta EntropyBonus.step fipo.half_life FlowRL.beta luffy.gamma
-        maspo.width REAL.temperature rover.rho sapo.negative sapo.positive ToolCallReward.per_call
-        vespo.decay_negative vespo.decay_positive OverlongPenalty.factor ce_gppo.high_share ce_gppo.low_share
-        fipo.least KLCov.coefficient maspo.exponent maspo.slant ProgressReplay.damping prime_rl.pull
-        rover.beta vespo.power_negative vespo.power_positive psr_nsr.right psr_nsr.wrong fixed_length.length
-        mixture.weights weights.*
+        aspo.widening EntropyBonus.step fipo.half_life luffy.gamma maspo.width REAL.temperature sapo.negative
+        sapo.positive ce_gppo.high_share ce_gppo.low_share fipo.least maspo.exponent maspo.slant
+        ProgressReplay.damping fixed_length.length mixture.weights weights.*
         """,
     ),
-    "likewise, of either sign": ((*LOWER, *HUGE), "shifted_mean.shift FormatReward.bonus"),
+    "an addend of either sign": (LOWER, "shifted_mean.shift FormatReward.bonus"),
     "a step or memory of the bound search: the grid has its ends alone": (
         HUGE, "low.step high.step AdaptiveBounds.memory"
     ),

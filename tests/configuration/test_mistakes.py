@@ -47,6 +47,16 @@ optimizer.optimizer.lr=0 | ... would change nothing
 algorithm=bnpo +algorithm.stages.batch_advantages.advantages.lowest=1.5 | highest must be above lowest
 algorithm=bnpo ~algorithm.stages.batch_advantages.advantages._target_ | has no _target_; write
 rollout=hf_child regime=async ~rollout.engine.make_engine._target_ | has no _target_; write
+data/prompt=auto data.prompt.plain._target_=os.getcwd | makes what cannot be called with 2 arguments
+data/prompt=auto +data.prompt.plain._partial_=true | multiple values for argument 'bos'); leave out _partial_
+data/prompt=auto ~data.prompt.plain._target_ | has no _target_; write
+data/prompt=auto data.prompt.chat=null | must be a class or function, {_target_: PACKAGE.NAME}
+reward=math_ray ~reward.make_reward._partial_ | makes what cannot be called without arguments
+logger=csv logger.csv.name=/dev/null | ... is no folder within the run folder; write logger.csv.name=csv
+logger=csv logger.csv.version=../other | ... is no folder within the run folder
+logger=csv +logger.csv.flush_logs_every_n_steps=0 | must be a whole number of at least 1
+algorithm=vespo algorithm.objective.power_positive=1e9 | must be a number in [0, 10000]
+algorithm=asymre algorithm.advantages.shift=-1e30 | must be a number in [-10000, 10000]
 +trainer.accumulate_grad_batches=null | trainer.accumulate_grad_batches=None is refused
 ~trainer.devices | trainer.devices=None must be a whole number
 optimizer.optimizer.lr=inf | ... must be finite
