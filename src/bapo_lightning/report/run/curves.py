@@ -57,7 +57,7 @@ def raised(record: RunRecord, side: str) -> Curve:
 
     The mean is the share of the updates that raised it; a mean of bounds is a value hardly ever chosen.
     """
-    bound = record.config.get("algorithm", {}).get("bounds", {}).get(side)
+    bound = (record.config.get("algorithm", {}).get("bounds") or {}).get(side)
     start = bound.get("start") if isinstance(bound, dict) else bound  # of a search, or a fixed bound
     if start is None:
         return [], []
