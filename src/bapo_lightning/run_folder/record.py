@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -35,6 +34,7 @@ TOKEN_FILE = "tokens.jsonl"
 SCHEDULE_FILE = "schedule.jsonl"
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
+_UNKNOWN = "the run is unknown without it"
 _GIVE = "give one like outputs/<experiment>/<run>, or a folder of runs such as `make sweep` makes"
 
 
@@ -90,7 +90,7 @@ def read_run(path: str | Path) -> RunRecord:
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
     rows, unreadable, rolled_back = _rows(_text(folder / "metrics.jsonl"))
-    config, manifest = read_config(folder), _read_manifest(folder / "manifest.json")
+    config, manifest = read_config(folder), read_mapping(folder / "manifest.json", Manifest, _UNKNOWN)
     ledger, faults = _lines(_text(folder / "ledger.jsonl"), LedgerRow)
     return RunRecord(folder, config, manifest, rows, unreadable + len(faults), rolled_back, ledger)
 
@@ -98,7 +98,7 @@ def read_run(path: str | Path) -> RunRecord:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Reads `manifest.json`, empty where a kill came before it. Raises DataError when it is corrupt."""
     path = folder / "manifest.json"
-    return _read_manifest(path) if path.exists() and path.stat().st_size else {}
+    return read_mapping(path, Manifest, _UNKNOWN) if path.exists() and path.stat().st_size else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -106,9 +106,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     if not path.is_file():
         raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
-    import yaml
-
-    return _mapping(path, yaml.safe_load, Config, "YAML", "a mapping", "restore the file that the run wrote")
+    return read_mapping(path, Config, "restore the file that the run wrote")
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -140,6 +138,19 @@ def read_rollouts(folder: Path) -> list[Row]:
     return rows
 
 
+def read_lines(path: Path, shape: type, remedy: str, begin: int = 0) -> list[Row]:
+    """Reads rows that all count, from the byte `begin` on, without a last line that has no end. Raises
+    DataError with the first line that is no row.
+    """
+    content = path.read_bytes()[begin:] if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+    rows, faults = _lines(whole, shape)
+    for number, reason in faults:
+        line = number + (path.read_bytes()[:begin].count(b"\n") if begin else 0)
+        raise DataError(f"line {line} of {path} is corrupt ({reason}); {remedy}")
+    return rows
+
+
 def read_tokens(folder: str | Path) -> Columns:
     """Reads all tokens that a run recorded (`callbacks.token_writer.every`), update after update: a list of
     equal length for each column, and the `step` of each token. Raises DataError without such tokens, or for
@@ -164,17 +175,15 @@ def read_tokens(folder: str | Path) -> Columns:
     return columns
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    return _mapping(path, json.loads, Manifest, "JSON", "a JSON object", "the run is unknown without it")
-
-
-def _mapping(
-    path: Path, parse: Callable[[bytes], Any], shape: type, form: str, top: str, remedy: str
-) -> dict[str, Any]:
-    text = path.read_bytes()
+def read_mapping(path: Path, shape: type, remedy: str) -> dict[str, Any]:
+    """Reads a file that holds one JSON object of this shape, or YAML by its name. Raises DataError when it is
+    corrupt.
+    """
+    is_yaml = path.suffix == ".yaml"
+    form, top = ("YAML", "a mapping") if is_yaml else ("JSON", "a JSON object")
     try:
-        content = parse(text)
-        content = _whole(content, json.dumps(content, ensure_ascii=False, allow_nan=form == "YAML"))
+        content = _yaml(path.read_bytes()) if is_yaml else json.loads(path.read_bytes())
+        content = _whole(content, json.dumps(content, ensure_ascii=False, allow_nan=is_yaml))
     except Exception as error:  # each parser has types of its own
         raise DataError(f"{str(path)!r} is not valid {form} ({error}); {remedy}") from error
     if not isinstance(content, dict):
@@ -184,6 +193,12 @@ def _mapping(
     except ValueError as error:
         raise DataError(f"{str(path)!r} is damaged ({error}); {remedy}") from None
     return content
+
+
+def _yaml(text: bytes) -> Any:
+    import yaml
+
+    return yaml.safe_load(text)
 
 
 def _rows(text: str) -> tuple[list[Row], int, int]:

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, NotRequired, TypeVar
+from typing import Annotated, Any, NotRequired
 
 from annotated_types import Ge, Le
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
+
+from bapo_lightning.types import ScoreStatus
 
 LARGEST = 1e100  # of a number whose squares and sums are finite as well
 Number = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
 Count = Annotated[int, Ge(0), Le(1 << 53)]  # a float holds it
 Plain = dict[str, Any]
-S = TypeVar("S")
 
 
 class _ProblemSet(TypedDict, total=False):
@@ -87,6 +88,10 @@ class _Data(TypedDict, total=False):
     validation_samples: dict[str, Count]
 
 
+class _Rollout(TypedDict, total=False):
+    engine: Plain
+
+
 class _EvaluatedSet(TypedDict):
     num_problems: Count
     problems: str  # their digest
@@ -107,7 +112,7 @@ class Config(TypedDict, total=False):
     algorithm: _Algorithm
     model: _Model
     data: _Data
-    rollout: Plain
+    rollout: _Rollout
     evaluated: _Evaluated
 
 
@@ -171,10 +176,27 @@ class SampleRow(TypedDict):
     set: str
     problem: str
     sample: Count
-    status: str
-    answer: str | None
+    status: Annotated[str, AfterValidator(ScoreStatus)]
+    answer: str
     num_tokens: Count
     finish: str
+
+
+class _Reply(TypedDict, total=False):
+    text: str
+    is_done: bool
+    score: Number | None
+    state: Any
+    calls: Count
+    errors: Count
+    is_void: bool
+
+
+class ReplyRow(TypedDict):
+    """A line of replies.jsonl."""
+
+    key: str
+    reply: _Reply
 
 
 class _PlannedRun(TypedDict, total=False):
@@ -187,14 +209,12 @@ class Sweep(TypedDict):
     runs: dict[str, _PlannedRun]
 
 
-def shaped(shape: type[S], value: Any) -> S:
+def shaped(shape: Any, value: Any) -> Any:
     """`value`, if it has the shape. Raises ValueError that says in a few words what it lacks."""
-    is_listed = shape in (LedgerRow, RolloutRow)  # what others add to fates and texts reaches no page
+    # What others add to fates and texts reaches no page; a reply has no other fields.
+    extra = {LedgerRow: "ignore", RolloutRow: "ignore", ReplyRow: "forbid"}.get(shape, "allow")
     try:
-        found: S = _adapter(shape).validate_python(
-            value, strict=True, extra="ignore" if is_listed else "allow"
-        )
-        return found
+        return _adapter(shape).validate_python(value, strict=True, extra=extra)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where, given = ".".join(map(str, first["loc"])), repr(first["input"])
@@ -204,4 +224,4 @@ def shaped(shape: type[S], value: Any) -> S:
         raise ValueError(f"{where or 'it'}: {told}") from None
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+_adapter: Callable[[Any], Any] = cache(TypeAdapter)

@@ -47,7 +47,7 @@ def _largest_k(record: RunRecord, statistic: str) -> dict[str, int]:
     largest: dict[str, int] = {}
     for name in {name for name in recorded_names(record) if name.startswith("val/")}:
         kind, _, k = name.rpartition("@")
-        if kind.endswith(f"/{statistic}"):
+        if kind.endswith(f"/{statistic}") and k.isdecimal():
             largest[kind] = max(int(k), largest.get(kind, 0))
     return largest
 

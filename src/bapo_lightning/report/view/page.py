@@ -71,8 +71,8 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
 def alarms_on(rows: list[Row]) -> list[str]:
     """Alarms that are on at the last update: `alarms/<name>` counts updates, and rose in it."""
     last, before = ([{}, {}, *rows][-1], [{}, {}, *rows][-2])
-    counts = {name: count for name, count in last.items() if name.startswith(ALARM)}
-    return sorted(name.removeprefix(ALARM) for name, count in counts.items() if count > before.get(name, 0))
+    on = [name for name in last if (finite(last[name]) or 0) > (finite(before.get(name)) or 0)]
+    return sorted(name.removeprefix(ALARM) for name in on if name.startswith(ALARM))
 
 
 def drawn(record: RunRecord) -> dict[str, list[dict[str, Any]]]:
