@@ -78,3 +78,12 @@ def write_run(folder, rows, algorithm="bapo", seed=0, **manifest):
     (folder / "manifest.json").write_text(json.dumps(defaults | manifest))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+def sample(step=0, problem="2+3", response="5", **more):
+    """A row of rollouts.jsonl."""
+    return {
+        "step": step, "problem": problem, "prompt": f"<{problem}>", "gold": "5", "response": response,
+        "status": "correct", "reward": 1.0, "advantage": 0.5, "num_tokens": 2, "finish": "stop",
+        "versions": [step], **more,
+    }  # fmt: skip

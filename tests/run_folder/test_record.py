@@ -1,6 +1,9 @@
 """Reading run folders back: what kills and resumes leave behind, and what is not a run."""
 
+import json
+
 import pytest
+from tests.report.synthetic_runs import sample
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import newest_rows, read_rollouts, read_run
@@ -97,11 +100,13 @@ def test_a_corrupt_file_is_named(make_run, name, content, complaint):
         read_run(folder)
 
 
-def test_what_a_record_holds_can_be_written_whatever_was_recorded(make_run):
+def test_what_a_record_holds_can_be_written_whatever_was_recorded(make_run, capsys):
     folder = make_run()
-    rows = '{"text": "\\ud83d\\ude00 \\ud800"}\n[1]\n7\n' + "[" * 100_000
-    (folder / "rollouts.jsonl").write_text(rows)
+    row = json.dumps(sample(response="\N{GRINNING FACE} \ud800"))
+    (folder / "rollouts.jsonl").write_text(f"{row}\n[1]\n7\n{'[' * 100_000}\n{row[:20]}")
     manifest = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(manifest.replace('"bapo"', '"ba\\ud800po"'))
-    assert read_rollouts(folder) == [{"text": "\N{GRINNING FACE} ?"}]
+    assert read_rollouts(folder) == [sample(response="\N{GRINNING FACE} ?")] == read_rollouts(folder)
+    told = capsys.readouterr().err
+    assert told.count("warning: ") == 1 and "rollouts.jsonl, line 2 is no row" in told and "2 more" in told
     assert read_run(folder).manifest["algorithm"] == "ba?po"

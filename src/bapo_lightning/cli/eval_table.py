@@ -80,13 +80,13 @@ def _collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
 
 
 def _shared_settings(config: dict[str, Any]) -> dict[str, object]:
-    rollout = value_of(config, "rollout")
-    engine = rollout["engine"].get("make_engine", rollout["engine"])  # in this process, or in a child
+    engine = value_of(config, "rollout.engine")
+    made = "rollout.engine" if "make_engine" not in engine else "rollout.engine.make_engine"  # in a child
     prompt = value_of(config, "data.prompt")
     return {
-        **{key: rollout[key] for key in ("temperature", "top_p", "top_k")},
+        **{key: value_of(config, f"rollout.{key}") for key in ("temperature", "top_p", "top_k")},
         "max_new_tokens": value_of(config, "scale.max_new_tokens"),
-        "engine": engine["_target_"].rpartition(".")[2],
+        "engine": str(value_of(config, f"{made}._target_")).rpartition(".")[2],
         "reward": value_of(config, "reward"),
         "prompt": {key: value for key, value in prompt.items() if value not in (None, {})},
     }

@@ -145,7 +145,7 @@ def remove_leftovers(root: Path) -> None:
     """Removes checkpoints that a kill left half written or half removed."""
     for path in list(root.iterdir()) if root.is_dir() else []:
         if _LEFTOVER.fullmatch(path.name):
-            shutil.rmtree(path)
+            _delete(path)
 
 
 def set_aside(folder: Path) -> Path:
@@ -154,7 +154,7 @@ def set_aside(folder: Path) -> Path:
     """
     target = folder.with_name(f"superseded-{folder.name}")
     if target.exists():
-        shutil.rmtree(target)
+        _delete(target)
     return folder.rename(target)
 
 
@@ -175,7 +175,12 @@ def sync(path: Path) -> None:
 
 def _remove(folder: Path) -> None:
     # A kill while files are being deleted must not leave a torn folder under a name that is read.
-    shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
+    _delete(folder.rename(folder.with_name(f".{folder.name}.removed")))
+
+
+def _delete(path: Path) -> None:
+    # Where a checkpoint should be, there may be a file.
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _content(folder: Path) -> dict[str, Any]:

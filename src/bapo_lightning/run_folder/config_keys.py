@@ -183,7 +183,7 @@ def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
     allowed: list[str] = []
     refused: list[str] = []
     for key, before, now in differences(stored, present):
-        is_moved = before == str(now).replace(present["run_folder"], stored["run_folder"])
+        is_moved = before == str(now).replace(present["run_folder"], str(stored.get("run_folder")))
         if not is_moved and not is_place(key):
             (allowed if may_change_on_resume(key) else refused).append(f"{key}: {before} -> {now}")
     return allowed, refused
@@ -200,4 +200,5 @@ def differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterat
 
 def makes_longer(stored: Config, present: Config) -> bool:
     """Whether the present configuration asks for more rollout batches than the stored one."""
-    return bool(present["scale"]["num_rollout_batches"] > stored["scale"]["num_rollout_batches"])
+    key = "scale.num_rollout_batches"
+    return bool(value_of(present, key) > value_of(stored, key))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.record import read_manifest
+from bapo_lightning.run_folder.record import read_manifest, read_mapping
+from bapo_lightning.run_folder.shapes import Sweep
 
 SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to it
 
@@ -28,7 +29,11 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
                 f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>"
             )
         for folder in matches or [Path(pattern)]:
-            runs = [] if _is_run(folder) else [*filter(_is_run, folder.glob("*")), *_planned_runs(folder)]
+            runs = (
+                []
+                if _is_run(folder)
+                else [*filter(_is_run, folder.glob("*")), *(folder / run for run in planned_runs(folder))]
+            )
             found.update(runs or [folder])
     return sorted(found)
 
@@ -49,18 +54,22 @@ def swept_folder(patterns: Sequence[str]) -> Path | None:
     return folder if folder is not None and (folder / SWEEP_RECORD).is_file() else None
 
 
+def planned_runs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Names of the runs of a sweep, also of those that made no folder, and what it knows of each; none where
+    there is no sweep. Raises DataError when its file is corrupt.
+    """
+    path = folder / SWEEP_RECORD
+    if not path.is_file():
+        return {}
+    runs: dict[str, dict[str, Any]] = read_mapping(path, Sweep, "remove it: runs are found without it")[
+        "runs"
+    ]
+    return runs
+
+
 def common_folder(folders: Sequence[Path]) -> Path:
     """The innermost folder that all `folders` lie in."""
     return Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
-
-
-def _planned_runs(folder: Path) -> list[Path]:
-    # Those of a sweep, also if they failed before they made their own folder.
-    try:
-        planned = json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))
-        return [folder / run for run in planned["runs"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
 
 
 def _is_run(folder: Path) -> bool:

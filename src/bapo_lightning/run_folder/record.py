@@ -1,4 +1,5 @@
-"""Reads a run folder back. Torn lines are skipped and counted; a folder that is no run is refused.
+"""Reads a run folder back, judged by `shapes`. Lines that are no rows are skipped and counted; a file that is
+one value, and is not what it should be, is refused, and so is a folder that is no run.
 
     config.yaml, manifest.json, metrics.jsonl -> RunRecord
 
@@ -9,19 +10,31 @@ later one counts.
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterator
+import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.run_folder.shapes import (
+    LARGEST,
+    Config,
+    Count,
+    LedgerRow,
+    Manifest,
+    MetricsRow,
+    Number,
+    RolloutRow,
+    shaped,
+)
 
 TOKEN_FILE = "tokens.jsonl"
 SCHEDULE_FILE = "schedule.jsonl"
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
+_UNKNOWN = "the run is unknown without it"
 _GIVE = "give one like outputs/<experiment>/<run>, or a folder of runs such as `make sweep` makes"
 
 
@@ -33,7 +46,7 @@ class RunRecord:
     config: dict[str, Any]
     manifest: dict[str, Any]
     rows: list[Row]  # one per update, ascending `step`
-    unreadable_lines: int = 0  # lines of metrics.jsonl that are no row, for example torn by a kill
+    unreadable_lines: int = 0  # of metrics.jsonl and ledger.jsonl: no rows, for example torn by a kill
     rolled_back_rows: int = 0  # rows that a resume from an earlier checkpoint replaced
     ledger: list[Row] = field(default_factory=list)  # one per work item: epoch, problem, fate, reason
 
@@ -42,6 +55,17 @@ class RunRecord:
         """Name of the folder; identifies the run within its experiment."""
         return self.path.name
 
+    @property
+    def problem(self) -> str | None:
+        """Why the run enters no mean; None when it does."""
+        absent = [key for key in ("algorithm", "staleness", "seed") if self.manifest.get(key) is None]
+        if absent:
+            return f"its manifest does not say its {' and '.join(absent)}"
+        status = self.manifest.get("status")
+        if status != "finished":
+            return f"its status is {status!r} after {len(self.rows)} updates, not 'finished'"
+        return None if self.series("train/reward")[1] else "it recorded no reward"
+
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric, without updates where it is absent, null or not finite."""
         found = [(row["step"], value) for row in self.rows if (value := finite(row.get(name))) is not None]
@@ -49,10 +73,8 @@ class RunRecord:
 
 
 def finite(value: object) -> float | None:
-    """Converts a finite number or a truth value to a float, anything else to None."""
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return None
+    """Converts a number that can be reckoned with, or a truth value, to a float, anything else to None."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST else None
 
 
 def read_run(path: str | Path) -> RunRecord:
@@ -68,15 +90,15 @@ def read_run(path: str | Path) -> RunRecord:
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
     rows, unreadable, rolled_back = _rows(_text(folder / "metrics.jsonl"))
-    config, manifest = read_config(folder), _read_manifest(folder / "manifest.json")
-    ledger = _complete_lines(folder / "ledger.jsonl")
-    return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, ledger)
+    config, manifest = read_config(folder), read_mapping(folder / "manifest.json", Manifest, _UNKNOWN)
+    ledger, faults = _lines(_text(folder / "ledger.jsonl"), LedgerRow)
+    return RunRecord(folder, config, manifest, rows, unreadable + len(faults), rolled_back, ledger)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Reads `manifest.json`, empty where a kill came before it. Raises DataError when it is corrupt."""
     path = folder / "manifest.json"
-    return _read_manifest(path) if path.exists() and path.stat().st_size else {}
+    return read_mapping(path, Manifest, _UNKNOWN) if path.exists() and path.stat().st_size else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -84,9 +106,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     if not path.is_file():
         raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
-    import yaml
-
-    return _mapping(path, yaml.safe_load, "YAML", "a mapping", "restore the file that the run wrote")
+    return read_mapping(path, Config, "restore the file that the run wrote")
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -108,8 +128,27 @@ def newest_rows(folder: Path, num_bytes: int = 1 << 16) -> list[Row]:
 
 
 def read_rollouts(folder: Path) -> list[Row]:
-    """Reads the rows of `rollouts.jsonl`; none where there is no such file."""
-    return _complete_lines(folder / "rollouts.jsonl")
+    """Reads the rows of `rollouts.jsonl`, none without such a file; says once which lines are none."""
+    path = folder / "rollouts.jsonl"
+    # A resume cuts off the line that a kill tore.
+    rows, faults = _lines(_text(path).rpartition("\n")[0], RolloutRow)
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        _warn(f"{path}, line {faults[0][0]} is no row ({faults[0][1]}){more}; left out")
+    return rows
+
+
+def read_lines(path: Path, shape: type, remedy: str, begin: int = 0) -> list[Row]:
+    """Reads rows that all count, from the byte `begin` on, without a last line that has no end. Raises
+    DataError with the first line that is no row.
+    """
+    content = path.read_bytes()[begin:] if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+    rows, faults = _lines(whole, shape)
+    for number, reason in faults:
+        line = number + (path.read_bytes()[:begin].count(b"\n") if begin else 0)
+        raise DataError(f"line {line} of {path} is corrupt ({reason}); {remedy}")
+    return rows
 
 
 def read_tokens(folder: str | Path) -> Columns:
@@ -121,10 +160,11 @@ def read_tokens(folder: str | Path) -> Columns:
     if not path.is_file():
         raise DataError(f"{path} does not exist; train the run with callbacks.token_writer.every=64")
     columns: Columns = {"step": []}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_text(path).removesuffix("\n").split("\n"), 1):
         try:
             row = json.loads(line)
-            step = row.pop("step")
+            step = shaped(Count, row.pop("step"))
+            row = shaped(dict[str, list[Number]], row)
             (count,) = {len(values) for values in row.values()}
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             fault = f"{path}, line {number} is no record of tokens; cut the file off before it"
@@ -135,40 +175,65 @@ def read_tokens(folder: str | Path) -> Columns:
     return columns
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    return _mapping(path, _loaded, "JSON", "a JSON object", "the run is unknown without it")
-
-
-def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, remedy: str) -> dict[str, Any]:
-    text = path.read_bytes()
+def read_mapping(path: Path, shape: type, remedy: str) -> dict[str, Any]:
+    """Reads a file that holds one JSON object of this shape, or YAML by its name. Raises DataError when it is
+    corrupt.
+    """
+    is_yaml = path.suffix == ".yaml"
+    form, top = ("YAML", "a mapping") if is_yaml else ("JSON", "a JSON object")
     try:
-        content = parse(text)
+        content = _yaml(path.read_bytes()) if is_yaml else json.loads(path.read_bytes())
+        content = _whole(content, json.dumps(content, ensure_ascii=False, allow_nan=is_yaml))
     except Exception as error:  # each parser has types of its own
         raise DataError(f"{str(path)!r} is not valid {form} ({error}); {remedy}") from error
     if not isinstance(content, dict):
         raise DataError(f"{str(path)!r} must hold {top}, got a {type(content).__name__}; {remedy}")
+    try:
+        shaped(shape, content)
+    except ValueError as error:
+        raise DataError(f"{str(path)!r} is damaged ({error}); {remedy}") from None
     return content
+
+
+def _yaml(text: bytes) -> Any:
+    import yaml
+
+    return yaml.safe_load(text)
 
 
 def _rows(text: str) -> tuple[list[Row], int, int]:
     rows: list[Row] = []
-    unreadable = rolled_back = 0
-    for row in _json_lines(text):
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            unreadable += 1
-        elif rows and row["step"] == rows[-1]["step"]:
+    rolled_back = 0
+    lines, faults = _lines(text, MetricsRow)
+    for line in lines:
+        row = {name: value if isinstance(value, int | float) else None for name, value in line.items()}
+        if rows and row["step"] == rows[-1]["step"]:
             rows[-1] = rows[-1] | row  # validation may add its own line to an update
         else:
             while rows and rows[-1]["step"] >= row["step"]:
                 rows.pop()
                 rolled_back += 1
             rows.append(row)
-    return rows, unreadable, rolled_back
+    return rows, len(faults), rolled_back
 
 
-def _complete_lines(path: Path) -> list[Row]:
-    # A resume cuts off the line that a kill tore.
-    return [row for row in _json_lines(_text(path)) if isinstance(row, dict)]
+def _lines(text: str, shape: type) -> tuple[list[Row], list[tuple[int, str]]]:
+    """Rows, and numbers of lines that are none, each with the reason."""
+    rows: list[Row] = []
+    faults: list[tuple[int, str]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(shaped(shape, _loaded(line)))
+        except (ValueError, RecursionError) as error:
+            faults.append((number, str(error)))
+    return rows, faults
+
+
+@cache
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _text(path: Path) -> str:
@@ -176,17 +241,15 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _json_lines(text: str) -> Iterator[Any]:
-    for line in filter(str.strip, text.split("\n")):
-        try:
-            yield _loaded(line)
-        except (ValueError, RecursionError):
-            yield None
-
-
-def _loaded(text: str | bytes) -> Any:
-    """A JSON value without halves of a character, which no page could hold."""
+def _loaded(text: str) -> Any:
     value = json.loads(text)
-    if ("\\ud" if isinstance(text, str) else b"\\ud") not in text.lower():  # type: ignore[operator]
+    return _whole(value, json.dumps(value, ensure_ascii=False)) if "\\ud" in text.lower() else value
+
+
+def _whole(value: Any, text: str) -> Any:
+    """The value whose JSON text this is, without halves of a character, which no page could hold."""
+    try:
+        text.encode("utf-8")
         return value
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except UnicodeEncodeError:
+        return json.loads(text.encode("utf-8", "replace"))

@@ -15,7 +15,8 @@ from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import RunShape
 from bapo_lightning.plan.work import blocks_flops, cache_tokens, forward_flops, work_of_update
-from bapo_lightning.run_folder.record import RunRecord
+from bapo_lightning.run_folder.config_keys import value_of
+from bapo_lightning.run_folder.record import RunRecord, finite
 from bapo_lightning.simulation.fleet import EngineTimes
 
 SHARDED_PASSES = 3  # of the weights over the network in a micro-batch: gathered twice, gradients scattered
@@ -89,10 +90,10 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
         DataError: it has too few updates, or did not measure.
     """
     rows = record.rows[1:]
-    in_turns = not record.config["regime"]["async_generation"]
+    in_turns = not value_of(record.config, "regime.async_generation")
 
     def values(name: str) -> np.ndarray:
-        return np.array([float(row.get(name) or 0.0) for row in rows])
+        return np.array([finite(row.get(name)) or 0.0 for row in rows])
 
     passes, tokens = values("rollout/passes"), values("rollout/num_tokens")
     sampling, syncs, rewards = (values(f"time/{part}_seconds") for part in ("rollout", "sync", "reward"))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.configuration.compositions import composed, found
+from tests.report.synthetic_runs import sample
 
 from bapo_lightning.callbacks.loggers.run_logger import RunCSVLogger, RunLogger
 from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, run_id
@@ -85,10 +86,7 @@ def test_at_the_end_w_and_b_gets_the_summary_the_manifest_and_all_sampled_texts(
     made, _, logged = stand_in(tmp_path)
     made.conclude({}, {}, read_rollouts(tmp_path))
     assert logged == []  # no texts, no table
-    rollouts = [
-        {"step": 0, "prompt": "1+1=", "versions": [0, 1]},
-        {"step": 8, "prompt": "2+2=", "versions": [8], "finish": "stop"},
-    ]
+    rollouts = [sample(versions=[0, 1]), sample(8, score=1.0)]
     (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rollouts))
     summary = {"reward": {"last": 0.75, "best": None}, "status": "finished", "drops": {"cut": 2}}
     manifest = {"status": "finished", "staleness": 8}
@@ -96,8 +94,10 @@ def test_at_the_end_w_and_b_gets_the_summary_the_manifest_and_all_sampled_texts(
     assert made.experiment.summary == {"status": "finished", "final/reward/last": 0.75, "final/drops/cut": 2}
     assert made.experiment.config["manifest"] == manifest
     table = logged[0]["rollouts"]
-    assert table.columns == ["step", "prompt", "versions", "finish"]
-    assert table.data == [[0, "1+1=", "0 1", None], [8, "2+2=", "8", "stop"]]
+    assert {*table.columns} == {*rollouts[1]} and table.columns[:2] == ["step", "problem"]
+    chosen = [table.columns.index(name) for name in ("step", "prompt", "versions", "score")]
+    rows = [[row[index] for index in chosen] for row in table.data]
+    assert rows == [[0, "<2+3>", "0 1", None], [8, "<2+3>", "8", 1.0]]
 
 
 def test_a_run_outlives_w_and_b(tmp_path, capsys):

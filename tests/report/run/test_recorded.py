@@ -87,7 +87,7 @@ def test_runs_that_cannot_be_averaged_are_refused(make_run, capsys):
         record([one])
     assert main([str(one), str(other), "--output", "x.json"]) == 2
     assert "differ in more than their seeds" in capsys.readouterr().err
-    with pytest.raises(DataError, match="is failed after 40 updates"):
+    with pytest.raises(DataError, match="its status is 'failed' after 40 updates"):
         record([one, make_run("failed", algorithm="grpo", seed=2, status="failed")])
 
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.report.synthetic_runs import write_run
+from tests.report.synthetic_runs import sample, write_run
 
 from bapo_lightning.cli.view import main
 from bapo_lightning.report.metrics import PANELS
@@ -31,14 +31,6 @@ def row(step, **metrics):
         "step": step, "train/reward": step / 40, "bapo/clip_low": low, "bapo/clip_high": high,
         "train/grad_norm": 0.0 if step == 3 else 2.0, "progress/samples": 8 * step,
         "alarms/gradient": step == 39, **times, **metrics,
-    }  # fmt: skip
-
-
-def sample(step=0, problem="2+3", response="5", **more):
-    return {
-        "step": step, "problem": problem, "prompt": f"<{problem}>", "gold": "5", "response": response,
-        "status": "correct", "reward": 1.0, "advantage": 0.5, "num_tokens": 2, "finish": "stop",
-        "versions": [step], **more,
     }  # fmt: skip
 
 

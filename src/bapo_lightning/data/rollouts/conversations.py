@@ -34,6 +34,8 @@ from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.rollout.seeds import turn_seed
 from bapo_lightning.run_folder.journal import Journal
+from bapo_lightning.run_folder.record import read_lines
+from bapo_lightning.run_folder.shapes import ReplyRow
 from bapo_lightning.types import Closes, FinishReason, Problem, Reply, Rollout
 
 
@@ -141,13 +143,10 @@ class ReplyJournal:
 
     def _read(self, journal: Journal) -> None:
         journal.repair()
-        if not journal.path.exists():
-            return
-        with journal.path.open("rb") as file, self._lock:
-            file.seek(self.begun)
+        rows = read_lines(journal.path, ReplyRow, "cut the file off before it", self.begun)
+        with self._lock:
             self._known.clear()
-            for line in file:
-                row = json.loads(line)
+            for row in rows:
                 self._known[row["key"]].append(Reply(**row["reply"]))
 
 

@@ -12,7 +12,7 @@ from bapo_lightning.modules.policy.folder import is_hub_name
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.metrics import EXPECTED
 from bapo_lightning.run_folder.config_keys import leaves, value_of
-from bapo_lightning.run_folder.record import Row
+from bapo_lightning.run_folder.record import Row, finite
 
 SHIPPED = "package://bapo_lightning/"
 USE = """\
@@ -45,10 +45,13 @@ def model_card(
     configuration, its manifest ({} without one) and its metrics.
     """
     base, name = value_of(run, "model.path"), Path(value_of(run, "run_folder")).name
+    title, algorithm, regime, seed, data = (
+        value_of(run, key) for key in ("name", "algorithm.name", "regime.name", "seed", "data.name")
+    )
     front = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["reinforcement-learning", value_of(run, "algorithm.name")],
+        "tags": ["reinforcement-learning", algorithm],
     }
     if is_hub_name(base):
         front["base_model"] = base
@@ -59,10 +62,10 @@ def model_card(
     sets, values = ", ".join(value_of(run, "data.validation")), dict(leaves(run))
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
-        f"# {run['name']}: {run['algorithm']['name']}, {update} updates\n",
-        f"`{base}` after {update} updates of {run['algorithm']['name']} (regime {run['regime']['name']}, "
-        f"seed {run['seed']}) on {run['data']['name']}, validated on {sets}. Weights in {dtype}. Trained "
-        f"with bapo-lightning ({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, "
+        f"# {title}: {algorithm}, {update} updates\n",
+        f"`{base}` after {update} updates of {algorithm} (regime {regime}, seed {seed}) on {data}, "
+        f"validated on {sets}. Weights in {dtype}. Trained with "
+        f"bapo-lightning ({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, "
         f"commit {manifest.get('git_commit') or 'unknown'}), run `{name}`.\n",
         "## Use\n",
         USE,
@@ -87,7 +90,9 @@ def _measured(rows: Sequence[Row], update: int) -> str:
     for row in rows[:update]:
         step = int(row["step"]) + 1
         newest |= {
-            key: (step, value) for key, value in row.items() if key in MEASURED or key.startswith("val/")
+            key: (step, number)
+            for key, value in row.items()
+            if (key in MEASURED or key.startswith("val/")) and (number := finite(value)) is not None
         }
     if not newest:
         return "Nothing yet.\n"

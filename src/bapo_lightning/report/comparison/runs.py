@@ -14,7 +14,7 @@ from bapo_lightning.report.page.charts import COSTS
 from bapo_lightning.report.run.curves import Curve, held_out_resolution, recorded_names, series
 from bapo_lightning.report.run.summary import IRREGULARITIES, statistics_of, summarise
 from bapo_lightning.run_folder.find import SWEEP_RECORD
-from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
+from bapo_lightning.run_folder.record import Columns, read_run
 
 NOTHING: Curve = ([], [])
 NOT_BEGUN = "it has not begun"  # problem of a run that a sweep has planned
@@ -86,7 +86,7 @@ def read(path: Path, curves: Sequence[str] | None) -> Run:
     summary = summarise(record)
     return Run(
         path=str(path),
-        problem=_problem(record),
+        problem=record.problem,
         algorithm=summary["algorithm"],
         seed=summary["seed"],
         staleness=summary["staleness"],
@@ -122,13 +122,3 @@ def damage(run: Run) -> dict[str, int]:
     counts = {**run.summary["drops"], **{name: run.summary[name] for name in IRREGULARITIES}}
     counts["resumes"] = len(run.manifest.get("resumes", []))
     return {name.replace("_", " "): count for name, count in counts.items() if count}
-
-
-def _problem(record: RunRecord) -> str | None:
-    absent = [key for key in ("algorithm", "staleness", "seed") if record.manifest.get(key) is None]
-    if absent:
-        return f"its manifest does not say its {' and '.join(absent)}"
-    status = record.manifest.get("status")
-    if status != "finished":
-        return f"its status is {status!r} after {len(record.rows)} updates, not 'finished'"
-    return None if record.series("train/reward")[1] else "it recorded no reward"

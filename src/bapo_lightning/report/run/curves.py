@@ -47,7 +47,7 @@ def _largest_k(record: RunRecord, statistic: str) -> dict[str, int]:
     largest: dict[str, int] = {}
     for name in {name for name in recorded_names(record) if name.startswith("val/")}:
         kind, _, k = name.rpartition("@")
-        if kind.endswith(f"/{statistic}"):
+        if kind.endswith(f"/{statistic}") and k.isdecimal():
             largest[kind] = max(int(k), largest.get(kind, 0))
     return largest
 
@@ -57,7 +57,7 @@ def raised(record: RunRecord, side: str) -> Curve:
 
     The mean is the share of the updates that raised it; a mean of bounds is a value hardly ever chosen.
     """
-    bound = record.config.get("algorithm", {}).get("bounds", {}).get(side)
+    bound = (record.config.get("algorithm", {}).get("bounds") or {}).get(side)
     start = bound.get("start") if isinstance(bound, dict) else bound  # of a search, or a fixed bound
     if start is None:
         return [], []

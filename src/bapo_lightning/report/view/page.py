@@ -17,7 +17,7 @@ from bapo_lightning.report.page.charts import (
     short,
 )
 from bapo_lightning.report.run.charts import Chart, RunCurve, other_charts, panel_charts
-from bapo_lightning.report.run.summary import TIME_PARTS, beside_training
+from bapo_lightning.report.run.summary import IDENTITY, TIME_PARTS, beside_training
 from bapo_lightning.run_folder.lock import is_held
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_rollouts, read_run
 from bapo_lightning.run_folder.text_file import write_text
@@ -54,7 +54,7 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
     template = page_environment(TEMPLATES).get_template("view.html.j2")
     return template.render(
         record=record,
-        manifest=manifest,
+        manifest={**dict.fromkeys((*IDENTITY, "command"), "unknown"), **manifest},
         num_updates=batches * staleness if batches and staleness else None,
         axes=AXES,
         **drawn(record),
@@ -71,8 +71,8 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
 def alarms_on(rows: list[Row]) -> list[str]:
     """Alarms that are on at the last update: `alarms/<name>` counts updates, and rose in it."""
     last, before = ([{}, {}, *rows][-1], [{}, {}, *rows][-2])
-    counts = {name: count for name, count in last.items() if name.startswith(ALARM)}
-    return sorted(name.removeprefix(ALARM) for name, count in counts.items() if count > before.get(name, 0))
+    on = [name for name in last if (finite(last[name]) or 0) > (finite(before.get(name)) or 0)]
+    return sorted(name.removeprefix(ALARM) for name in on if name.startswith(ALARM))
 
 
 def drawn(record: RunRecord) -> dict[str, list[dict[str, Any]]]:

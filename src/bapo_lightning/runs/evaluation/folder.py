@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
-from bapo_lightning.errors import CheckpointError, ConfigError, DataError
+from bapo_lightning.errors import CheckpointError, ConfigError
 from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome
 from bapo_lightning.run_folder.config_keys import (
     differences,
@@ -23,11 +23,11 @@ from bapo_lightning.run_folder.config_keys import (
     may_differ_in_evaluation,
     names_evaluation,
 )
-from bapo_lightning.run_folder.record import read_config
+from bapo_lightning.run_folder.record import Row, read_config, read_lines
+from bapo_lightning.run_folder.shapes import SampleRow
 from bapo_lightning.runs.resume import refuse_foreign_files
 from bapo_lightning.types import FinishReason, ScoreStatus
 
-Row = dict[str, Any]
 SAMPLES = "samples.jsonl"
 RESULTS = "results.json"
 
@@ -59,16 +59,7 @@ def check_same_settings(folder: Path, plain: Mapping[str, Any]) -> None:
 
 def read_rows(folder: Path) -> list[Row]:
     """Reads the samples written so far, without a torn last line. Raises DataError for a corrupt line."""
-    path = folder / SAMPLES
-    content = path.read_bytes() if path.exists() else b""
-    rows = []
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            problem = f"line {number} of {path} is corrupt; move the folder away to begin again"
-            raise DataError(problem) from None
-    return rows
+    return read_lines(folder / SAMPLES, SampleRow, "move the folder away to begin again")
 
 
 def check_order(rows: Sequence[Row], asked: Sequence[tuple[str, str, int]], folder: Path) -> None:

@@ -5,7 +5,6 @@ Runs are not asked. Once a second the end of `metrics.jsonl` of those that are a
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -25,7 +24,7 @@ from rich.text import Text
 from bapo_lightning.report.progress.display import Place, on_terminal, phases_shown, shown
 from bapo_lightning.report.progress.lines import bar_line, clock
 from bapo_lightning.report.progress.terminal import get_console
-from bapo_lightning.run_folder.find import SWEEP_RECORD
+from bapo_lightning.run_folder.find import SWEEP_RECORD, planned_runs
 from bapo_lightning.run_folder.record import finite, newest_rows
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
@@ -63,14 +62,13 @@ def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str,
 
 def record(plan: SweepPlan, codes: Mapping[str, int]) -> None:
     """Keeps in `sweep.json` the runs of the sweep, even those that never began, and how they ended."""
-    path = plan.folder / SWEEP_RECORD
-    earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else {}
+    earlier = planned_runs(plan.folder)
     runs = {
         run: {"overrides": list(job), "exit_code": codes.get(run, earlier.get(run, {}).get("exit_code"))}
         for run, job in plan.jobs.items()
     }
     content = {"sweep": plan.name, "common": plan.common, "reference": plan.reference}
-    write_json(path, {**content, "runs": earlier | runs})
+    write_json(plan.folder / SWEEP_RECORD, {**content, "runs": earlier | runs})
 
 
 def print_failures(plan: SweepPlan, codes: Mapping[str, int]) -> int:
