@@ -50,6 +50,7 @@ READS_gpu-check := ARGS
 READS_bench := ARGS
 READS_drill := ARGS
 READS_check-zoo := ARGS
+READS_families := ARGS
 READS_test := ARGS
 READS_test-all := ARGS
 READS_test-vllm := ARGS
@@ -72,7 +73,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
-	model-smollm2 bench gpu-check drill invariants check-zoo test test-all test-vllm lint docs clean
+	model-smollm2 bench gpu-check drill invariants check-zoo families test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -175,6 +176,9 @@ drill: $(READY_DEV) ## kill runs at random moments, resume them, compare (ARGS="
 
 invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults that it would have caught
 	@$(VENV_PYTHON) bench/invariants.py
+
+families: $(READY_DEV) $(READY_VLLM) ## which of sixty model families train, sample, take LoRA and export (ARGS="--only llama,gpt2")
+	@$(VENV_PYTHON) -m bench.families $(ARGS)
 
 check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and TRL's and verl's code (ARGS="--only grpo gspo")
 	@$(VENV_PYTHON) -m tests.zoo.check_zoo $(ARGS)

@@ -230,7 +230,7 @@ class VLLMLocalEngine:
 
         engine = self._llm.llm_engine
         # Every worker has it already: the path is never read.
-        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self.options.lora_rank else None
+        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
         self._num_calls += 1
         names = [f"{self._num_calls}/{number}" for number in range(len(requests))]
         for name, request in zip(names, requests, strict=True):
