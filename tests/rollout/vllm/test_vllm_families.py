@@ -1,5 +1,8 @@
-"""Families that vLLM holds otherwise than Llama: experts, transposed weights, a class of transformers."""
+"""Families that vLLM holds otherwise than Llama: experts, transposed weights, a class of transformers, latent
+attention, a recurrent state, parameters that its loader writes itself.
+"""
 
+import re
 from contextlib import closing
 from dataclasses import replace
 
@@ -24,7 +27,10 @@ def started(tmp_path_factory, options):
     return start
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "granitemoe", "gpt2", "olmo2"])
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3_moe", "granitemoe", "gpt2", "olmo2", "gpt_oss", "deepseek_v2", "glm4_moe", "dots1", "lfm2"],
+)
 def test_every_sync_of_a_family_is_proven_and_leaves_the_trainer_s_model_alone(started, family):
     policy, engine = started(family)
     with closing(engine):
@@ -40,6 +46,13 @@ def test_without_new_kernels_experts_are_wrong_and_the_probe_says_so(started, mo
         WeightSync(tolerance=TOLERANCE).push(policy, engine, 1, VOCAB)
 
 
+def test_what_a_loader_writes_where_nothing_is_kept_is_missing(started, monkeypatch):
+    monkeypatch.setattr(vllm_weights, "GPT_OSS_EXPERTS", re.compile("none"))
+    policy, engine = started("gpt_oss")
+    with closing(engine), pytest.raises(EngineError, match=r"weights unset, first 'model.layers.0.*experts"):
+        engine.load_weights(policy, 1)
+
+
 def test_a_class_that_vllm_would_compile_is_not_changed_while_this_process_trains_it(started):
     policy, engine = started("olmo2")
     engine.options = replace(engine.options, enforce_eager=False)
@@ -49,9 +62,20 @@ def test_a_class_that_vllm_would_compile_is_not_changed_while_this_process_train
     assert Olmo2Model.__init__ is init
 
 
-def test_a_family_that_vllm_lacks_is_refused_in_one_sentence(started):
-    policy, engine = started("mpt")
-    with closing(engine), pytest.raises(EngineError) as caught:
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("mpt", "MptForCausalLM was supported in vLLM until"),
+        ("mamba", "no attribute 'selective_scan_fwd'"),  # a kernel that its build for CPUs lacks
+        ("minimax_m2", 'assert self.scoring_func == "softmax" (cpu_router.py)'),
+    ],
+)
+def test_a_family_that_vllm_cannot_run_is_refused_before_it_has_weights_in_one_sentence(
+    started, family, words, monkeypatch
+):
+    policy, engine = started(family)
+    monkeypatch.setattr(engine, "_take", lambda source: pytest.fail("weights were loaded"))
+    with closing(engine), pytest.raises(EngineError, match="vLLM could not be started") as caught:
         engine.load_weights(policy, 1)
-    assert "MptForCausalLM was supported in vLLM until" in str(caught.value)
+    assert words in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400

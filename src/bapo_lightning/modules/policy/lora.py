@@ -48,7 +48,8 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
             warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft finds Conv1D by itself
             inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=on_meta)
     except ValueError as error:
-        raise ConfigError([f"{key}: {str(error).splitlines()[0]} write all-linear"]) from None
+        reason = str(error).splitlines()[0].removeprefix("[PEFT:PeftType.LORA] ").partition(". ")[0]
+        raise ConfigError([f"{key}: {reason}; write {_other_targets(model, targets, reason)}"]) from None
     if is_adapted(model.get_output_embeddings()) or is_adapted(model.get_input_embeddings()):
         problem = (
             f"{key}: head and embeddings cannot be adapted, their weights are read directly; write "
@@ -58,6 +59,20 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
     _check_adapted(model, key)
     cast_adapter_dtype(model, ADAPTER)  # small updates would vanish in bfloat16
     model.eval()
+
+
+def _other_targets(model: PreTrainedModel, targets: str | list[str], reason: str) -> str:
+    """What to write instead of targets that peft does not take: some layers it refuses by their name."""
+    if targets != "all-linear":
+        return "all-linear"
+    names = {
+        name.removesuffix(".base_layer").rpartition(".")[2]
+        for name, layer in model.named_modules()
+        if type(layer) in (nn.Linear, Conv1D) and ".lora_" not in name
+        if layer is not model.get_output_embeddings()
+    }
+    possible = sorted(name for name in names if f"'{name}'" not in reason)
+    return f"model.lora.target_modules=[{','.join(possible)}]"
 
 
 def _check_adapted(model: PreTrainedModel, key: str) -> None:

@@ -35,6 +35,7 @@ from bapo_lightning.rollout.engine import (
 )
 from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
+from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_digests import summed, weight_digest
 from bapo_lightning.rollout.weight_transport import check_complete
@@ -43,7 +44,6 @@ from bapo_lightning.values import Count, EngineDtype
 
 # Rows leave the batch once this share of it has finished: each compaction copies the KV cache.
 COMPACTION_SHARE = 0.125
-ATTENTION_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")  # that keep keys and values
 OTHER = "use a decoder-only model with attention alone, or an engine that has it, e.g. rollout=vllm"
 
 
@@ -188,16 +188,14 @@ def check_holdable(config: PreTrainedConfig, path: str) -> None:
     """Raises ConfigError for a model whose state is no cache of keys and values, or that reads more than one
     row of tokens.
     """
-    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if getattr(config, "is_encoder_decoder", False):
         problem = "is an encoder with a decoder"
     elif config.get_text_config() is not config:
         problem = "has parts beside its language model"
-    elif model_class is None:
+    elif type(config) not in AutoModelForCausalLM._model_mapping:
         problem = "is no causal language model"
-    elif others or getattr(model_class, "_is_stateful", False):
-        problem = f"has layers of type {', '.join(others)}" if others else "has a recurrent state"
+    elif part := recurrent_part(config):
+        problem = f"has {part}"
     else:
         return
     raise ConfigError([f"rollout=hf cannot sample from {path}: {config.model_type} {problem}; {OTHER}"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -106,7 +107,12 @@ class VLLMLocalEngine:
         """Wakes vLLM up, or starts it, and streams all weights."""
         if self._llm is None:
             with Deadline(self.start_seconds)():
-                self._start()
+                try:
+                    self._start()
+                    self._try_out()
+                except EngineError:
+                    self.close()
+                    raise
         with self._deadline():
             self.version = UNSYNCED_VERSION
             with self._contained(), self._workers_watched():
@@ -182,15 +188,27 @@ class VLLMLocalEngine:
             try:
                 with transformers_classes_kept(arguments["enforce_eager"]):
                     self._llm = LLM(**arguments)
-            except (ValueError, RuntimeError) as error:
-                raise EngineError(
-                    f"vLLM could not be started for {self.model_path}: {reason_of(error)}"
-                ) from error
+            except Exception as error:
+                raise self._not_started(error) from error
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         self._has_workers = parallel.world_size > 1 and parallel.distributed_executor_backend == "mp"
         self._contained.eager = arguments["enforce_eager"]
         if self._has_workers:
             self._call_workers("end_with_parent")
+
+    def _try_out(self) -> None:
+        """Two steps before there are weights: some models that vLLM starts have no kernel on this machine, or
+        another shape than it reads from their configuration.
+        """
+        probe = GenerationRequest(array("i", [0]), 2, 0)
+        with self._contained(), self._workers_watched():
+            try:
+                self._generate([probe], SamplingParams(1.0, ()))
+            except Exception as error:
+                raise self._not_started(error) from error
+
+    def _not_started(self, error: Exception) -> EngineError:
+        return EngineError(f"vLLM could not be started for {self.model_path}: {reason_of(error)}")
 
     @contextmanager
     def _workers_watched(self) -> Iterator[None]:
@@ -212,7 +230,7 @@ class VLLMLocalEngine:
 
         engine = self._llm.llm_engine
         # Every worker has it already: the path is never read.
-        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self.options.lora_rank else None
+        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
         self._num_calls += 1
         names = [f"{self._num_calls}/{number}" for number in range(len(requests))]
         for name, request in zip(names, requests, strict=True):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import traceback
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -19,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bapo_lightning.errors import EngineError
 from bapo_lightning.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
 
@@ -94,6 +98,9 @@ class VLLMOptions:
             arguments["block_size"] = 32
             # vLLM 0.32 on a CPU dies of a prompt that is read in several steps next to seeded requests.
             arguments["enable_chunked_prefill"] = False
+            # Which vLLM's cache of recurrent states would need.
+            config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+            arguments["enable_prefix_caching"] = recurrent_part(config) is None
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
             if self.tensor_parallel_size > 1 and has_growing_segments(environment):
@@ -140,7 +147,25 @@ def reason_of(error: Exception) -> str:
     """Why vLLM did not start, in one sentence, without the list of all models that it has."""
     problems = error.errors() if isinstance(error, ValidationError) else []
     text = " ".join(each["msg"].removeprefix("Value error, ") for each in problems) or str(error)
-    return text.partition(" Supported architectures:")[0]
+    if found := re.search(r"Model architectures \['(\w+)'\] failed to be inspected", text):
+        text = f"{found[1]} cannot be imported{_import_problem(found[1])}"
+    if not text:  # of an assertion: where it stands
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{last.line} ({Path(last.filename).name})"
+    if not isinstance(error, ValueError | RuntimeError):
+        text = f"{type(error).__name__}: {text}"
+    return " ".join(text.partition(" Supported architectures:")[0].split())
+
+
+def _import_problem(architecture: str) -> str:
+    """What vLLM only logs, from a process of its own."""
+    from vllm.model_executor.models import ModelRegistry
+
+    try:
+        ModelRegistry.models[architecture].load_model_cls()
+    except ImportError as error:
+        return f" ({error})"
+    return ""
 
 
 def has_growing_segments(environment: Mapping[str, str]) -> bool:

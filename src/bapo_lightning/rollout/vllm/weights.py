@@ -7,13 +7,15 @@ vLLM imports `WorkerExtension` by its name wherever its worker runs: in this pro
 behind the HTTP server. The trainer's side is `weight_transport`.
 
 vLLM's layerwise reload takes weights under their Hugging Face names, fuses and shards them as at start-up,
-and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. Three
-things it does not do are done here: it only logs what was missing, and on a CPU it leaves the packed copy of
-a tied output head as it was (log-probs are then wrong by 1 to 18 nats), and experts unpacked.
+and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. What it
+does not do is done here: it only logs what was missing, on a CPU it leaves the packed copy of a tied output
+head as it was (log-probs are then wrong by 1 to 18 nats) and experts unpacked, and it loses what the loader
+of GPT-OSS writes into parameters itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -32,6 +34,7 @@ from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     LinearBase,
     QKVParallelLinear,
+    ReplicatedLinear,
     RowParallelLinear,
     UnquantizedLinearMethod,
 )
@@ -44,17 +47,24 @@ from vllm.model_executor.model_loader.reload.layerwise import (
     get_layerwise_info,
     initialize_layerwise_reload,
 )
+from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.platforms import current_platform
 
 from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.rollout.engine import FACTOR_MARK
 from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER, LOADING_ERRORS
+from bapo_lightning.rollout.vllm.rotary import let_heads_be_rotated
 from bapo_lightning.rollout.weight_digests import column_digest, drawn_columns, summed
 from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
 
 Digests = Iterator[tuple[str, torch.Tensor | None]]
 TRANSPOSED = ("GPT2LMHeadModel",)  # whose files have linear weights as [inputs, outputs]
 BASE_MARK = ".base_layer."  # in vLLM's names of weights to which an adapter adds
+# Experts in files of GPT-OSS, and the names under which vLLM's loader takes one after the other.
+GPT_OSS_EXPERTS = re.compile(r"(.*\.mlp\.experts\.)(gate_up|down)_proj(?:_(bias))?")
+GPT_OSS_NAMES = {"gate_up": "w13", "down": "w2"}
+SKIP_TENSORS.add("sinks")  # GPT-OSS's loader writes them itself, so they stay in memory during a reload
+let_heads_be_rotated()  # before the worker, which imports this file, makes its model
 
 
 class Reload:
@@ -65,12 +75,20 @@ class Reload:
         self._model: nn.Module = worker.get_model()
         self._with_base = with_base
         self._factors: dict[str, torch.Tensor] = {}
-        self._missing: set[str] = set()
+        self._missing: dict[str, set[str]] = {}  # all names of a parameter, by the shortest
+        self._loaded: set[str] = set()
         if with_base:
-            held = {name.replace(BASE_MARK, ".") for name, _ in self._model.named_parameters()}
-            self._missing = held - tied_heads(self._model)
+            held = list(by_shortest_name(self._model.named_parameters))
             let_experts_be_packed(self._model)
             initialize_layerwise_reload(self._model)
+            # The others were made of these, as the products of latent attention are.
+            loadable = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
+            loadable -= tied_heads(self._model)
+            for name, names, _ in held:
+                if name in loadable:
+                    self._missing[name.replace(BASE_MARK, ".")] = {
+                        each.replace(BASE_MARK, ".") for each in names
+                    }
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Loads a part of the weights; may be called again with others."""
@@ -78,14 +96,17 @@ class Reload:
             self._factors |= {name: factor.cpu().clone() for name, factor in weights}
             return
         loaded = self._model.load_weights(self._without_factors(weights))  # type: ignore[operator]
-        # None: the model does not report its weights.
-        self._missing = self._missing - loaded if loaded is not None else set()
+        if loaded is None:  # the model does not report its weights
+            self._missing = {}
+            return
+        self._loaded |= loaded
+        self._missing = {name: names for name, names in self._missing.items() if not names & loaded}
 
     def finish(self) -> list[str]:
         """Puts all in place; returns vLLM's names of missing parameters and half-loaded layers."""
-        missing = self._missing
+        missing = set(self._missing)
         if self._with_base:
-            missing = missing | incomplete_layers(self._model)
+            missing |= incomplete_layers(self._model, self._loaded)
             finalize_layerwise_reload(self._model, self._worker.model_config)
             repack_tied(self._model)
         if self._worker.vllm_config.lora_config is not None:
@@ -100,6 +121,12 @@ class Reload:
         for name, weight in weights:
             if FACTOR_MARK in name:
                 self._factors[name] = weight.cpu().clone()
+            elif type(self._model).__name__ == "GptOssForCausalLM" and (
+                found := GPT_OSS_EXPERTS.fullmatch(name)
+            ):
+                kind = f"{GPT_OSS_NAMES[found[2]]}_{found[3] or 'weight'}"
+                for number, expert in enumerate(weight):
+                    yield f"{found[1]}{number}.{kind}", expert
             else:
                 yield name, weight
 
@@ -191,18 +218,35 @@ def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
     return set(adapter.loras) - set(adapters.modules)
 
 
-def incomplete_layers(model: nn.Module) -> set[str]:
-    """Layers with a part of their weights, such as a fused q, k, v without k; not (padded) embeddings."""
+def incomplete_layers(model: nn.Module, loaded: set[str]) -> set[str]:
+    """Layers with a part of their weights, such as a fused q, k, v without k, not (padded) embeddings; and
+    weights that the model's loader wrote where nothing is kept.
+    """
     names = set()
     for name, layer in model.named_modules():
         info = get_layerwise_info(layer)
-        if (
-            info.can_load()
-            and not isinstance(layer, VocabParallelEmbedding)
-            and 0 < info.load_numel < (info.load_numel_total or 0)
-        ):
+        if not info.can_load():
+            continue
+        if not info.load_numel:
+            own = layer.named_parameters(recurse=False)
+            names |= loaded & {f"{name}.{last}" for last, weight in own if weight.is_meta}
+        elif info.load_numel < (info.load_numel_total or 0) and not isinstance(layer, VocabParallelEmbedding):
             names.add(name)
     return names
+
+
+def by_shortest_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, list[str], Any]]:
+    """Yields layers or parameters with all their names, the shortest first: where vLLM has one in several
+    places, that is how files name it.
+    """
+    names: dict[int, list[str]] = {}
+    found = {}
+    for name, each in named(remove_duplicate=False):
+        names.setdefault(id(each), []).append(name)
+        found[id(each)] = each
+    for key, each in found.items():
+        own = sorted(names[key], key=len)
+        yield own[0], own, each
 
 
 def tied_heads(model: nn.Module) -> set[str]:
@@ -245,13 +289,13 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
     That is exact in any precision: all products but one are zero.
     """
     embedding = ""  # the first one
-    is_tied = getattr(model.config, "tie_word_embeddings", False)
+    tied = tied_heads(model)
     is_transposed = type(model).__name__ in TRANSPOSED
-    for name, layer in model.named_modules():
+    for name, _, layer in by_shortest_name(model.named_modules):
         if _is_plain_linear(layer) and not is_transposed:
             yield from _linear(name, layer, seed)
         elif _is_plain_embedding(layer):
-            yield from _embedding(name, layer, seed, embedding if is_tied else "")
+            yield from _embedding(name, layer, seed, embedding if f"{name}.weight" in tied else "")
             embedding = embedding or name
         elif isinstance(layer, RMSNorm) and layer.has_weight:
             if _is_first():
@@ -264,7 +308,9 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
 
 
 def _is_plain_linear(layer: nn.Module) -> bool:
-    return isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
+    """Not what vLLM makes of a convolution, whose weight has three dimensions."""
+    is_unquantized = isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
+    return is_unquantized and layer.get_parameter("weight").ndim < 3
 
 
 def _is_plain_embedding(layer: nn.Module) -> bool:
@@ -279,6 +325,19 @@ def _linear(name: str, layer: Any, seed: int) -> Digests:
     yield f"{name}.weight", column_digest(held[rows], places)
     if layer.bias is not None and (isinstance(layer, ColumnParallelLinear) or _is_first()):
         yield f"{name}.bias", column_digest(layer.bias[rows].reshape(-1, 1), [0])
+    yield from _corrections(name, layer)
+
+
+def _corrections(name: str, layer: Any) -> Digests:
+    """What corrects a router's choice; buffers may also be vLLM's own."""
+    for last, weight in layer.named_parameters(recurse=False):
+        if last not in ("weight", "bias"):
+            is_known = isinstance(layer, ReplicatedLinear) and weight.ndim == 1
+            if not is_known or _is_first():
+                yield f"{name}.{last}", column_digest(weight.reshape(-1, 1), [0]) if is_known else None
+    for last, _ in layer.named_buffers(recurse=False):
+        if last not in layer._non_persistent_buffers_set:
+            yield f"{name}.{last}", None
 
 
 def _embedding(name: str, layer: Any, seed: int, same_as: str) -> Digests:
