@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,13 +54,15 @@ def trained(config, tmp_path_factory):
     module = BapoModule(config)
     every_third = ModelCheckpoint(folder, "{step}", every_n_train_steps=3, save_top_k=-1)
     own = trainer(folder, every_third, logger=CSVLogger(folder, flush_logs_every_n_steps=1))
-    own.fit(module, datamodule=RolloutDataModule(config))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*log_every_n_steps")
+        own.fit(module, datamodule=RolloutDataModule(config))
     return module, own, folder
 
 
 def test_a_trainer_of_your_own_makes_one_pass_and_logs_every_metric(trained):
     _, own, folder = trained
-    assert own.global_step == 8 and own.current_epoch == 1
+    assert own.global_step == 8 and own.current_epoch == 1 and own.log_every_n_steps == 1
     assert {"train/reward", "bapo/positive_share", "val/additions/avg@4"} <= set(own.callback_metrics)
     (table,) = folder.rglob("metrics.csv")
     rows = list(csv.DictReader(table.open()))

@@ -176,8 +176,11 @@ class BapoModule(bapo_module.BapoModule):
         return build_monitors(self.config, sets)
 
     def on_fit_start(self) -> None:
-        """A run is one epoch, as long as its rollout batches; Lightning's own default is a thousand."""
+        """A run is one epoch, as long as its rollout batches, and every update is logged; Lightning's own
+        defaults are a thousand epochs and 50 updates.
+        """
         self.trainer.fit_loop.max_epochs = 1
+        self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Builds the policy first, which has parameters of its own to receive."""

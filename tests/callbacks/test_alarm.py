@@ -133,24 +133,26 @@ def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everyth
 
 @pytest.mark.parametrize("action", ["warn", "stop"])
 @pytest.mark.parametrize(
-    ("metric", "is_told"), [("train/rewrad", True), ("mismatch/lora_update_kept", False)]
+    ("metric", "meant", "updates"),
+    [
+        (
+            "train/rewrad",
+            "train/reward",
+            [0, -1],
+        ),  # nothing of this package makes it: at once, and at the end
+        ("val/additons/avg@4", "val/additions/avg@4", [-1]),  # a set may be validated later
+        ("val/additons/avg@4", "val/additions/avg@4", [UNSEEN_UPDATES - 1, -1]),
+        ("mismatch/lora_update_kept", "", []),  # may need adapters
+    ],
 )
-def test_a_short_run_names_a_metric_that_nothing_makes_at_its_end(metric, is_told, action, capsys):
-    alarm = Alarm("mine", metric, below=0.1, action=action)
-    alarm.measure(update(0, train__reward=0.5))
-    for _ in range(2):
-        alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
-    assert capsys.readouterr().out.count("did you mean train/reward?") == is_told
-
-
-def test_a_metric_that_never_comes_is_named_once(capsys):
-    alarm = Alarm("mine", "policy/entorpy", below=0.1)
-    for index in range(UNSEEN_UPDATES + 5):
-        alarm.measure(update(index, policy__entropy=0.0))
-    assert capsys.readouterr().out == (
-        "warning: no update had callbacks.alarms.mine.metric=policy/entorpy so far; did you mean "
-        "policy/entropy?\n"
-    )
+def test_a_metric_that_nothing_makes_is_named_early_and_at_the_end(metric, meant, updates, action, capsys):
+    alarm, told = Alarm("mine", metric, below=0.1, action=action), []
+    for index in range(max([2, *(index + 5 for index in updates)])):
+        alarm.measure(update(index, train__reward=0.5, **{"val__additions/avg@4": 0.5} if index == 1 else {}))
+        told += [index] * capsys.readouterr().out.count(f"metric={metric} so far; did you mean {meant}?")
+    alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
+    told += [-1] * capsys.readouterr().out.count(f"metric={metric} so far; did you mean {meant}?")
+    assert told == updates
 
 
 def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold():

@@ -15,7 +15,7 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update, 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.errors import TrainingError, nearest
-from bapo_lightning.report.metrics import is_listed
+from bapo_lightning.report.metrics import CATALOGUE, is_listed
 from bapo_lightning.values import Advice, Count
 
 Action = Literal["warn", "stop"]
@@ -128,7 +128,8 @@ class Alarm(Monitor):
     patience: Count = 1  # number of measured updates in a row that must be beyond a threshold
     action: Action | Off = "warn"  # with `off` the alarm neither compares nor emits anything
     _state: State = field(init=False, default_factory=State)
-    _unseen_in: list[str] = field(init=False, default_factory=list)  # metrics of the last update without it
+    _seen: set[str] = field(init=False, default_factory=set)  # metrics of the updates without it
+    _is_missed: bool = field(init=False, default=False)  # that was told while training
     _reason: str | None = field(init=False, default=None)  # why the run was stopped
 
     def __post_init__(self) -> None:
@@ -170,16 +171,17 @@ class Alarm(Monitor):
         if self.metric in update.metrics:
             self._compare(float(update.metrics[self.metric]), update)
         elif self._state.num_measured == 0:
-            self._unseen_in = [*update.metrics]
-            if update.index + 1 == UNSEEN_UPDATES:
+            self._seen |= update.metrics.keys()
+            # What is in the catalogue may need a longer run, or adapters, or turns.
+            if not self._is_missed and (update.index + 1 >= UNSEEN_UPDATES or not is_listed(self.metric)):
+                self._is_missed = True
                 self._tell_unseen()
         return {f"alarms/{self.name}": self._state.num_on}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says how often the alarm went on, if that was not told each time, or that its metric never came."""
         state = self._state
-        # One that has a row may need a longer run, or adapters, or turns.
-        if trainer.is_global_zero and not is_listed(self.metric):
+        if trainer.is_global_zero and not any(metric.name == self.metric for metric in CATALOGUE):
             self._tell_unseen()
         if trainer.is_global_zero and state.num_times > len(state.told) and self.action == "warn":
             print(
@@ -206,10 +208,9 @@ class Alarm(Monitor):
         self._state = State(**state_dict)
 
     def _tell_unseen(self) -> None:
-        names, self._unseen_in = self._unseen_in, []  # once
-        if self._state.num_measured or not names:
+        if self._state.num_measured or not self._seen:
             return
-        similar = nearest(self.metric, names)
+        similar = nearest(self.metric, sorted(self._seen))
         hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
         option = f"callbacks.alarms.{self.name}.metric={self.metric}"
         print(f"warning: no update had {option} so far; {hint}", flush=True)

@@ -5,7 +5,6 @@ Where they are too wide, intervals stand below the means; then settings get numb
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +17,11 @@ from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.paired import LESS, MORE
-from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.progress.tables import fits, in_parts
 from bapo_lightning.report.progress.terminal import Terminal
 
 # For each of COLUMNS an interval, and whether it gets a star.
 _Rows = Mapping[Cell, list[tuple[Interval | None, bool]]]
-_LABEL_WIDTH = 9  # of names that are broken: the head of their column
 
 
 @dataclass(frozen=True)
@@ -92,12 +89,11 @@ def _layout(tables: Sequence[tuple[_Rows, bool]], console: Console) -> tuple[_La
     labels, legend = dict[str, str](), list[str]()
     for setting in settings:
         algorithm, _, values = setting.partition(" ")
-        label = algorithm
+        labels[setting] = algorithm
         if values:
-            number = 1 + sum(other.startswith(f"{algorithm} ") for other in labels)
-            label = f"{algorithm} {number}"
-            legend.append(f"{label}: {values}")
-        labels[setting] = "\n".join(wrapped(re.findall(r"[^_ ]+[_ ]?", label), _LABEL_WIDTH, between=""))
+            number = sum(other.startswith(f"{algorithm} ") for other in labels)  # itself included
+            labels[setting] = f"{algorithm} {number}"
+            legend.append(f"{labels[setting]}: {values}")
     return _Layout(labels, "\n"), legend
 
 
