@@ -62,7 +62,8 @@ PACKAGES = {
     "environment=textarena": "textarena",
 }
 CHATS = {"ChatPrompt", "MessagesPrompt", "ChatFeedback"}  # what needs a tokenizer with a chat template
-CHAT_MODEL = Path("outputs/fuzz_model").resolve()
+CRITIC = "algorithm=direct_advantage"
+MADE = Path("outputs").resolve()  # models, beside the results
 
 
 def names_of_forms():
@@ -71,7 +72,7 @@ def names_of_forms():
 
 def lacks(name):
     """What a form needs that is not here."""
-    return PACKAGES.get(name, "what no small run has, such as a critic")
+    return PACKAGES.get(name, "what no small run has")
 
 
 def overrides_of(name):
@@ -80,7 +81,8 @@ def overrides_of(name):
         return RUNS[name]
     if name in PACKAGES and find_spec(PACKAGES[name]) is None:
         return None
-    choices = ((*companions, *NEEDS.get(name, ()), name) for companions in COMPANIONS)
+    needs = critic() if name == CRITIC else NEEDS.get(name, ())
+    choices = ((*companions, *needs, name) for companions in COMPANIONS)
     return next((found for choice in choices if (found := _valid(choice)) is not None), None)
 
 
@@ -103,15 +105,34 @@ def _chats(plain):
 
 @cache
 def chat_model():
-    """Overrides of a model that can be talked to, which is made where it is not there."""
-    if not CHAT_MODEL.exists():
-        shipped = model_path(composed()["model"]["path"])
-        config = json.loads((Path(shipped) / "config.json").read_text()) | {"max_position_embeddings": 4096}
-        files = [file for group in ("data/prompt", "environment") for file in (CONF / group).rglob("*.yaml")]
-        texts = [file.read_text() for file in files]
-        made = CHAT_MODEL.with_name(f"fuzz_model.{os.getpid()}")
-        attempt(partial(write_small_model, config, texts, made / "model"), made)
+    """Overrides of a model that can be talked to."""
+    config = _shipped() | {"max_position_embeddings": 4096}
+    files = [file for group in ("data/prompt", "environment") for file in (CONF / group).rglob("*.yaml")]
+    texts = [file.read_text() for file in files]
+    folder = _made("fuzz_model", partial(write_small_model, config, texts))
+    return (f"model.path={folder}", "scale.max_prompt_tokens=2000")
+
+
+@cache
+def critic():
+    """Overrides of a critic of steps."""
+    from tests.algorithms.direct_advantage.critics import random_critic  # a rival's, which may be deleted
+
+    make = partial(random_critic, vocab_size=_shipped()["vocab_size"])
+    return (f"algorithm.stages.step_advantages.critic={_made('fuzz_critic', make)}",)
+
+
+def _shipped():
+    return json.loads(Path(model_path(composed()["model"]["path"]), "config.json").read_text())
+
+
+def _made(name, make):
+    """A folder of that name; where there is none, `make` fills it in a fork, as it may start threads."""
+    folder = MADE / name
+    if not folder.exists():
+        place = MADE / f"{name}.{os.getpid()}"
+        attempt(lambda: make(place / "made") and None, place)
         with suppress(OSError):  # another process was first
-            (made / "model").rename(CHAT_MODEL)
-        shutil.rmtree(made)
-    return (f"model.path={CHAT_MODEL}", "scale.max_prompt_tokens=2000")
+            (place / "made").rename(folder)
+        shutil.rmtree(place)
+    return folder
