@@ -20,18 +20,21 @@ from bapo_lightning.runs.rehearsal.script import write_small_model
 SMALL = (
     "debug=fast", "run_folder=run", "scale.prompts_per_batch=2", "+data.train.limit=8",
     "scale.num_rollout_batches=2", "scale.validation_problems=2", "scale.validation_samples=2",
-    "callbacks.validation.every=2", "regime.minibatches=2",
+    "callbacks.validation.every=100", "regime.minibatches=2", "regime.epochs=1",
 )  # fmt: skip
 # Whole runs of many parts; every option of their configurations is changed.
 RUNS = {
-    "bapo": ("experiment=additions", "regime.epochs=1"),
-    "dapo": ("algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is"),
+    "bapo": ("experiment=additions", "callbacks.validation.every=2"),
+    "dapo": (
+        "algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is", "regime.epochs=2",
+    ),
     "grpo": (
         "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
         "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
+        "regime.epochs=2",
     ),
-    "turns": ("experiment=sums", "regime.epochs=1"),
-    "child": ("experiment=additions", "rollout=hf_child", "regime.epochs=1"),
+    "turns": ("experiment=sums",),
+    "child": ("experiment=additions", "rollout=hf_child"),
 }  # fmt: skip
 # A choice of a group adds what the runs above do not have; the second of these is for algorithms that ask it.
 COMPANIONS = (
