@@ -22,6 +22,14 @@ Name = Annotated[
     Predicate(re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*").fullmatch),
     Advice("must be letters, digits and . _ + - only, as it names folders, and begin with a letter or digit"),
 ]
+LONGEST_NAME = 255  # bytes, of a file, on the file systems of Linux
+PathName = Annotated[
+    str,
+    Predicate(
+        lambda path: all(len(part.encode(errors="replace")) <= LONGEST_NAME for part in path.split("/"))
+    ),
+    Advice(f"has a name of more than {LONGEST_NAME} bytes, longer than those of files"),
+]
 Count = Annotated[int, Ge(1)]
 Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made at once
 CountOrZero = Annotated[int, Ge(0)]

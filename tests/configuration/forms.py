@@ -20,18 +20,21 @@ from bapo_lightning.runs.rehearsal.script import write_small_model
 SMALL = (
     "debug=fast", "run_folder=run", "scale.prompts_per_batch=2", "+data.train.limit=8",
     "scale.num_rollout_batches=2", "scale.validation_problems=2", "scale.validation_samples=2",
-    "callbacks.validation.every=2", "regime.minibatches=2",
+    "callbacks.validation.every=100", "regime.minibatches=2", "regime.epochs=1",
 )  # fmt: skip
 # Whole runs of many parts; every option of their configurations is changed.
 RUNS = {
-    "bapo": ("experiment=additions", "regime.epochs=1"),
-    "dapo": ("algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is"),
+    "bapo": ("experiment=additions", "callbacks.validation.every=2"),
+    "dapo": (
+        "algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is", "regime.epochs=2",
+    ),
     "grpo": (
         "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
         "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
+        "regime.epochs=2",
     ),
-    "turns": ("experiment=sums", "regime.epochs=1"),
-    "child": ("experiment=additions", "rollout=hf_child", "regime.epochs=1"),
+    "turns": ("experiment=sums",),
+    "child": ("experiment=additions", "rollout=hf_child"),
 }  # fmt: skip
 # A choice of a group adds what the runs above do not have; the second of these is for algorithms that ask it.
 COMPANIONS = (
@@ -62,7 +65,8 @@ PACKAGES = {
     "environment=textarena": "textarena",
 }
 CHATS = {"ChatPrompt", "MessagesPrompt", "ChatFeedback"}  # what needs a tokenizer with a chat template
-CHAT_MODEL = Path("outputs/fuzz_model").resolve()
+CRITIC = "algorithm=direct_advantage"
+MADE = Path("outputs").resolve()  # models, beside the results
 
 
 def names_of_forms():
@@ -71,7 +75,7 @@ def names_of_forms():
 
 def lacks(name):
     """What a form needs that is not here."""
-    return PACKAGES.get(name, "what no small run has, such as a critic")
+    return PACKAGES.get(name, "what no small run has")
 
 
 def overrides_of(name):
@@ -80,7 +84,8 @@ def overrides_of(name):
         return RUNS[name]
     if name in PACKAGES and find_spec(PACKAGES[name]) is None:
         return None
-    choices = ((*companions, *NEEDS.get(name, ()), name) for companions in COMPANIONS)
+    needs = critic() if name == CRITIC else NEEDS.get(name, ())
+    choices = ((*companions, *needs, name) for companions in COMPANIONS)
     return next((found for choice in choices if (found := _valid(choice)) is not None), None)
 
 
@@ -103,15 +108,34 @@ def _chats(plain):
 
 @cache
 def chat_model():
-    """Overrides of a model that can be talked to, which is made where it is not there."""
-    if not CHAT_MODEL.exists():
-        shipped = model_path(composed()["model"]["path"])
-        config = json.loads((Path(shipped) / "config.json").read_text()) | {"max_position_embeddings": 4096}
-        files = [file for group in ("data/prompt", "environment") for file in (CONF / group).rglob("*.yaml")]
-        texts = [file.read_text() for file in files]
-        made = CHAT_MODEL.with_name(f"fuzz_model.{os.getpid()}")
-        attempt(partial(write_small_model, config, texts, made / "model"), made)
+    """Overrides of a model that can be talked to."""
+    config = _shipped() | {"max_position_embeddings": 4096}
+    files = [file for group in ("data/prompt", "environment") for file in (CONF / group).rglob("*.yaml")]
+    texts = [file.read_text() for file in files]
+    folder = _made("fuzz_model", partial(write_small_model, config, texts))
+    return (f"model.path={folder}", "scale.max_prompt_tokens=2000")
+
+
+@cache
+def critic():
+    """Overrides of a critic of steps."""
+    from tests.algorithms.direct_advantage.critics import random_critic  # a rival's, which may be deleted
+
+    make = partial(random_critic, vocab_size=_shipped()["vocab_size"])
+    return (f"algorithm.stages.step_advantages.critic={_made('fuzz_critic', make)}",)
+
+
+def _shipped():
+    return json.loads(Path(model_path(composed()["model"]["path"]), "config.json").read_text())
+
+
+def _made(name, make):
+    """A folder of that name; where there is none, `make` fills it in a fork, as it may start threads."""
+    folder = MADE / name
+    if not folder.exists():
+        place = MADE / f"{name}.{os.getpid()}"
+        attempt(lambda: make(place / "made") and None, place)
         with suppress(OSError):  # another process was first
-            (made / "model").rename(CHAT_MODEL)
-        shutil.rmtree(made)
-    return (f"model.path={CHAT_MODEL}", "scale.max_prompt_tokens=2000")
+            (place / "made").rename(folder)
+        shutil.rmtree(place)
+    return folder

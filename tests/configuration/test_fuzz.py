@@ -6,22 +6,14 @@ import math
 from contextlib import contextmanager
 
 import pytest
+from tests.configuration import forms
+from tests.configuration.changes import VALUES
 from tests.configuration.compositions import composed
 
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import BapoLightningError, ConfigError
 
-VALUES = [
-    "abc", -1, 0, 1, 1.5, -0.5, 10**9, 1e30, math.nan, math.inf, True, False, None, [1, 2], {"a": 1}, "",
-]  # fmt: skip
-RUNS = {
-    "bapo": ("experiment=quickstart",),
-    "dapo": ("algorithm=dapo", "regime=async", "rollout=hf_child", "correction=truncated_is"),
-    "grpo": (
-        "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
-        "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
-    ),
-}  # fmt: skip
+RUNS = {name: forms.RUNS[name] for name in ("dapo", "grpo", "child")}
 SAMPLED = 50  # one change in so many is tried where time is short
 
 

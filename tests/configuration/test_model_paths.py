@@ -2,9 +2,11 @@
 
 import pytest
 import transformers.utils.hub
+from tests.configuration.compositions import composed
 
 from bapo_lightning.configuration.plan import _architecture_of_files
-from bapo_lightning.errors import DataError
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("name", ["README.md", "folder"])
@@ -14,3 +16,11 @@ def test_a_path_that_exists_is_judged_without_the_hub(name, tmp_path, monkeypatc
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match=r"is no model folder: config\.json is missing"):
         _architecture_of_files(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("path", ["n" * 300, "owner/" + "\u00fc" * 130])
+def test_a_path_that_no_file_can_have_is_refused_before_the_system_is_asked(path):
+    plain = composed()
+    plain["model"]["path"] = path
+    with pytest.raises(ConfigError, match=r"model\.path=.* has a name of more than 255 bytes"):
+        validate(plain)

@@ -28,6 +28,7 @@ from bapo_lightning.values import (
     Minutes,
     Name,
     NonNegative,
+    PathName,
     Share,
     Size,
     ThreadsOrZero,
@@ -162,7 +163,7 @@ class Lora(Section):
 class Model(Section):
     """Which model is trained, and how it computes."""
 
-    path: str
+    path: PathName
     dtype: TrainDtype
     attention: Attention | None = None
     packing: Packing = "none"

@@ -63,7 +63,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     encode = within(partial(prompt, tokenizer), num_embeddings, path)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
     judged = {"data.train": problems.train}
-    if any(node.is_a(Validation) and node.options["every"] for node in config.callbacks.nodes.values()):
+    if any(node.is_a(Validation) and node.options.get("every") for node in config.callbacks.nodes.values()):
         judged |= {f"data.validation.{name}": held_out for name, held_out in problems.validation.items()}
     try_reward(config.reward, judged, tokenizer, config.environment is not None)
     return Inputs(tokenizer, prompt, problems)

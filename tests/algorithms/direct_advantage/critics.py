@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from tests.builders import model_config
+from tests.builders import VOCAB_SIZE, model_config
 from transformers import AutoModelForTokenClassification
 
 from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY
@@ -22,10 +22,11 @@ def written_description(folder: Path, split: int | str = 1, model: str = ADDITIO
     return folder
 
 
-def random_critic(folder: Path, split: int | str = 2) -> Path:
+def random_critic(folder: Path, split: int | str = 2, vocab_size: int = VOCAB_SIZE) -> Path:
     """Writes a critic of random weights, large enough that its values differ."""
     torch.manual_seed(0)
     config = model_config()
+    config.vocab_size = vocab_size
     config.num_labels, config.classifier_dropout = 1, 0.0
     setattr(config, CRITIC_KEY, {"split": split})
     model = AutoModelForTokenClassification.from_config(config)
