@@ -109,7 +109,6 @@ class VLLMLocalEngine:
             with Deadline(self.start_seconds)():
                 try:
                     self._start()
-                    self._try_out()
                 except EngineError:
                     self.close()
                     raise
@@ -195,6 +194,7 @@ class VLLMLocalEngine:
         self._contained.eager = arguments["enforce_eager"]
         if self._has_workers:
             self._call_workers("end_with_parent")
+        self._try_out()
 
     def _try_out(self) -> None:
         """Two steps before there are weights: some models that vLLM starts have no kernel on this machine, or

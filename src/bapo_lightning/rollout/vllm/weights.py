@@ -75,20 +75,18 @@ class Reload:
         self._model: nn.Module = worker.get_model()
         self._with_base = with_base
         self._factors: dict[str, torch.Tensor] = {}
-        self._missing: dict[str, set[str]] = {}  # all names of a parameter, by the shortest
+        self._missing: dict[str, set[str]] = {}  # all names of a parameter, by the one in files
         self._loaded: set[str] = set()
         if with_base:
-            held = list(by_shortest_name(self._model.named_parameters))
+            held = list(by_file_name(self._model.named_parameters))
             let_experts_be_packed(self._model)
             initialize_layerwise_reload(self._model)
             # The others were made of these, as the products of latent attention are.
             loadable = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
             loadable -= tied_heads(self._model)
-            for name, names, _ in held:
-                if name in loadable:
-                    self._missing[name.replace(BASE_MARK, ".")] = {
-                        each.replace(BASE_MARK, ".") for each in names
-                    }
+            for names, _ in held:
+                if own := [name.replace(BASE_MARK, ".") for name in names if name in loadable]:
+                    self._missing[own[0]] = set(own)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Loads a part of the weights; may be called again with others."""
@@ -219,25 +217,26 @@ def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def incomplete_layers(model: nn.Module, loaded: set[str]) -> set[str]:
-    """Layers with a part of their weights, such as a fused q, k, v without k, not (padded) embeddings; and
-    weights that the model's loader wrote where nothing is kept.
+    """Layers with a part of their weights, such as a fused q, k, v without k, and weights that the model's
+    loader wrote where nothing is kept.
     """
     names = set()
     for name, layer in model.named_modules():
         info = get_layerwise_info(layer)
-        if not info.can_load():
+        # Of padded embeddings a worker may have less than all rows, or none.
+        if not info.can_load() or isinstance(layer, VocabParallelEmbedding):
             continue
         if not info.load_numel:
             own = layer.named_parameters(recurse=False)
             names |= loaded & {f"{name}.{last}" for last, weight in own if weight.is_meta}
-        elif info.load_numel < (info.load_numel_total or 0) and not isinstance(layer, VocabParallelEmbedding):
+        elif info.load_numel < (info.load_numel_total or 0):
             names.add(name)
     return names
 
 
-def by_shortest_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, list[str], Any]]:
-    """Yields layers or parameters with all their names, the shortest first: where vLLM has one in several
-    places, that is how files name it.
+def by_file_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterator[tuple[list[str], Any]]:
+    """Yields layers or parameters with all their names. Where vLLM has one in several places the first is the
+    one in files: the shortest, and not that of a tied head.
     """
     names: dict[int, list[str]] = {}
     found = {}
@@ -245,8 +244,7 @@ def by_shortest_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterato
         names.setdefault(id(each), []).append(name)
         found[id(each)] = each
     for key, each in found.items():
-        own = sorted(names[key], key=len)
-        yield own[0], own, each
+        yield sorted(names[key], key=lambda name: ("lm_head" in name, len(name))), each
 
 
 def tied_heads(model: nn.Module) -> set[str]:
@@ -291,7 +289,7 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
     embedding = ""  # the first one
     tied = tied_heads(model)
     is_transposed = type(model).__name__ in TRANSPOSED
-    for name, _, layer in by_shortest_name(model.named_modules):
+    for (name, *_), layer in by_file_name(model.named_modules):
         if _is_plain_linear(layer) and not is_transposed:
             yield from _linear(name, layer, seed)
         elif _is_plain_embedding(layer):
