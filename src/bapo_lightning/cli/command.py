@@ -35,7 +35,15 @@ let_segments_grow()
 
 INTERRUPTED = 130  # exit code, as shells have it
 # Errors that say all there is about a file that was named, or that a named folder holds.
-OF_A_FILE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS)
+OF_A_FILE = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EROFS,
+)
 VERSION = f"bapo-lightning {__version__}"
 # What is no option of Hydra's own.
 _OPTION_WITH_VALUE = re.compile(r"-+(?!-|config-|package=|info=|experimental-rerun=)[\w.@/]+=")
@@ -162,6 +170,23 @@ def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m bapo_lightning {name}", description=description)
     parser.add_argument("--version", action="version", version=VERSION)
     return parser
+
+
+def number(name: str, annotation: Any) -> Callable[[str], float]:
+    """The `type` of an option `name` that is a number of this annotation."""
+
+    def read(text: str) -> float:
+        from bapo_lightning.configuration.wording import accepted, value_problem
+
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text} {accepted(annotation, name)}") from None
+        if problem := value_problem(annotation, name, value):
+            raise argparse.ArgumentTypeError(f"{text} {problem}")
+        return value
+
+    return read
 
 
 def table_parser(

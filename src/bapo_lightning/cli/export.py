@@ -12,9 +12,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
-from bapo_lightning.cli.command import command, parser_of
+from annotated_types import Ge, Le
+
+from bapo_lightning.cli.command import command, number, parser_of
 from bapo_lightning.errors import CheckpointError, DataError
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -37,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "precision of the weights (default: as trained)"
     parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
     text = "size limit of one file (default: %(default)s)"
-    parser.add_argument("--shard-gigabytes", type=float, default=5.0, metavar="GB", help=text)
+    size = number("gigabytes", Annotated[float, Ge(1e-6), Le(1e6)])
+    parser.add_argument("--shard-gigabytes", type=size, default=5.0, metavar="GB", help=text)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
     parsed = parser.parse_args(arguments)
     start = time.monotonic()

@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bapo_lightning.cli.command import command, parser_of
-from bapo_lightning.errors import DataError
+from bapo_lightning.cli.command import command, number, parser_of
 from bapo_lightning.report.view.page import write_view
 from bapo_lightning.run_folder.find import find_runs
+from bapo_lightning.values import Seconds
 
 
 @command(2)
@@ -17,11 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the page once, or again and again while the run goes on, until Ctrl-C."""
     parser = parser_of("view", __doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, or a folder or glob of runs: the newest")
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="default: 5")
+    every = number("seconds", Seconds)
+    parser.add_argument("--every", type=every, default=5.0, metavar="SECONDS", help="default: 5")
     parser.add_argument("--once", action="store_true", help="write it once, even of a run that goes on")
     parsed = parser.parse_args(arguments)
-    if not parsed.every > 0:
-        raise DataError(f"--every {parsed.every} must be a positive number of seconds")
     runs = find_runs([parsed.run])
     folder = max(runs, key=lambda run: run.stat().st_mtime if run.exists() else 0.0)
     path, is_alive = write_view(folder, parsed.every)
