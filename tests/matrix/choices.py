@@ -46,11 +46,14 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "packing": {"none": ("model.packing=none",), "padding_free": ("model.packing=padding_free",)},
     "correction": {name: (f"correction={name}",) for name in ("none", "recomputed", "truncated_is", "a3po")},
     "environment": {"none": (), "sums": ()},
+    # Of a prompt, which it makes a token longer. A row gives the tokenizer one.
+    "bos": {"none": (), "first": ("data.prompt.bos=true", "scale.max_prompt_tokens=16")},
     # rover needs scores at entry, flowrl a reference and a head, steer a statistic of the whole update.
     "algorithm": {
         name: (f"algorithm={name}",) for name in ("bapo", "dapo", "rover", "flowrl", "steer", "simpletir")
     },
 }
+FIRST = "first"  # with a BOS token, which the tokenizers of the tiny worlds lack
 RECORDED = "async, recorded"  # the regime that follows a schedule which a run before it has recorded
 # What stands in for factors that a pair does not name: a pair is refused if it is in each of these.
 CONTEXTS: tuple[dict[str, str], ...] = ({}, {"strategy": "ddp"})

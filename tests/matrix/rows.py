@@ -1,6 +1,9 @@
 """A covering array: rows of choices in which every pair of values occurs that the rules allow.
 
 python -m tests.matrix.rows     writes rows.json again, after a choice or a rule is new
+
+Rows that are there get values of a new factor and keep their numbers, and those of choices that are gone are
+filled anew; without rows.json all are made anew.
 """
 
 from __future__ import annotations
@@ -66,7 +69,9 @@ def make() -> dict[str, list[object]]:
         }
 
     values = {factor: list(options) for factor, options in FACTORS.items()}
-    rows = make(values, constraints=[allows(key) for key in refused])
+    present = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
+    kept = [{name: own for name, own in row.items() if own in values.get(name, ())} for row in present]
+    rows = make(values, constraints=[allows(key) for key in refused], presets=kept)
     rows = [{factor: row[factor] for factor in FACTORS} for row in rows]
     return {
         "rows": rows,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Command, run_command
-from tests.matrix.choices import RECORDED, Choices, overrides, world
+from tests.matrix.choices import FIRST, RECORDED, Choices, overrides, world
 from tests.matrix.rows import FILE, refusal
 
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.runs.rehearsal.script import write_script
 from bapo_lightning.runs.rehearsal.steps import Rehearsal, table
 
@@ -42,12 +43,22 @@ def _rows() -> list[object]:
     return [pytest.param(row, id=str(n), marks=pytest.mark.xdist_group(group)) for n, row, group in groups]
 
 
+def with_bos(name: str, folder: Path) -> Path:
+    """The model of a tiny world, whose tokenizer has a BOS token."""
+    shutil.copytree(model_path(f"package://bapo_lightning/tiny_worlds/{name}/model"), folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "bos_token": "<pad>"}))
+    return folder
+
+
 @pytest.mark.parametrize("choices", _rows())
 def test_a_row_runs_stops_and_resumes(choices: Choices, request: pytest.FixtureRequest) -> None:
     folder = FOLDER / request.node.callspec.id
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     given = overrides(choices)
+    if choices["bos"] == FIRST:
+        given.append(f"model.path={with_bos(world(choices), folder / 'model')}")
     if choices["regime"] == RECORDED:
         recorded = folder / "recorded"
         script = write_script(world(choices), given, folder)
