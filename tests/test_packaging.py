@@ -146,6 +146,12 @@ def test_extras_are_installed_from_the_clone_and_exist():
     assert {"sweep", "gpu", "flash", "dev"} <= named <= set(PROJECT["optional-dependencies"])
 
 
+def test_what_lacks_a_package_names_the_extra_that_has_it():
+    texts = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r'-e "\.\[([a-z-]+)\]"', text)}
+    assert named == set(PROJECT["optional-dependencies"]) - {"dev", "cpu"}  # make setup-vllm chooses cpu
+
+
 def test_what_is_compiled_for_hours_is_in_an_extra_of_its_own():
     """pip installs all or nothing: without nvcc, flash-attn would take vLLM with it."""
     extras = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+import time
+from typing import Any, ClassVar
 
 # C0 and C1 but the ends of lines and tabs, what turns the direction of reading, and halves of characters.
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -26,6 +27,8 @@ class PrintableStream:
     `rich_proxied_file` is where rich, whose own escapes must pass, writes (see `report.progress.terminal`).
     """
 
+    written_at: ClassVar[float] = 0.0  # `time.monotonic` of the newest text on any such stream
+
     def __init__(self, stream: Any) -> None:
         self._below = stream
         self.rich_proxied_file = below_all(stream)
@@ -33,6 +36,7 @@ class PrintableStream:
     def write(self, text: str) -> int:
         """Writes a text; returns its length."""
         self._below.write(printable(text))
+        PrintableStream.written_at = time.monotonic()
         return len(text)
 
     def writelines(self, lines: Any) -> None:

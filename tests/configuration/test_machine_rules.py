@@ -90,7 +90,7 @@ def test_torch_compile_needs_a_cpp_compiler_on_any_device(monkeypatch):
 PREBUILT = "kernels-community/flash-attn2"
 FLASH = {
     "flash_attention_2": (
-        *("flash_attn", "--no-build-isolation flash-attn, which takes nvcc"),
+        *("flash_attn", '--no-build-isolation -e ".[flash]", which takes nvcc'),
         f"model.attention={PREBUILT}, which is built already, or model.attention=sdpa",
     ),
     PREBUILT: ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
@@ -164,8 +164,8 @@ def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
 def test_a_missing_package_is_named_where_there_is_a_gpu(gpus):
     gpus(80)
     assert found("model.liger=true", "trainer.accelerator=gpu") == [
-        "model.liger=true needs a package that this machine does not have: pip install liger-kernel; or "
-        "write model.liger=false"
+        "model.liger=true needs a package that this machine does not have: pip install liger-kernel, or -e "
+        '".[gpu]" with vLLM; or write model.liger=false'
     ]
 
 

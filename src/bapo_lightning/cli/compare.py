@@ -89,7 +89,7 @@ def _fetched(
     if for_report and len({(group.entity, group.project) for group in groups.values()}) != 1:
         raise ConfigError(["--wandb-report needs groups of one project: RUNS=wandb:ENTITY/PROJECT/GROUP"])
     if for_report and find_spec("wandb_workspaces") is None:
-        remedy = ".venv/bin/python -m pip install wandb-workspaces"
+        remedy = '.venv/bin/python -m pip install -e ".[wandb-report]"'
         raise ConfigError([f"--wandb-report needs a package that is not installed: {remedy}"])
     target = output or Path("outputs", "wandb")
     folders = {name: str(fetch_group(group, target)) for name, group in groups.items()}

@@ -26,12 +26,12 @@ from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
     ("attention", "flash_attention_2"): (
         "flash_attn",
-        "--no-build-isolation flash-attn, which takes nvcc",
+        '--no-build-isolation -e ".[flash]", which takes nvcc',
         f"model.attention={FLASH_HUB}, which is built already, or model.attention=sdpa",
     ),
     ("attention", FLASH_HUB): ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
     ("attention", "flex_attention"): (None, "", "model.attention=sdpa"),
-    ("liger", True): ("liger_kernel", "liger-kernel", "model.liger=false"),
+    ("liger", True): ("liger_kernel", 'liger-kernel, or -e ".[gpu]" with vLLM', "model.liger=false"),
 }
 
 # Logger of Lightning -> packages, one of which it needs.

@@ -34,7 +34,8 @@ def reasoning_gym() -> ModuleType:
         return import_module("reasoning_gym")
     except ImportError as error:
         raise DataError(
-            f"reasoning-gym cannot be imported ({error}); .venv/bin/python -m pip install reasoning-gym"
+            f"reasoning-gym cannot be imported ({error}); "
+            '.venv/bin/python -m pip install -e ".[reasoning-gym]"'
         ) from None
 
 

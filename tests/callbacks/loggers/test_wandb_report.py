@@ -147,4 +147,4 @@ def test_what_keeps_it_from_being_made_is_one_sentence(server, tmp_path, capsys,
     assert capsys.readouterr().err.endswith(error)
     monkeypatch.setattr(compare_command, "find_spec", lambda name: None)
     assert compare_command.main(["wandb:me/lab/a", "--wandb-report"]) == 2
-    assert ".venv/bin/python -m pip install wandb-workspaces" in capsys.readouterr().err
+    assert '.venv/bin/python -m pip install -e ".[wandb-report]"' in capsys.readouterr().err

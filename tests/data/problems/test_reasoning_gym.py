@@ -52,5 +52,5 @@ def test_what_cannot_be_made_is_one_clear_error(changes, words):
 
 def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install reasoning-gym"):
+    with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install -e \"\.\[reasoning-gym\]\""):
         problems()

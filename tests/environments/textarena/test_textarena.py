@@ -261,7 +261,7 @@ def test_what_cannot_be_dealt_is_one_clear_error(game, options, words):
 
 def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install textarena==0\.7\.4"):
+    with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install -e \"\.\[textarena\]\""):
         Game("Secretary-v0-long", {}, 0)
 
 

@@ -29,7 +29,7 @@ from bapo_lightning.environments.environment import Turn
 from bapo_lightning.errors import DataError, taken
 from bapo_lightning.types import Problem, Reply
 
-COMMAND = ".venv/bin/python -m pip install textarena==0.7.4"
+COMMAND = '.venv/bin/python -m pip install -e ".[textarena]"'
 UNREADABLE = "The game cannot read this move. Please submit another one."
 
 MAX_CHARACTERS = 4000  # of a move: some games search it in quadratic time

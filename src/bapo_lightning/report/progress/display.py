@@ -1,22 +1,25 @@
-"""The one live display of this process, at the bottom of the terminal; nothing where there is none."""
+"""The one live display of this process, at the bottom of the terminal; where there is none, lines by time."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from bapo_lightning.printable import print_printable
-from bapo_lightning.report.progress.lines import PhaseLine
+from bapo_lightning.printable import PrintableStream, print_printable
+from bapo_lightning.report.progress.lines import PhaseLine, clock, phases_text
 from bapo_lightning.report.progress.terminal import get_console
 
 REFRESHES_PER_SECOND = 4
+FIRST_SIGN, MOST_SILENT = 30.0, 300.0  # seconds without any line, before the first sign of life and at most
 
 
 class Place(IntEnum):
@@ -52,8 +55,37 @@ def shown(place: Place, part: RenderableType) -> Iterator[None]:
 
 
 def phases_shown(wanted: bool = True) -> AbstractContextManager[None]:
-    """Context in which the display says what this process is doing, if that is `wanted`."""
-    return shown(Place.PHASE, PhaseLine()) if wanted else nullcontext()
+    """Context in which the display, or signs of life, say what this process is doing, if that is `wanted`."""
+    if not wanted:
+        return nullcontext()
+    return shown(Place.PHASE, PhaseLine()) if on_terminal() else signs_of_life(phases_text)
+
+
+@contextmanager
+def signs_of_life(said: Callable[[], str]) -> Iterator[None]:
+    """Context in which a line on stderr tells what is `said` when nothing has been printed for long, after
+    ever longer times if nothing else is. Does nothing on a terminal.
+    """
+    ended = threading.Event()
+    if not on_terminal():
+        print_printable()  # which knows when a line was printed
+        threading.Thread(target=_tell, args=(said, ended), name="signs of life", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _tell(said: Callable[[], str], ended: threading.Event) -> None:
+    begun = told = time.monotonic()
+    pause = FIRST_SIGN
+    while not ended.wait(max(0.0, told + pause - time.monotonic())):
+        if PrintableStream.written_at > told:
+            told, pause = PrintableStream.written_at, FIRST_SIGN
+            continue
+        at_work = f"still at work, {clock(time.monotonic() - begun)}"
+        print(said() or at_work, file=sys.stderr, flush=True)
+        told, pause = time.monotonic(), min(2 * pause, MOST_SILENT)
 
 
 @contextmanager

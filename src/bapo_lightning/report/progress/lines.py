@@ -23,8 +23,12 @@ class PhaseLine:
     """Current activity of this process, in each of its threads: "validation: sampling 40/128, 12 s"."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = " | ".join(phase_text(phases, time.monotonic()) for phases in running())
-        yield Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+        yield Text(phases_text(), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def phases_text() -> str:
+    """What each thread of this process is doing."""
+    return " | ".join(phase_text(phases, time.monotonic()) for phases in running())
 
 
 def phase_text(phases: Iterable[Phase], now: float) -> str:

@@ -272,9 +272,10 @@ class VLLMLocalEngine:
 def require_vllm() -> None:
     """Raises ConfigError unless vLLM is installed and can start on this machine."""
     if find_spec("vllm") is None:
-        raise ConfigError(
-            ["rollout=vllm needs vLLM, which is not installed; run `make setup-vllm`, or write rollout=hf"]
-        )
+        raise ConfigError([
+            "rollout=vllm needs vLLM, which is not installed; run `make setup-vllm` (on a GPU without make: "
+            '.venv/bin/python -m pip install -e ".[gpu]"), or write rollout=hf'
+        ])  # fmt: skip
     if problem := start_problem():
         raise ConfigError([problem])
 

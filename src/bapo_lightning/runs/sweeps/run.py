@@ -21,7 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.report.progress.display import Place, on_terminal, phases_shown, shown
+from bapo_lightning.report.progress.display import Place, on_terminal, phases_shown, shown, signs_of_life
 from bapo_lightning.report.progress.lines import bar_line, clock
 from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.run_folder.find import SWEEP_RECORD, planned_runs
@@ -199,6 +199,14 @@ class RunsTable:
         told = f"{state:<8}  {name}: {', '.join(filter(None, parts))}{left}"
         return f"[{self.num_ended:{width}}/{len(self.rows)}] {told}"
 
+    def said(self) -> str:
+        """Line about all, where there is no terminal."""
+        self._look()
+        done, total = (sum(getattr(row, name) for row in self.rows) for name in ("num_done", "num_updates"))
+        left = self.seconds_left
+        told = f"runs {self.num_ended}/{len(self.rows)}, {done}/{total} updates"
+        return f"{told}, {clock(left)} left" if left else told
+
     def whole(self, width: int) -> Table:
         """Every row, at most so many characters wide."""
         return _table(self.rows, width)
@@ -247,7 +255,7 @@ def followed(jobs: Jobs, updates: Mapping[str, int], names: Mapping[str, Sequenc
             print(table.line(row, " ".join(names[run])), flush=True)
 
     table = RunsTable(list(rows.values()), notice)
-    with shown(Place.RUNS, table):
+    with shown(Place.RUNS, table), signs_of_life(table.said):
         yield ended
     if on_terminal():
         get_console().print(table.whole(get_console().width))
