@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -175,9 +176,18 @@ def make_venv(venv: Path = VENV) -> None:
         if made is not None and made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
         LOG.write_text("")
-        is_reachable = pip_install(*LOCKED, *BUILD, venv=venv)
+        is_reachable = pip_install(*(locked_build(venv) if LOCKED else BUILD), venv=venv)
     if not is_reachable:
         stop(f"pip cannot reach a package index: {last_error()}. {CHECK_NETWORK}")
+
+
+def locked_build(venv: Path) -> tuple[str, ...]:
+    """What the lock says of BUILD, as requirements: Python's own pip takes no hashes from a constraint."""
+    entries = re.split(r"\n(?=\S)", LOCK.read_text())
+    names = tuple(re.split(r"\W", line)[0] + "==" for line in BUILD)
+    file = venv / "build.txt"
+    file.write_text("\n".join(entry for entry in entries if entry.startswith(names)))
+    return ("--require-hashes", "-r", str(file))
 
 
 def install_torch(venv: Path = VENV) -> None:
