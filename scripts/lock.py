@@ -1,4 +1,4 @@
-"""Writes `requirements.lock`: the versions of what a run needs, for all platforms and Pythons that the package
+"""Writes `requirements.lock`: versions of what a run needs, for all platforms and Pythons that the package
 supports, with the hashes of all files of each version. uv resolves them; what the file holds already stays
 unless the arguments say otherwise (`--upgrade`, `--upgrade-package NAME`).
 
