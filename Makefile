@@ -16,7 +16,7 @@ GPU ?=
 export OMP_WAIT_POLICY ?= PASSIVE
 
 VENV_PYTHON := .venv/bin/python
-READY := .venv/.ready
+READY := .venv/.ready$(if $(LOCKED),-locked)
 READY_DEV := .venv/.ready-dev
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
@@ -27,6 +27,8 @@ READY_DOCS := .venv/.ready-docs
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
 # What each target reads; any other variable on the command line is refused, since make would ignore it.
+READS_setup := LOCKED
+READS_lock := ARGS
 READS_train := EXP ARGS
 READS_rehearse := EXP ARGS
 READS_matrix := ARGS
@@ -73,23 +75,27 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
+.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
 	model-smollm2 bench gpu-check drill invariants fuzz check-zoo families test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
-setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
+setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter; LOCKED=1 takes requirements.lock's versions)
 	@$(if $(filter file,$(origin PYTHON)),:,$(VENV_PYTHON) scripts/make_venv.py is "$(PYTHON)")
 
-$(READY): pyproject.toml setup.py scripts/make_venv.py
+$(READY): pyproject.toml setup.py scripts/make_venv.py $(if $(LOCKED),requirements.lock)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null || { echo "set-up failed: '$(PYTHON)' is no Python 3; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) scripts/make_venv.py
-	@touch $@
+	@touch .venv/.ready $@
 
 $(READY_DEV): $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py dev
 	@touch $@
+
+lock: $(READY) ## write requirements.lock anew for pyproject.toml (ARGS=--upgrade: with the newest versions)
+	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check "uv>=0.13,<1"
+	@$(VENV_PYTHON) scripts/lock.py $(ARGS)
 
 setup-vllm: $(READY_VLLM) ## add vLLM to .venv: its CUDA build where there is an NVIDIA GPU, else that for a CPU (Linux)
 	@:

@@ -25,6 +25,9 @@ With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TR
 transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
 own requirements.
 
+With LOCKED set in the environment the versions are those of `requirements.lock`, in an environment that is
+always new: pip then installs no file whose hash is not there. What `dev`, `vllm` and peers add is not locked.
+
 With the arguments `is PYTHON` it stops if `.venv` was made with another version of Python than that one's.
 """
 
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +49,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 LOG = VENV / "set-up.log"
+LOCK = ROOT / "requirements.lock"
+# The lock is a constraint, since only that way it may have more than this machine needs (torch's CUDA).
+LOCKED = ("--require-hashes", "-c", str(LOCK)) if os.environ.get("LOCKED") else ()
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -98,12 +105,22 @@ def make_all() -> None:
     make_venv()
     install_torch()
     with step("installing the package (a few hundred MB at first)", LOG):
-        is_installed = pip_install("-e", ".", "--no-build-isolation")
+        is_installed = install_locked() if LOCKED else pip_install("-e", ".", "--no-build-isolation")
     if not is_installed:
         stop(f"the package could not be installed: {last_error()}")
     compile_bytecode()
     check_gpu()
     say(f"ready in {time.monotonic() - started:.0f} s")
+
+
+def install_locked() -> bool:
+    """Installs what the package requires by the lock, and then the package, which has no hash, alone."""
+    import tomllib  # of Python 3.11, which the script may still have to look for when it starts
+
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return pip_install(*LOCKED, "--no-build-isolation", *required) and pip_install(
+        "-e", ".", "--no-build-isolation", "--no-deps"
+    )
 
 
 def check_gpu() -> None:
@@ -152,24 +169,33 @@ def make_venv(venv: Path = VENV) -> None:
     """
     version = "{}.{}".format(*sys.version_info)
     code = "import pip, sys; print('{}.{}'.format(*sys.version_info))"
-    is_there = answer(venv / "bin" / "python", "-c", code) == version
+    is_there = not LOCKED and answer(venv / "bin" / "python", "-c", code) == version
     with step(f"{'checking' if is_there else 'making'} {venv.name} with Python {version}"):
         command = [sys.executable, "-m", "venv", "--clear", str(venv)]
         made = None if is_there else subprocess.run(command, capture_output=True, text=True)
         if made is not None and made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
         LOG.write_text("")
-        is_reachable = pip_install(*BUILD, venv=venv)
+        is_reachable = pip_install(*(locked_build(venv) if LOCKED else BUILD), venv=venv)
     if not is_reachable:
         stop(f"pip cannot reach a package index: {last_error()}. {CHECK_NETWORK}")
+
+
+def locked_build(venv: Path) -> tuple[str, ...]:
+    """What the lock says of BUILD, as requirements: Python's own pip takes no hashes from a constraint."""
+    entries = re.split(r"\n(?=\S)", LOCK.read_text())
+    names = tuple(re.split(r"\W", line)[0] + "==" for line in BUILD)
+    file = venv / "build.txt"
+    file.write_text("\n".join(entry for entry in entries if entry.startswith(names)))
+    return ("--require-hashes", "-r", str(file))
 
 
 def install_torch(venv: Path = VENV) -> None:
     """Installs the build of torch that fits the machine; never a CUDA build on a machine without a GPU."""
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     with step(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}", LOG):
-        is_installed = pip_install(chosen or TORCH_CPU, venv=venv) or (
-            not chosen and pip_install(TORCH_CPU, *FROM_TORCH_CPU_INDEX, venv=venv)
+        is_installed = pip_install(*LOCKED, chosen or TORCH_CPU, venv=venv) or (
+            not chosen and pip_install(*LOCKED, TORCH_CPU, *FROM_TORCH_CPU_INDEX, venv=venv)
         )
     if not is_installed and chosen:
         stop(f"{chosen} could not be installed: {last_error()}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import huggingface_hub
 
 from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, has_path, prefixes
 from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
+from bapo_lightning.data.problems.parquet_files import read_unlike_files
 from bapo_lightning.data.problems.text_files import FORMATS, Records, format_of, read_text_files
 from bapo_lightning.errors import DataError
 from bapo_lightning.hub import stay_offline_without_hub
@@ -167,10 +168,18 @@ class TableSource:
         builder = datasets.load_dataset_builder(path, config, data_files=named, **options)
         found = (builder.config.data_files or {}).get(self.split, [])
         own = getattr(builder.config, "field", None) or getattr(builder.config, "sep", ",") not in ",\t"
-        if found and not own and all(format_of(name) in ("json", "csv") for name in found):
-            local = datasets.DownloadManager().download(list(found))
-            return read_text_files(zip(local, found, strict=True), wanted)
+        types = set() if own else set(map(format_of, found))
+        if types and types <= {"json", "csv"}:
+            return read_text_files(self._fetched(found), wanted)
+        is_parquet = len(found) > 1 and types == {"parquet"} and not builder.info.features
+        if is_parquet and (unlike := read_unlike_files(self._fetched(found), wanted)) is not None:
+            return unlike
         return datasets.load_dataset(path, config, data_files=named, split=self.split, **options)
+
+    @staticmethod
+    def _fetched(names: Sequence[str]) -> list[tuple[str, str]]:
+        """Returns where each file is on this machine, with its name."""
+        return list(zip(datasets.DownloadManager().download(list(names)), names, strict=True))
 
     def _remedy(self, error: BaseException, is_hub: bool) -> str:
         while error.__cause__ is not None:  # "An error occurred" has one that tells which

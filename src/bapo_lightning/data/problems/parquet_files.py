@@ -1,0 +1,33 @@
+"""Rows of parquet files that disagree about the types of columns. General readers cast every file to the
+types of the first one: a column that is null there takes no text, and 0012 is 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import datasets
+import pyarrow.parquet  # type: ignore[import-untyped]
+
+from bapo_lightning.data.problems.text_files import Records
+from bapo_lightning.errors import DataError
+
+
+def read_unlike_files(files: Sequence[tuple[str, str]], wanted: Collection[str]) -> Records | None:
+    """Reads parquet files, each with its path here and its name, whose `wanted` columns differ in type or are
+    missing in some; each cell is as its own file has it. Returns None where all files are alike, so that any
+    reader will do. Raises DataError: a file has none of the columns that others have.
+    """
+    schemas = [pyarrow.parquet.read_schema(path) for path, _ in files]
+    types = [{name: schema.field(name).type for name in schema.names if name in wanted} for schema in schemas]
+    if all(own == types[0] for own in types):
+        return None
+    rows = list[dict[str, Any]]()
+    for (path, name), own in zip(files, types, strict=True):
+        if not own:
+            raise DataError(f"{name} has none of the columns {', '.join(sorted(set().union(*types)))}")
+        with pyarrow.parquet.ParquetFile(path) as file:
+            columns = datasets.Dataset(file.read(columns=list(own)).select(list(own)))[:]
+        rows.extend(dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
+    return Records(list(dict.fromkeys(name for schema in schemas for name in schema.names)), rows)
