@@ -19,7 +19,7 @@ from bapo_lightning.report import style
 from bapo_lightning.run_folder.record import read_config, read_tokens
 from bapo_lightning.runs.resume import open_run
 
-SAMPLED, MANY = 4, 20  # damages of a file that are tried, each on one of the commands that read it
+SAMPLED, MANY = 3, 12  # damages of a file that are tried, each on one of the commands that read it
 TOKENS = {"step": 3, "ratio": [1.0, 0.5], "age": [0, 1]}
 
 

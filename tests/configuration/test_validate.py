@@ -80,7 +80,7 @@ def test_a_corrupt_model_folder_is_found_before_it_is_loaded(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     assert "is corrupt: model.safetensors" in found(f"model.path={tmp_path}")[0]
     (tmp_path / "config.json").write_text("{")
-    assert "config.json is not JSON" in found(f"model.path={tmp_path}")[0]
+    assert "config.json is no JSON object" in found(f"model.path={tmp_path}")[0]
     (tmp_path / "config.json").unlink()
     assert "config.json is missing" in found(f"model.path={tmp_path}")[0]
 

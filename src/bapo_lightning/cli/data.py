@@ -83,11 +83,11 @@ def _encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
     # Encodes a problem's prompt; None and the reason where the model's tokenizer cannot.
     from transformers import AutoTokenizer
 
-    from bapo_lightning.modules.policy.folder import model_path
+    from bapo_lightning.modules.policy.folder import model_path, read_pretrained
     from bapo_lightning.types import Problem
 
     try:
-        encode = partial(rule, AutoTokenizer.from_pretrained(model_path(path), trust_remote_code=False))
+        encode = partial(rule, read_pretrained(AutoTokenizer, model_path(path)))
         encode(Problem("", "1+1=", "2"))
     except (OSError, ValueError) as error:
         return None, str(error).splitlines()[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Lora, Model
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.folder import model_config, model_path
 from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.model_shape import ModelShape, model_shape
@@ -56,10 +55,7 @@ def _architecture_of_files(
         raise DataError(f"model.path={path} is no model folder: config.json is missing; {remedy}")
     if not file.is_file():
         file = _from_hub(model_path(path), remedy)
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON ({error}); save the model again") from None
+    return model_config(str(file.parent))
 
 
 def _from_hub(path: str, remedy: str) -> Path:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.errors import DataError
+from bapo_lightning.modules.policy.folder import model_config
 from bapo_lightning.modules.policy.options import FLASH
 
 ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
@@ -144,19 +143,20 @@ def length_problems(
     """Prompt, response and feedback that do not fit into the model's positions. A hub model is left to the
     engine.
     """
-    file = Path(model_path(path), "config.json")
     context = max_prompt_tokens + max_feedback_tokens
     try:
-        positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
-    except (OSError, ValueError):  # named by the rules about the model's folder
+        positions = model_config(path).get("max_position_embeddings")
+    except (OSError, DataError):  # named by the rules about the model's folder
         return
     feedback = f" and scale.max_feedback_tokens={max_feedback_tokens}" if max_feedback_tokens else ""
-    if positions is not None and context >= positions:
+    if type(positions) is not int:
+        return
+    if context >= positions:
         yield (
             f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} leaves no room for a response: the model "
             f"has {positions} positions; write a smaller number"
         )
-    elif positions is not None and context + max_new_tokens > positions:
+    if context + max_new_tokens > positions:
         yield (
             f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} and scale.max_new_tokens="
             f"{max_new_tokens} make {context + max_new_tokens} tokens, the model has {positions} positions; "

@@ -16,10 +16,12 @@ from bapo_lightning.printable import printable
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a file in a folder that exists, to the disk; returns `path`."""
+    """Writes a file in a folder that exists, to the disk; returns `path`. Halves of characters, which names
+    of files may hold, become question marks.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        with partial.open("w", encoding="utf-8", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # or a power failure leaves an empty file of the new name

@@ -24,7 +24,7 @@ from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.environments.environment import Environment
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
-from bapo_lightning.modules.policy.folder import generation_config, model_path
+from bapo_lightning.modules.policy.folder import generation_config, model_path, read_pretrained
 from bapo_lightning.phases import phase
 from bapo_lightning.run_folder.checkpoint import last_journals
 from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
@@ -49,16 +49,8 @@ def read_inputs(config: RunConfig) -> Inputs:
     cannot be loaded, and RewardError, see `try_reward`.
     """
     path = model_path(config.model.path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        num_embeddings = (
-            AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config().vocab_size
-        )
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        remedy = f"write a folder, or fetch it first: hf download {path}"
-        nowhere = "" if Path(path).exists() else " is no folder here, and"
-        raise DataError(f"model.path={path}{nowhere} could not be loaded ({reason}); {remedy}") from None
+    num_embeddings = read_pretrained(AutoConfig, path).get_text_config().vocab_size
+    tokenizer = read_pretrained(AutoTokenizer, path)
     prompt, scale = config.data.prompt.make(2), config.scale
     encode = within(partial(prompt, tokenizer), num_embeddings, path)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)

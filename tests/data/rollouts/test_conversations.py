@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from bapo_lightning.data.rollouts.answers import sample_answers
 from bapo_lightning.data.rollouts.conversations import ReplyJournal
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
-from bapo_lightning.errors import EnvironmentFault
+from bapo_lightning.errors import DataError, EnvironmentFault
 from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Score, ScoreStatus
 
 
@@ -183,6 +183,17 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
     again.engine.load_weights(None, 4)  # other weights: the same tokens are another turn
     one_pass(again, resumed)
     assert resumed[0].is_finished and len(environment.seen) == 6
+
+
+@pytest.mark.parametrize("row", ["[]", '{"key": 7}', '{"key": "a", "reply": {"calls": "x"}}', "[" * 100_000])
+def test_a_reply_that_is_none_is_told_with_its_line(row, tmp_path):
+    path, environment = tmp_path / "replies.jsonl", Counting()
+    path.write_text(f'{{"key": "a", "reply": {{}}}}\n{row}\n')
+    source = made(environment)
+    source.conversations.journal = ReplyJournal(path)
+    source.journal.load(len('{"key": "a", "reply": {}}\n'))
+    with pytest.raises(DataError, match=r"line 2 of .*replies\.jsonl is corrupt .*; cut the file off"):
+        one_pass(source, source.start([ITEM], 1), tokens=3)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_finds_all_replies(tmp_path):

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from bapo_lightning.errors import DataError
 from bapo_lightning.hub import stay_offline_without_hub
 
 PACKAGE_PREFIX = "package://"
@@ -31,6 +32,41 @@ def model_path(path: str) -> str:
 def is_hub_name(path: str) -> bool:
     """Whether `path` reads as owner/name on the Hugging Face hub, and no folder here is called owner."""
     return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).parent.exists()
+
+
+def model_config(path: str) -> dict[str, Any]:
+    """Returns the config.json in a model's folder. Raises DataError when it is no JSON object, OSError when
+    there is none.
+    """
+    content = Path(model_path(path), "config.json").read_text(encoding="utf-8", errors="replace")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        found = error
+    if not isinstance(found, dict):
+        what = f"({found})" if isinstance(found, Exception) else f"but a {type(found).__name__}"
+        raise DataError(f"model.path={path} is corrupt: config.json is no JSON object {what}; save it again")
+    return found
+
+
+def read_pretrained(kind: Any, path: str, key: str = "model.path") -> Any:
+    """Returns what a class of transformers, such as AutoTokenizer, makes of the model at `path`, the value of
+    the option `key`. Code that a model brings is never run. Raises DataError for files that it cannot read.
+    """
+    try:
+        return kind.from_pretrained(path, trust_remote_code=False)
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # tokenizers panic with a BaseException; others have types of their own
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        if "trust_remote_code" in str(error):
+            reason = "it needs code of its own (auto_map), which is never run"
+        is_here = Path(path).exists()
+        remedy = "save or copy the model again" if is_here else f"fetch it first: hf download {path}"
+        nowhere = "" if is_here else " is no folder here, and"
+        raise DataError(
+            f"{key}={path}{nowhere} could not be loaded ({reason}); write another folder, or {remedy}"
+        ) from None
 
 
 def generation_config(path: str) -> Any:
@@ -92,10 +128,12 @@ def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
         )
         return
     try:
-        json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        yield f"model.path={path} is corrupt: config.json is not JSON ({error}); save the model again"
-    if not weights:
+        model_config(path)
+    except DataError as error:
+        yield str(error)
+    if not weights and (folder / "adapter_config.json").is_file():
+        yield f"model.path={path} is an adapter alone; merge it into its model and save that there"
+    elif not weights:
         yield f"model.path={path} has no *.safetensors weights; save the model there with save_pretrained"
     for file in weights:
         problem = safetensors_problem(file)
@@ -121,6 +159,8 @@ def weight_names(path: str) -> list[str]:
 
 def safetensors_problem(file: Path) -> str | None:
     """Compares a safetensors file's length with the one in its header, without reading the weights."""
+    if not file.is_file():
+        return "is no file"
     size = file.stat().st_size
     with file.open("rb") as stream:
         prefix = stream.read(8)
@@ -131,8 +171,10 @@ def safetensors_problem(file: Path) -> str | None:
             return "has a header that is longer than the file"
         try:
             header = json.loads(stream.read(header_size))
-        except ValueError:
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            promised = 8 + header_size + max(ends, default=0)
+        except (ValueError, RecursionError):
             return "has a header that is not JSON"
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-    promised = 8 + header_size + max((entry["data_offsets"][1] for entry in tensors), default=0)
+        except (AttributeError, LookupError, TypeError):
+            return "has a header that does not list its tensors"
     return f"is {size} bytes long, its header promises {promised}" if promised != size else None

@@ -17,7 +17,7 @@ from bapo_lightning.configuration.validate import validate_evaluation
 from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_asked
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.folder import model_path, read_pretrained
 from bapo_lightning.runs.evaluation.folder import content_digest, default_folder
 from bapo_lightning.runs.evaluation.subject import Subject, weights_digest
 from bapo_lightning.runs.inputs import read_set
@@ -106,13 +106,7 @@ def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:
 
 def read_tokenizer(path: str) -> Any:
     """Raises DataError when it cannot be loaded."""
-    try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"checkpoint={path}: no such folder, and no tokenizer of that hub name could be loaded "
-            f"({str(error).splitlines()[0]}); check its spelling, or fetch it first: hf download {path}"
-        ) from None
+    return read_pretrained(AutoTokenizer, path, "checkpoint")
 
 
 def check_problems(problems: dict[str, list[Problem]], longest: int, limit: int | None) -> None:

@@ -1,0 +1,85 @@
+"""What a damaged model folder is answered with: one sentence before anything is started."""
+
+import json
+import shutil
+
+import pytest
+from tests.configuration.compositions import composed
+from tests.damages import of_file
+
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.runs.inputs import read_inputs
+
+TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+OWN_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}
+RAISES = "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ raise_exception('no') }}"
+
+
+@pytest.fixture
+def model(tmp_path):
+    shutil.copytree(TINY, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def told(model, *overrides):
+    """What is said of the model; None of one that is taken."""
+    try:
+        read_inputs(validate(composed(f"model.path={model}", *overrides)))
+    except BapoLightningError as error:
+        return str(error)
+    return None
+
+
+def change(file, **fields):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+@pytest.mark.parametrize("some", [("halved", "list"), pytest.param((), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", FILES)
+def test_no_damage_of_a_model_s_files_ends_in_a_traceback(name, some, model):
+    content = (model / name).read_bytes()
+    damages = of_file(content)
+    for damage, changed in {name: damages[name] for name in some or damages}.items():
+        (model / name).unlink()
+        (model / name).mkdir() if changed is None else (model / name).write_bytes(changed)
+        said = told(model)
+        assert said is None or "Traceback" not in said, damage
+        if damage in ("empty", "zeros", "list", "deep") and name in ("config.json", "model.safetensors"):
+            assert said is not None and "model.path=" in said, damage
+        shutil.rmtree(model / name) if changed is None else None
+        (model / name).write_bytes(content)
+
+
+def test_code_of_a_model_is_never_run_and_told_in_one_sentence(model):
+    (model / "code.py").write_text("open('ran', 'w')")
+    change(model / "config.json", **OWN_CODE)
+    assert "it needs code of its own (auto_map), which is never run" in told(model)
+
+
+def test_an_adapter_without_its_model_is_told(model):
+    (model / "model.safetensors").unlink()
+    (model / "adapter_config.json").write_text("{}")
+    assert "is an adapter alone" in told(model)
+
+
+@pytest.mark.parametrize("template", [RAISES, "{% if %}", "{{ 1/0 }}", "{{ nothing.of.it }}"])
+def test_a_template_that_raises_is_told(template, model):
+    change(model / "tokenizer_config.json", chat_template=template)
+    assert "template" in told(model, "data/prompt=boxed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", ["vocab_size", "max_position_embeddings", "model_type", "eos_token_id"])
+def test_a_field_of_another_type_ends_in_no_traceback(field, model):
+    for value in ("x", None, -1, [], {}, 1e30):
+        change(model / "config.json", **{field: value})
+        told(model)
