@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.origins import origins_told
 from bapo_lightning.configuration.run_config import RunConfig, share_problems
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.configuration.wording import value_problem
@@ -111,7 +112,8 @@ def configure(
         ConfigError: with everything that is wrong.
     """
     keys = _overrides(overrides, experiment, model, data, reward, algorithm, staleness)
-    return validate(_composed(keys, staleness))
+    with origins_told(keys):
+        return validate(_composed(keys, staleness))
 
 
 def fit(*overrides: str, **named: Any) -> RunRecord:
@@ -135,7 +137,8 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
             plain if folder is None else compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
         )
 
-    _, folder = train(plain, choose)
+    with origins_told(keys):
+        _, folder = train(plain, choose)
     return read_run(folder)
 
 

@@ -35,6 +35,25 @@ def test_it_is_answered_with_what_was_meant(number, typed, answer):
     assert any(answer in text for text in told), told
 
 
+@pytest.mark.parametrize(
+    ("overrides", "end"),
+    [
+        (
+            ["experiment=sums", "reward=environment", "environment=python"],
+            "(experiment=sums sets it; reward.require_stop=null takes it back)",
+        ),
+        (["experiment=additions", "scale.prompts_per_batch=7"], "(regime=replay sets it)"),
+        (["experiment=sums", "reward.require_stop=3"], "reward.require_stop=3 must be true or false"),
+        (["experiment=sums", "optimizer.optimizer={lr: -1}"], "write a positive number"),
+    ],
+)
+def test_a_refused_key_that_nobody_typed_names_the_choice_that_set_it(overrides, end):
+    with pytest.raises(ConfigError) as error:
+        configure(*overrides)
+    (problem,) = error.value.problems
+    assert problem.endswith(end)
+
+
 def test_a_slow_run_shows_and_saves_by_time():  # 8
     callbacks = compose_run([])["callbacks"]
     assert callbacks["console"]["seconds"] == 30 and callbacks["checkpoint"]["minutes"] == 10

@@ -1,19 +1,24 @@
 """What is suggested for a mistake is never what was typed, and never another method for a matter of case."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.configuration.compositions import found
 
 from bapo_lightning.configuration.compose import compose_run, dotted_keys, meant_key, node_at
-from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.errors import ConfigError, nearest, taken
 
 PLAIN = compose_run(["experiment=additions"])
 KEYS = sorted(dotted_keys(PLAIN))
+GROUPS = sorted(
+    path.relative_to(conf_dir()).as_posix() for path in Path(conf_dir()).rglob("*") if path.is_dir()
+)
 
 
-@pytest.mark.parametrize("group", ["algorithm", "regime", "rollout", "reward", "data"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_a_choice_in_other_letters_is_that_choice(group):
     names = sorted({*choice_files(group)} - {"base"})
     for name in names:
@@ -21,14 +26,41 @@ def test_a_choice_in_other_letters_is_that_choice(group):
             assert taken(typed, names).startswith(f"did you mean {name}?")
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(KEYS), st.sampled_from(["name", "r", "nope", "Upper", "lr", "alpha"]))
-def test_the_key_that_was_typed_is_never_suggested(key, child):
-    typed = f"{key}.{child}"
-    if node_at(PLAIN, typed.split(".")) is not None:
-        return
+def meant(typed):
+    """What is suggested for a key, or the sentence where nothing is."""
     told = meant_key(typed, PLAIN)
-    assert not told.startswith("did you mean") or not {typed, key} & {*told[13:-1].split(" or ")}
+    return told[13:-1].split(" or ") if told.startswith("did you mean") else told
+
+
+@pytest.mark.parametrize("child", ["name", "r", "nope", "Upper", "lr", "alpha"])
+def test_a_wrong_child_has_the_children_of_its_place_and_never_the_place(child):
+    for key in KEYS:
+        if node_at(PLAIN, [*key.split("."), child]) is None:
+            found = meant(f"{key}.{child}")
+            assert isinstance(found, str) or not {f"{key}.{child}", key} & {*found}
+    for key in KEYS:
+        node = node_at(PLAIN, key.split("."))
+        if isinstance(node, dict) and node and child == "nope":
+            assert all(name in meant(f"{key}.zzqq") for name in node)
+
+
+def test_a_part_in_other_letters_is_that_key():
+    for key in KEYS:
+        parts = key.split(".")
+        for place, part in enumerate(parts):
+            for typed in {part.upper(), part.title()} - {part}:
+                assert meant(".".join([*parts[:place], typed, *parts[place + 1 :]])) == [key]
+
+
+@pytest.mark.parametrize("edit", ["{0}s", "{0}{2}", "{1}{3}", "x{3}", "{4}", "{3}"])
+def test_a_key_with_one_edit_is_answered_by_keys_that_exist(edit):
+    for key in KEYS:
+        place, _, name = key.rpartition(".")
+        typed = edit.format(name, name[1:2] + name[:1], name[-1], name[2:], name[:-1])
+        typed = f"{place}.{typed}" if place else typed
+        if not typed.endswith(".") and typed not in {*KEYS, ""}:
+            found = meant(typed)
+            assert name in found if isinstance(found, str) else typed not in found and {*found} <= {*KEYS}
 
 
 @settings(max_examples=150, deadline=None)

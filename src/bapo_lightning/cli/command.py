@@ -18,6 +18,7 @@ from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.origins import origins_told
 from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.host import let_segments_grow
@@ -106,14 +107,19 @@ def hydra_command(
         code: exit code after an error of this package, before the function is called.
     """
     import hydra
+    from hydra.core.hydra_config import HydraConfig
 
     def decorate(main: Callable[[DictConfig], int | None]) -> Callable[[], int]:
         @hydra.main(version_base="1.3", config_path=conf_dir(), config_name=config_name)
         @wraps(main)
         def composed(config: DictConfig) -> None:
             end_explanations()
-            if failed := command(1)(main)(config):
+            if failed := command(1)(told)(config):
                 sys.exit(failed)
+
+        def told(config: DictConfig) -> int | None:
+            with origins_told(HydraConfig.get().overrides.task, config_name):
+                return main(config)
 
         @command(code, usage=usage)
         def start() -> None:

@@ -161,8 +161,8 @@ def meant_key(key: str, known: Node) -> str:
         return _childless(parts[: depth + 1], siblings[parts[depth]])
     if near := nearest(parts[depth], siblings):
         whole = [*parts[:depth], near[0], *parts[depth + 1 :]]
-        meant = whole if node_at(known, whole) is not None else whole[: depth + 1]
-        return f"did you mean {'.'.join(meant)}?"
+        is_one = ".".join(whole) in dotted_keys(known)  # also where it is null
+        return f"did you mean {'.'.join(whole if is_one else whole[: depth + 1])}?"
     keys = [
         found
         for found in dotted_keys(known)
