@@ -16,10 +16,8 @@ GPU ?=
 export OMP_WAIT_POLICY ?= PASSIVE
 
 VENV_PYTHON := .venv/bin/python
-# An environment that was made without LOCKED=1 has other versions, so that one is not ready.
-AS_LOCKED := $(if $(filter-out 0,$(LOCKED)),-locked)
-READY := .venv/.ready$(AS_LOCKED)
-READY_DEV := .venv/.ready-dev$(AS_LOCKED)
+READY := .venv/.ready
+READY_DEV := .venv/.ready-dev
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 READY_VERL := .venv-verl/.ready
@@ -60,7 +58,7 @@ READS_test-vllm := ARGS
 READ := $(foreach goal,$(MAKECMDGOALS),$(READS_$(goal)))
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 # Make puts variables of its command line into the environment, where these are read.
-ENVIRONMENT := PYTHON SHELL TORCH LOCKED PIP_% UV_% HF_% WANDB_% CUDA_VISIBLE_DEVICES OMP_%
+ENVIRONMENT := PYTHON SHELL TORCH PIP_% HF_% WANDB_% CUDA_VISIBLE_DEVICES OMP_%
 UNREAD := $(filter-out $(READ) $(ENVIRONMENT),$(GIVEN))
 ifneq ($(UNREAD),)
 $(error make $(MAKECMDGOALS) does not read $(firstword $(UNREAD))$(if $(READ),; it reads $(READ))$(if $(filter ARGS,$(READ)),. Options of the command go into ARGS="KEY=VALUE ..."))
@@ -76,22 +74,22 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
-	model-smollm2 bench gpu-check drill invariants fuzz check-zoo families test test-all test-vllm lock lint docs clean
+	model-smollm2 bench gpu-check drill invariants fuzz check-zoo families test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
-setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter; LOCKED=1: versions and hashes of locks/)
+setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
 	@$(if $(filter file,$(origin PYTHON)),:,$(VENV_PYTHON) scripts/make_venv.py is "$(PYTHON)")
 
-$(READY): pyproject.toml setup.py scripts/make_venv.py $(if $(AS_LOCKED),$(wildcard locks/*.txt))
+$(READY): pyproject.toml setup.py scripts/make_venv.py
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null || { echo "set-up failed: '$(PYTHON)' is no Python 3; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) scripts/make_venv.py
-	@touch $@ .venv/.ready
+	@touch $@
 
 $(READY_DEV): $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py dev
-	@touch $@ .venv/.ready-dev
+	@touch $@
 
 setup-vllm: $(READY_VLLM) ## add vLLM to .venv: its CUDA build where there is an NVIDIA GPU, else that for a CPU (Linux)
 	@:
@@ -200,10 +198,6 @@ test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on t
 
 matrix: $(READY_DEV) $(READY_VLLM) ## every pair of choices that can be combined, run together (ARGS=--share=1/3)
 	@$(VENV_PYTHON) -m pytest tests/matrix -n logical --maxprocesses 2 --dist loadgroup $(ARGS)
-
-lock: $(READY) ## write locks/ anew from pyproject.toml: the newest versions, with hashes (uv reads UV_..., not PIP_...)
-	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check "uv>=0.9"
-	@$(VENV_PYTHON) scripts/lock.py
 
 lint: $(READY_DEV) ## check style and types
 	@$(VENV_PYTHON) -m ruff check

@@ -25,9 +25,6 @@ With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TR
 transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
 own requirements.
 
-With LOCKED=1 in the environment all of that, but vLLM and peers, comes from `locks/`: exact versions with hashes,
-which scripts/lock.py writes. Its torch gives way to TORCH.
-
 With the arguments `is PYTHON` it stops if `.venv` was made with another version of Python than that one's.
 """
 
@@ -47,8 +44,6 @@ from steps import say, step, stop
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
-LOCKS = ROOT / "locks"
-IS_LOCKED = os.environ.get("LOCKED", "") not in ("", "0")
 LOG = VENV / "set-up.log"
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
@@ -82,8 +77,6 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    if IS_LOCKED and sys.argv[1:] in (["vllm"], *([peer] for peer in PEERS)):
-        stop(f"locks/ does not have {sys.argv[1]}; without LOCKED it comes in the version that the script names")
     if sys.argv[1:] == ["dev"]:
         add_tools()
     elif sys.argv[1:] == ["vllm"]:
@@ -105,7 +98,7 @@ def make_all() -> None:
     make_venv()
     install_torch()
     with step("installing the package (a few hundred MB at first)", LOG):
-        is_installed = install_package()
+        is_installed = pip_install("-e", ".", "--no-build-isolation")
     if not is_installed:
         stop(f"the package could not be installed: {last_error()}")
     compile_bytecode()
@@ -122,7 +115,7 @@ def check_gpu() -> None:
 def add_tools() -> None:
     """Adds what only those need who change the package, so that a first run does not wait for it."""
     with step("installing the tools of tests, checks and benchmarks", LOG):
-        is_installed = install_package("dev")
+        is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
     if not is_installed:
         stop(f"the tools could not be installed: {last_error()}")
     compile_bytecode()
@@ -166,7 +159,7 @@ def make_venv(venv: Path = VENV) -> None:
         if made is not None and made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
         LOG.write_text("")
-        is_reachable = pip_install(*(locked("build") if IS_LOCKED else BUILD), venv=venv)
+        is_reachable = pip_install(*BUILD, venv=venv)
     if not is_reachable:
         stop(f"pip cannot reach a package index: {last_error()}. {CHECK_NETWORK}")
 
@@ -175,10 +168,8 @@ def install_torch(venv: Path = VENV) -> None:
     """Installs the build of torch that fits the machine; never a CUDA build on a machine without a GPU."""
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     with step(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}", LOG):
-        is_locked = IS_LOCKED and not os.environ.get("TORCH")
-        wanted = locked("torch" if chosen else "torch-cpu") if is_locked else (chosen or TORCH_CPU,)
-        is_installed = pip_install(*wanted, venv=venv) or (
-            not chosen and pip_install(*wanted, *FROM_TORCH_CPU_INDEX, venv=venv)
+        is_installed = pip_install(chosen or TORCH_CPU, venv=venv) or (
+            not chosen and pip_install(TORCH_CPU, *FROM_TORCH_CPU_INDEX, venv=venv)
         )
     if not is_installed and chosen:
         stop(f"{chosen} could not be installed: {last_error()}")
@@ -257,21 +248,6 @@ def make_peer(name: str) -> None:
     compile_bytecode(venv)
     imported(wanted, CHECK_PEER[name], venv)
     say(f"ready in {time.monotonic() - started:.0f} s")
-
-
-def install_package(extra: str = "") -> bool:
-    """Installs the package with what it requires, from `locks/` under LOCKED=1: pip has hashes for archives alone,
-    so the package comes after them, and without an index, where the locks lack nothing.
-    """
-    if IS_LOCKED and not pip_install(*locked(extra or "packages")):
-        return False
-    nothing_more = ("--no-index",) if IS_LOCKED else ()
-    return pip_install("-e", f".[{extra}]" if extra else ".", "--no-build-isolation", *nothing_more)
-
-
-def locked(name: str) -> tuple[str, ...]:
-    """Arguments of pip that install a file of `locks/`, and nothing that its hashes do not name."""
-    return "--require-hashes", "--no-deps", "--no-build-isolation", "--requirement", str(LOCKS / f"{name}.txt")
 
 
 def pip_install(*arguments: str, venv: Path = VENV) -> bool:
