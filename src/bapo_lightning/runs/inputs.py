@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data, EnvironmentSection
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.data.problems.prompts import Encode, PromptRule
+from bapo_lightning.data.problems.prompts import Encode, PromptRule, unknown_token
 from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
@@ -52,7 +53,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     num_embeddings = read_pretrained(AutoConfig, path).get_text_config().vocab_size
     tokenizer = read_pretrained(AutoTokenizer, path)
     prompt, scale = config.data.prompt.make(2), config.scale
-    encode = within(partial(prompt, tokenizer), num_embeddings, path)
+    encode = known(within(partial(prompt, tokenizer), num_embeddings, path), tokenizer)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
     judged = {"data.train": problems.train}
     if any(node.is_a(Validation) and node.options.get("every") for node in config.callbacks.nodes.values()):
@@ -72,6 +73,25 @@ def within(encode: Encode, num_embeddings: int, path: str) -> Encode:
                 f"{largest}, and the model has embeddings of {num_embeddings} tokens; use the tokenizer that "
                 "belongs to the model, or resize its embeddings"
             )
+        return ids
+
+    return encoded
+
+
+def known(encode: Encode, tokenizer: Any) -> Encode:
+    """Returns `encode` with one warning for the first prompt of which the model cannot read a character."""
+    unknown, warned = unknown_token(tokenizer), list[str]()
+
+    def encoded(problem: Problem) -> array[int]:
+        ids = encode(problem)
+        if unknown is not None and not warned and unknown in ids:
+            warned.append(problem.id)
+            alone = partial(tokenizer.encode, add_special_tokens=False)
+            lost = sorted(ascii(one) for one in set(problem.prompt) if alone(one)[-1:] == [unknown])
+            what = f"{', '.join(lost) or 'a character around it'}, which the model reads as"
+            note = f"problem {problem.id} has {what} {tokenizer.convert_ids_to_tokens(unknown)}"
+            note += ": its tokenizer has no token for it, and other problems may have more"
+            print(f"warning: {note}", file=sys.stderr, flush=True)
         return ids
 
     return encoded

@@ -5,14 +5,15 @@ from array import array
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bapo_lightning.data.problems.prompts import ChatPrompt, MessagesPrompt, PlainPrompt
 from bapo_lightning.data.problems.selection import keep_short_prompts
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.errors import DataError
-from bapo_lightning.runs.inputs import stop_token_ids, within
+from bapo_lightning.runs.inputs import known, stop_token_ids, within
 from bapo_lightning.types import Problem
 
 MODEL = Path(__file__).resolve().parents[3] / "src/bapo_lightning/tiny_worlds/additions/model"
@@ -153,6 +154,46 @@ def test_a_prompt_with_a_token_that_the_model_lacks_is_refused():
     assert encode(Problem("a", "0 17", "")).tolist() == [0, 17] and not encode(Problem("b", "", ""))
     with pytest.raises(DataError, match=r"problem c has the tokenizer's token 18, .* of 18 tokens"):
         encode(Problem("c", "3 18", ""))
+
+
+def of_bytes():
+    letters = {letter: index for index, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
+    made = Tokenizer(models.BPE(letters, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="a", eos_token="a")  # GPT-2's is its end
+
+
+def of_pieces():
+    made = Tokenizer(models.Unigram([("<unk>", 0.0), ("\u2581", -1.0), ("1", -1.0), ("+", -1.0)], unk_id=0))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="1")
+
+
+@pytest.mark.parametrize(
+    ("made", "stand_in"),
+    [(None, "<pad>"), (of_pieces, "<unk>"), (of_bytes, None)],
+    ids=["words", "pieces", "bytes"],
+)
+@pytest.mark.parametrize(
+    "char",
+    ["\U0001f600", "\u0301", "\u200d", "\u4e00", "\u00e9", "\U0001f1e9\U0001f1ea", "\U0001f44d\U0001f3fd"],
+)
+def test_characters_that_a_tokenizer_lacks_are_told_once(made, stand_in, char, tokenizer, capsys):
+    tokenizer = made() if made else tokenizer
+    encode = known(lambda problem: array("i", tokenizer.encode(problem.prompt)), tokenizer)
+    assert [len(encode(Problem(name, "1+1", ""))) >= 3 for name in "ab"] == [True, True]
+    assert capsys.readouterr().err == ""
+    for name in "cd":
+        encode(Problem(name, f"1{char}+1", ""))
+    lost = ", ".join(sorted(map(ascii, char)))
+    said = (
+        f"warning: problem c has {lost}, which the model reads as {stand_in}: its tokenizer has no token for"
+    )
+    printed = capsys.readouterr().err
+    assert printed.startswith(said) and printed.count("\n") == 1 if stand_in else not printed
+    if stand_in is None:
+        ids = tokenizer.encode(f"1{char}+1")
+        assert tokenizer.decode(ids) == f"1{char}+1"
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])

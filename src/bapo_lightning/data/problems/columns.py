@@ -27,7 +27,11 @@ from bapo_lightning.types import Problem
 
 AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
 SeveralAnswers = Literal["refuse", "join"]
-_NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)(?:\s*/\s*([1-9][0-9]*))?")
+# 1,200 and -0.5 and .5 and 1e-05, and 3/8; "Level-5" and "Lv.5" have a 5.
+_UNSIGNED = (
+    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+)
+_NUMBER = re.compile(rf"((?:(?<!\w)-)?{_UNSIGNED})(?:\s*/\s*({_UNSIGNED}))?")
 _ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT's messages
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -94,10 +98,11 @@ def text_of(value: Any) -> str:
 
 def number_of(value: Any) -> float | None:
     """Returns a number, or the first number in a text ("Level 5"), a fraction as its value ("3/8"); None
-    without one.
+    without one, and for 0/0.
     """
     match = _NUMBER.search(text_of(value))
-    return None if match is None else float(match[1]) / float(match[2] or 1)
+    above, below = (float((match[part] or "1").replace(",", "")) for part in (1, 2)) if match else (0.0, 0.0)
+    return above / below if below else None
 
 
 def messages_of(value: Any) -> list[dict[str, str]] | None:

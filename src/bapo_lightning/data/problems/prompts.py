@@ -134,6 +134,14 @@ def chat_template(tokenizer: Any, options: Mapping[str, Any] = MappingProxyType(
     return found
 
 
+def unknown_token(tokenizer: Any) -> int | None:
+    """Returns the token that stands for each character that a tokenizer does not have; None where there is
+    none, since characters fall apart into bytes. Of two that nobody has, bytes differ.
+    """
+    one, other = (tokenizer.encode(char, add_special_tokens=False) for char in ("\U0010fffe", "\U0010ffff"))
+    return one[-1] if one and one[-1:] == other[-1:] else None
+
+
 def rendered(
     tokenizer: Any, messages: list[dict[str, str]], prompt: ChatPrompt | MessagesPrompt
 ) -> array[int]:
