@@ -53,6 +53,7 @@ refusal suggests instead trains;
 "Not in vLLM" and "not on a CPU" are limits of vLLM: its own loader has them too, and a run is refused with \
 that reason when it starts vLLM, before it has weights.
 Where vLLM's own log-probs are wrong on a CPU, `rollout=vllm` mends its kernel.
+Of `apertus` vLLM holds the parameters of the activation in bfloat16, in any precision of the model.
 
 """
 
