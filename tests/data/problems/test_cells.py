@@ -26,6 +26,7 @@ ASKED = [{"role": "user", "content": "1+1?"}]
         [{"from": "human", "value": "1+1?"}],
         [{"role": "user", "content": [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]}],
         json.dumps(ASKED),
+        str(ASKED),
         json.dumps([{"from": "human", "value": "1+1?"}]),
     ],
 )

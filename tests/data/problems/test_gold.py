@@ -21,6 +21,7 @@ from bapo_lightning.types import Problem
         (r"first \boxed{1}, then \boxed{ 2 }", "2"),
         (r"\fbox{a}", "a"),
         (r"$\boxed 5$", "5"),
+        (r"$\boxed \frac12$", None),
         (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
         (r"\boxed{never closed", None),
         (r"\boxed{never closed\}", None),

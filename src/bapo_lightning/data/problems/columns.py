@@ -10,6 +10,7 @@ cells are: text, a number, chat messages or the gold answer.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -108,11 +109,15 @@ def number_of(value: Any) -> float | None:
 def messages_of(value: Any) -> list[dict[str, str]] | None:
     """Returns chat messages, each with `role` and `content`; None when the value is something else. Reads a
     list of dicts, the dict of lists that `datasets` makes of a Sequence feature, ShareGPT's `from` and
-    `value`, contents in parts of text, and any of these as JSON. Raises UnusableRow: a content is no text.
+    `value`, contents in parts of text, and any of these as JSON or as Python prints it. Raises UnusableRow: a
+    content is no text.
     """
     if isinstance(value, str) and value.lstrip().startswith("[{"):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
+        text = value
+        for read in (json.loads, ast.literal_eval):  # a CSV that pandas wrote has Python's spelling
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                value = read(text.strip())
+                break
     if isinstance(value, Mapping) and all(isinstance(value.get(key), list) for key in ("role", "content")):
         pairs = zip(value["role"], value["content"], strict=True)
         value = [{"role": role, "content": content} for role, content in pairs]
@@ -155,7 +160,7 @@ def last_box(text: str) -> str | None:
         return None
     start = boxes[-1].end()
     if text[start : start + 1] != "{":
-        return text[start : start + 1].strip() or None
+        return text[start : start + 1].strip("\\ \n") or None  # of a command its backslash would be left
     end = closing_brace(text, start + 1)
     return None if end is None else text[start + 1 : end].strip()
 
