@@ -68,3 +68,14 @@ def test_a_file_without_any_of_the_columns_is_named(tmp_path):
     write(tmp_path / "b.parquet", None, problem="question")
     with pytest.raises(DataError, match=r"b\.parquet has none of the columns answer, problem$"):
         table(tmp_path)
+
+
+@pytest.mark.parametrize("kinds", [["1", None], [None, "1"], [None, None]], ids=str)
+def test_a_file_without_rows_adds_none(tmp_path, kinds):
+    for name, cell in zip("ab", kinds, strict=True):
+        write(tmp_path / f"{name}.parquet", pyarrow.array([cell] if cell else [], pyarrow.string()))
+    if not any(kinds):
+        with pytest.raises(DataError, match="has no rows"):
+            table(tmp_path)
+    else:
+        assert [problem.answer for problem in table(tmp_path)] == ["1"]

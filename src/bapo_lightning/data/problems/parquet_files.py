@@ -1,5 +1,5 @@
-"""Rows of parquet files that disagree about the types of columns. General readers cast every file to the
-types of the first one: a column that is null there takes no text, and 0012 is 12.
+"""Rows of parquet files that disagree about the types of columns, or have none. General readers cast every
+file to the types of the first one: a column that is null there takes no text, and 0012 is 12.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from bapo_lightning.errors import DataError
 
 def read_unlike_files(files: Sequence[tuple[str, str]], wanted: Collection[str]) -> Records | None:
     """Reads parquet files, each with its path here and its name, whose `wanted` columns differ in type or are
-    missing in some; each cell is as its own file has it. Returns None where all files are alike, so that any
-    reader will do. Raises DataError: a file has none of the columns that others have.
+    missing in some, or which have no rows; each cell is as its own file has it. Returns None where all files
+    are alike, so that any reader will do. Raises DataError: a file has none of the columns that others have.
     """
-    schemas = [pyarrow.parquet.read_schema(path) for path, _ in files]
+    metadata = [pyarrow.parquet.read_metadata(path) for path, _ in files]
+    schemas = [each.schema.to_arrow_schema() for each in metadata]
     types = [{name: schema.field(name).type for name in schema.names if name in wanted} for schema in schemas]
-    if all(own == types[0] for own in types):
+    if all(own == types[0] for own in types) and all(each.num_rows for each in metadata):
         return None
     rows = list[dict[str, Any]]()
     for (path, name), own in zip(files, types, strict=True):
