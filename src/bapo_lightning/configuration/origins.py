@@ -10,9 +10,9 @@ from typing import Any, cast
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
-from bapo_lightning.configuration.compose import dotted_keys
+from bapo_lightning.configuration.compose import dotted_keys, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.errors import ConfigError
 
@@ -55,7 +55,11 @@ def _choices_by_key(overrides: Sequence[str], file: str) -> dict[str, str]:
         if isinstance(content := OmegaConf.load(known[name]), DictConfig):
             place = f"{used.package}." if used.package not in (None, "", "_global_") else ""
             plain = cast(dict[str, Any], OmegaConf.to_container(content, resolve=False))
-            choices |= {f"{place}{key}": f"{group}={name}" for key in dotted_keys(plain)}
+            choices |= {
+                f"{place}{key}": f"{group}={name}"
+                for key in dotted_keys(plain)
+                if node_at(plain, key.split(".")) != MISSING
+            }
     typed = {text.lstrip("+~").partition("=")[0] for text in overrides}
     typed = {key for key in typed if not choice_files(key.partition("@")[0])}
     return {key: choice for key, choice in choices.items() if not _is_typed(key, typed)}

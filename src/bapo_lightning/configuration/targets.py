@@ -272,7 +272,8 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         return
     if not callable(called):
         kind = type(called).__name__
-        yield f"{path}.{TARGET}={target} is a {kind}, no class or function; write the name of one"
+        kind = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+        yield f"{path}.{TARGET}={target} is {kind}, no class or function; write the name of one"
         return
     try:
         signature(called)
