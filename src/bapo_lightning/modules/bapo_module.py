@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any, cast
 
@@ -33,11 +34,19 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.modules.bound_rules import searches_each_micro_batch
-from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
+from bapo_lightning.modules.bound_rules import search_mode, searches_each_micro_batch
+from bapo_lightning.modules.fsdp import (
+    Sharding,
+    by_position,
+    clip_gradients,
+    gradient_sync,
+    holds_gradients_back,
+    reshard,
+)
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
+from bapo_lightning.modules.speculation import Guesses, Speculation, misjudged_tokens, speculate
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_tables,
@@ -109,6 +118,7 @@ class BapoModule(L.LightningModule):
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
         self.correction, self.proximal, self.step_scale = correction, proximal, step_scale
         self.sharding = sharding
+        self.guesses = Guesses(search_mode(algorithm.bounds))
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
         self.last_step_scale = 1.0
@@ -142,11 +152,13 @@ class BapoModule(L.LightningModule):
         """Adds the counts of skipped updates and the last learning rate."""
         checkpoint["counts"] = {name: getattr(self, name) for name in KEPT}
         checkpoint["counts"]["last_entropy"] = float(self.last_entropy)
+        checkpoint["guesses"] = self.guesses.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back, and orders the optimizer's state by parameter."""
         for name in KEPT:
             setattr(self, name, checkpoint["counts"].get(name, getattr(self, name)))
+        self.guesses.load(checkpoint.get("guesses", {}))
         names = [f"policy.{name}" for name, each in self.policy.named_parameters() if each.requires_grad]
         for state in checkpoint.get("optimizer_states", []):
             by_position(state, names)
@@ -174,23 +186,34 @@ class BapoModule(L.LightningModule):
         tables: list[TokenTable] = []
         searches: list[BoundSearch] = []
         micro_batches, num_own = self.micro_batches(batch)
+        redone: list[int] = []  # tokens, of each part whose bounds were guessed
         for scope in self.bound_rule.scopes(micro_batches):
+            guess = self.guess(scope)
+            if guess is not None and self.guesses.pay:  # all of what follows in one pass
+                found = self.speculate(scope, guess, len(losses) + len(scope) == len(micro_batches))
+                losses += found.losses
+                tables += found.tables
+                searches.append(found.bounds)
+                redone.append(found.redone)
+                continue
             scored = self.score_for_search(scope)  # r of every token
             bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
+            if guess is not None:
+                redone.append(misjudged_tokens(scored, guess, bounds, self.objective))
             prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
             for micro_batch, columns in zip(scope, prepared, strict=True):
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
                 loss, table = token_loss(table, bounds, columns, self.objective)  # Eq. 4
-                with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
-                    # Ranks average their gradients; the weights already make a mean over all ranks.
-                    self.manual_backward(loss * num_ranks())
+                self.add_gradient(loss, is_last=len(losses) == len(micro_batches) - 1)
                 losses.append(loss.detach())
                 tables.append(with_slopes(table.detach(), self.objective))
             searches.append(bounds)
+        guess_metrics = self.note_guesses(searches[-1], redone, batch.num_tokens)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)
         own_loss = torch.stack(losses).sum()
         metrics = batch.metrics | {
+            **guess_metrics,
             "train/loss": sum_over_ranks(own_loss),
             "train/grad_norm": grad_norm,
             "train/skipped_updates": self.num_skipped_updates,
@@ -199,6 +222,19 @@ class BapoModule(L.LightningModule):
         }
         outputs = {"loss": own_loss, "metrics": metrics, "version": version}
         return outputs | {"tokens": self.gathered(tables[:num_own]), "bounds": searches}
+
+    def add_gradient(self, loss: Tensor, is_last: bool) -> None:
+        """Adds the gradient of a loss; the last one of an update sums gradients over ranks."""
+        with gradient_sync(self, when=is_last):
+            # Ranks average their gradients; the weights already make a mean over all ranks.
+            self.manual_backward(loss * num_ranks())
+
+    def forget_gradients(self, scope: Sequence[MicroBatch]) -> None:
+        """Sets gradients to zero, also those that wait for a sum over ranks. Every rank must call it."""
+        if holds_gradients_back(self):
+            self.add_gradient(0 * self.score(scope[-1]).logp.sum(), is_last=True)
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
 
     @torch.no_grad()
     def mean_entropy(self, batch: TrainBatch) -> Tensor:
@@ -258,6 +294,33 @@ class BapoModule(L.LightningModule):
         if self.correction is None:
             return table
         return table.corrected(self.correction(table.detach()).where(table.is_sampled, 1.0))
+
+    def guess(self, scope: Sequence[MicroBatch]) -> BoundSearch | None:
+        """Bounds that the search of a part of the update may find; None: they are not guessed."""
+        if not self.bound_rule.searches or prepares(self.objective):
+            return None
+        return self.guesses.for_part(scope, scope[0].weight.device)
+
+    def speculate(self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool) -> Speculation:
+        """Bounds and gradients of a part of the update, maybe its last one."""
+        return speculate(
+            scope,
+            guess,
+            self.score,
+            self.bound_rule.choose,
+            self.objective,
+            lambda loss, is_last_pass: self.add_gradient(loss, is_last and is_last_pass),
+            partial(self.forget_gradients, scope) if self.guesses.mode == "bitwise" else None,
+        )
+
+    def note_guesses(self, found: BoundSearch, redone: Sequence[int], num_tokens: int) -> dict[str, float]:
+        """Remembers a search, and returns what is logged of guesses, if there were any."""
+        if not redone:
+            self.guesses.note(found, None)
+            return {}
+        again, total = count_over_ranks(sum(redone), num_tokens, device=torch.device("cpu"))
+        self.guesses.note(found, again / total)
+        return {"search/guessed": float(not again), "search/redone_tokens": again}
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
         """Token tables of the whole update before its first gradient; none if nobody looks at them.
