@@ -1,4 +1,6 @@
-"""Bounds that are guessed: the gradient is that of two passes, whatever the guess, and costs one where it held."""
+"""Bounds that are guessed: the gradient is that of two passes, whatever the guess, for the price of one where
+it held.
+"""
 
 from types import SimpleNamespace
 
@@ -130,8 +132,9 @@ def test_only_what_a_guess_misjudged_passes_through_the_model_again(batch):
 
 
 def test_whole_responses_and_objectives_of_the_whole_update(batch):
-    exact, gradient, _ = updated("exact", batch, 5, rule=RULES["paper"], objective=of_whole_responses)
-    _, found, _ = updated("speculative", batch, 5, guess=(0.9, 3.0), rule=RULES["paper"], objective=of_whole_responses)
+    options = {"rule": RULES["paper"], "objective": of_whole_responses}
+    _, gradient, _ = updated("exact", batch, 5, **options)
+    _, found, _ = updated("speculative", batch, 5, guess=(0.9, 3.0), **options)
     assert (found - gradient).norm() <= 1e-6 * gradient.norm()
     made = owner("bitwise", batch, 5, guess=(0.9, 3.0), rule=RULES["paper"], objective=OfWholeUpdates())
     calls = count_forwards(made.policy)

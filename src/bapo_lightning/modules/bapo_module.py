@@ -1,7 +1,7 @@
 """One optimizer update on one minibatch: Algorithm 1, lines 8-20.
 
     minibatch --micro_batches--> micro-batches, each token with its weight in the loss (`loss_weights`)
-        |
+        |                        (or all of what follows in one pass: `speculation.py`)
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
         prepare                  columns that the objective makes of the whole update, if any
@@ -46,7 +46,7 @@ from bapo_lightning.modules.fsdp import (
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
-from bapo_lightning.modules.speculation import Guesses, Speculation, misjudged_tokens, speculate
+from bapo_lightning.modules.speculation import Guesses, SearchedPart, misjudged_tokens, speculate
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_tables,
@@ -182,36 +182,20 @@ class BapoModule(L.LightningModule):
         self.check_ages(batch, version)
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        losses: list[Tensor] = []
-        tables: list[TokenTable] = []
-        searches: list[BoundSearch] = []
         micro_batches, num_own = self.micro_batches(batch)
-        redone: list[int] = []  # tokens, of each part whose bounds were guessed
+        parts: list[SearchedPart] = []
         for scope in self.bound_rule.scopes(micro_batches):
             guess = self.guess(scope)
-            if guess is not None and self.guesses.pay:  # all of what follows in one pass
-                found = self.speculate(scope, guess, len(losses) + len(scope) == len(micro_batches))
-                losses += found.losses
-                tables += found.tables
-                searches.append(found.bounds)
-                redone.append(found.redone)
-                continue
-            scored = self.score_for_search(scope)  # r of every token
-            bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
-            if guess is not None:
-                redone.append(misjudged_tokens(scored, guess, bounds, self.objective))
-            prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
-            for micro_batch, columns in zip(scope, prepared, strict=True):
-                table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                loss, table = token_loss(table, bounds, columns, self.objective)  # Eq. 4
-                self.add_gradient(loss, is_last=len(losses) == len(micro_batches) - 1)
-                losses.append(loss.detach())
-                tables.append(with_slopes(table.detach(), self.objective))
-            searches.append(bounds)
-        guess_metrics = self.note_guesses(searches[-1], redone, batch.num_tokens)
-        self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
+            is_last = sum(len(part.losses) for part in parts) + len(scope) == len(micro_batches)
+            if guess is not None and self.guesses.pay:
+                parts.append(self.in_one_pass(scope, guess, is_last))
+            else:
+                parts.append(self.in_two_passes(scope, guess, is_last, num_own))
+        tables = [table for part in parts for table in part.tables][:num_own]
+        guess_metrics = self.note_guesses(parts, batch.num_tokens)
+        self.last_step_scale = step_scale_of_update(self.step_scale, tables)
         grad_norm = self.apply_gradients(optimizer)
-        own_loss = torch.stack(losses).sum()
+        own_loss = torch.stack([loss for part in parts for loss in part.losses]).sum()
         metrics = batch.metrics | {
             **guess_metrics,
             "train/loss": sum_over_ranks(own_loss),
@@ -221,7 +205,28 @@ class BapoModule(L.LightningModule):
             "time/update_seconds": time.perf_counter() - start,
         }
         outputs = {"loss": own_loss, "metrics": metrics, "version": version}
-        return outputs | {"tokens": self.gathered(tables[:num_own]), "bounds": searches}
+        return outputs | {"tokens": self.gathered(tables), "bounds": [part.bounds for part in parts]}
+
+    def in_two_passes(
+        self, scope: Sequence[MicroBatch], guess: BoundSearch | None, is_last: bool, num_own: int
+    ) -> SearchedPart:
+        """Bounds of a part of the update, maybe its last one, and then its gradients.
+
+        Blank micro-batches follow the first `num_own`. A guess is judged, not followed.
+        """
+        scored = self.score_for_search(scope)  # r of every token
+        bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
+        prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
+        losses: list[Tensor] = []
+        tables: list[TokenTable] = []
+        for micro_batch, columns in zip(scope, prepared, strict=True):
+            table = scored[0] if len(scored) == 1 else self.score(micro_batch)
+            loss, table = token_loss(table, bounds, columns, self.objective)  # Eq. 4
+            losses.append(loss.detach())
+            self.add_gradient(loss, is_last and len(losses) == len(scope))
+            tables.append(with_slopes(table.detach(), self.objective))
+        redone = None if guess is None else misjudged_tokens(scored, guess, bounds, self.objective)
+        return SearchedPart(bounds, losses, tables, redone)
 
     def add_gradient(self, loss: Tensor, is_last: bool) -> None:
         """Adds the gradient of a loss; the last one of an update sums gradients over ranks."""
@@ -301,8 +306,8 @@ class BapoModule(L.LightningModule):
             return None
         return self.guesses.for_part(scope, scope[0].weight.device)
 
-    def speculate(self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool) -> Speculation:
-        """Bounds and gradients of a part of the update, maybe its last one."""
+    def in_one_pass(self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool) -> SearchedPart:
+        """Gradients of a part of the update, maybe its last one, under a guess, and its bounds."""
         return speculate(
             scope,
             guess,
@@ -313,14 +318,15 @@ class BapoModule(L.LightningModule):
             partial(self.forget_gradients, scope) if self.guesses.mode == "bitwise" else None,
         )
 
-    def note_guesses(self, found: BoundSearch, redone: Sequence[int], num_tokens: int) -> dict[str, float]:
-        """Remembers a search, and returns what is logged of guesses, if there were any."""
-        if not redone:
-            self.guesses.note(found, None)
+    def note_guesses(self, parts: Sequence[SearchedPart], num_tokens: int) -> dict[str, float]:
+        """Remembers the last search, and returns what is logged of guesses, if there were any."""
+        found = [part.redone for part in parts if part.redone is not None]
+        if not found:
+            self.guesses.note(parts[-1].bounds, None)
             return {}
-        again, total = count_over_ranks(sum(redone), num_tokens, device=torch.device("cpu"))
-        self.guesses.note(found, again / total)
-        return {"search/guessed": float(not again), "search/redone_tokens": again}
+        redone, total = count_over_ranks(sum(found), num_tokens, device=torch.device("cpu"))
+        self.guesses.note(parts[-1].bounds, redone / total)
+        return {"search/guessed": float(not redone), "search/redone_tokens": redone}
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
         """Token tables of the whole update before its first gradient; none if nobody looks at them.

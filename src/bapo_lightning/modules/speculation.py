@@ -27,7 +27,7 @@ from bapo_lightning.objectives.objective import Objective, token_loss, with_slop
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.ranks.collectives import max_over_ranks
 
-# A token that is redone costs a forward and a backward pass, about three forward passes. A guess may save one.
+# A redone token costs a forward and a backward pass, about three forward passes. A guess may save one.
 MOST_REDONE = 1 / 3
 REMEMBERED = 8  # updates over which the share of redone tokens is averaged, exponentially
 ON_GRAPH = ("logp", "log_ratio", "ratio", "entropy", "log_z")  # columns through which gradients may flow
@@ -57,8 +57,8 @@ class Guesses:
         return self.redone < MOST_REDONE
 
     def note(self, found: BoundSearch, redone: float | None) -> None:
-        """Remembers a search, and the share of tokens in micro-batches that a guess at it misjudged; None:
-        there was no guess.
+        """Remembers a search, and the share of tokens that a guess at it had redone, or would have had; None:
+        there was none.
         """
         self.last = found
         if redone is not None:
@@ -76,13 +76,13 @@ class Guesses:
 
 
 @dataclass(frozen=True)
-class Speculation:
-    """What became of a guess."""
+class SearchedPart:
+    """Micro-batches that share their bounds, once their gradients are added up."""
 
     bounds: BoundSearch  # the true ones
     losses: list[Tensor]  # of each micro-batch, 0-dim
     tables: list[TokenTable]  # of each, with the slopes under the true bounds
-    redone: int  # tokens of this rank that passed through the model once more
+    redone: int | None  # tokens of this rank that a guess had redone, or would have had; None: no guess
 
 
 def speculate(
@@ -93,7 +93,7 @@ def speculate(
     objective: Objective,
     backward: Callable[[Tensor, bool], None],
     restart: Callable[[], None] | None,
-) -> Speculation:
+) -> SearchedPart:
     """Adds the gradients of micro-batches that share their bounds. Every rank must call it, with as many.
 
     Args:
@@ -103,8 +103,8 @@ def speculate(
         choose: tables of all micro-batches, without graph -> their bounds.
         objective: objective of each token, which prepares no columns.
         backward: loss, whether it is the last one -> nothing; adds the gradient.
-        restart: forgets the gradients so far; with it all micro-batches are done again if one is misjudged, as
-            in the second of two passes. None: only the misjudged ones are.
+        restart: forgets the gradients so far; with it all micro-batches are done again if one is misjudged,
+            as in the second of two passes. None: only the misjudged ones are.
     """
     *before, end = micro_batches
     tables = []
@@ -133,10 +133,8 @@ def speculate(
         last = score(end)
         redone += len(last.ratio)
     backward(token_loss(last, bounds, {}, objective)[0], True)
-    done = [token_loss(table, bounds, {}, objective) for table in tables]
-    return Speculation(
-        bounds, [loss for loss, _ in done], [with_slopes(table, objective) for _, table in done], redone
-    )
+    losses, seen = zip(*(token_loss(table, bounds, {}, objective) for table in tables), strict=True)
+    return SearchedPart(bounds, list(losses), [with_slopes(table, objective) for table in seen], redone)
 
 
 def misjudged_tokens(

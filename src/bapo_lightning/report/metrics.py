@@ -153,6 +153,8 @@ OTHERS = (
 
     Metric("bapo/positive_share_unclipped", "Positive share without bounds", "fraction", "positive_share",
            "without clipping", "grey"),
+    Metric("search/guessed", "Guesses at the bounds that held", "fraction"),
+    Metric("search/redone_tokens", "Tokens redone after a wrong guess", "number"),
     Metric("bapo/positive_token_fraction", "Positive tokens", "fraction"),
     Metric("bapo/clip_low", "Lower bound", "ratio", "bounds", "lower bound", "negative", jumps=True,
            short="low", decimals=2),
