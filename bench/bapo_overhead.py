@@ -3,16 +3,15 @@ fixed bounds and with each way to search, in turns.
 
     python bench/bapo_overhead.py [--experiment quickstart] [--staleness 4 32] [--rounds 32] [KEY=VALUE ...]
 
-The copy that searches in two passes samples, so minibatches are as old as in a run of that staleness. Shown are
-the CPU seconds of each way to those with fixed bounds, the share of updates whose guess gave every token the
-gradient that the search gives it, and how far bounds and weights are from those of two passes at the end.
+The copy that searches in two passes samples, so minibatches are as old as in a run of that staleness. Shown
+are the CPU seconds of each way to those with fixed bounds, the share of updates whose guess gave every token
+the gradient that the search gives it, and how far bounds and weights are from those of two passes at the end.
 """
 
 from __future__ import annotations
 
 import tempfile
 from bisect import bisect_left
-from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -100,7 +99,9 @@ def run(sides: dict[str, Copy], parts: int, rounds: int) -> None:
 def main() -> None:
     parser = bench_parser(__doc__, rounds=32, warm_up=4, threads=1)
     parser.add_argument("--experiment", default="quickstart")
-    parser.add_argument("--staleness", type=int, nargs="+", default=[4, 32], help="updates on a rollout batch")
+    parser.add_argument(
+        "--staleness", type=int, nargs="+", default=[4, 32], help="updates on a rollout batch"
+    )
     parser.add_argument("--parts", type=int, nargs="+", default=[1, 4, 16], help="micro-batches of an update")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--checkpointing", nargs="+", choices=["false", "true"], default=["false", "true"])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from lightning import Callback
 
 from bapo_lightning.configuration.compose import compose_run

@@ -185,19 +185,15 @@ class BapoModule(L.LightningModule):
         micro_batches, num_own = self.micro_batches(batch)
         parts: list[SearchedPart] = []
         for scope in self.bound_rule.scopes(micro_batches):
-            guess = self.guess(scope)
             is_last = sum(len(part.losses) for part in parts) + len(scope) == len(micro_batches)
-            if guess is not None and self.guesses.pay:
-                parts.append(self.in_one_pass(scope, guess, is_last))
-            else:
-                parts.append(self.in_two_passes(scope, guess, is_last, num_own))
+            parts.append(self.add_gradients(scope, is_last, num_own))  # c_low, c_high, Eq. 4
         tables = [table for part in parts for table in part.tables][:num_own]
-        guess_metrics = self.note_guesses(parts, batch.num_tokens)
+        search_metrics = self.note_search(parts, batch.num_tokens)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables)
         grad_norm = self.apply_gradients(optimizer)
         own_loss = torch.stack([loss for part in parts for loss in part.losses]).sum()
         metrics = batch.metrics | {
-            **guess_metrics,
+            **search_metrics,
             "train/loss": sum_over_ranks(own_loss),
             "train/grad_norm": grad_norm,
             "train/skipped_updates": self.num_skipped_updates,
@@ -207,15 +203,23 @@ class BapoModule(L.LightningModule):
         outputs = {"loss": own_loss, "metrics": metrics, "version": version}
         return outputs | {"tokens": self.gathered(tables), "bounds": [part.bounds for part in parts]}
 
+    def add_gradients(self, scope: Sequence[MicroBatch], is_last: bool, num_own: int) -> SearchedPart:
+        """Adds the gradients of a part of the update, maybe its last one, under bounds that it shares. Blank
+        micro-batches follow the first `num_own`.
+        """
+        guess = self.guess(scope)
+        if guess is not None and self.guesses.pay:
+            return self.in_one_pass(scope, guess, is_last)
+        return self.in_two_passes(scope, guess, is_last, num_own)
+
     def in_two_passes(
         self, scope: Sequence[MicroBatch], guess: BoundSearch | None, is_last: bool, num_own: int
     ) -> SearchedPart:
-        """Bounds of a part of the update, maybe its last one, and then its gradients.
-
-        Blank micro-batches follow the first `num_own`. A guess is judged, not followed.
-        """
+        """Bounds of a part of the update, and then its gradients. A guess is judged, not followed."""
+        start = time.perf_counter()
         scored = self.score_for_search(scope)  # r of every token
         bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
+        seconds = time.perf_counter() - start
         prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
         losses: list[Tensor] = []
         tables: list[TokenTable] = []
@@ -226,7 +230,7 @@ class BapoModule(L.LightningModule):
             self.add_gradient(loss, is_last and len(losses) == len(scope))
             tables.append(with_slopes(table.detach(), self.objective))
         redone = None if guess is None else misjudged_tokens(scored, guess, bounds, self.objective)
-        return SearchedPart(bounds, losses, tables, redone)
+        return SearchedPart(bounds, losses, tables, redone, seconds)
 
     def add_gradient(self, loss: Tensor, is_last: bool) -> None:
         """Adds the gradient of a loss; the last one of an update sums gradients over ranks."""
@@ -307,7 +311,7 @@ class BapoModule(L.LightningModule):
         return self.guesses.for_part(scope, scope[0].weight.device)
 
     def in_one_pass(self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool) -> SearchedPart:
-        """Gradients of a part of the update, maybe its last one, under a guess, and its bounds."""
+        """Gradients of a part of the update under a guess, and its bounds; see `speculate`."""
         return speculate(
             scope,
             guess,
@@ -318,15 +322,22 @@ class BapoModule(L.LightningModule):
             partial(self.forget_gradients, scope) if self.guesses.mode == "bitwise" else None,
         )
 
-    def note_guesses(self, parts: Sequence[SearchedPart], num_tokens: int) -> dict[str, float]:
-        """Remembers the last search, and returns what is logged of guesses, if there were any."""
-        found = [part.redone for part in parts if part.redone is not None]
-        if not found:
-            self.guesses.note(parts[-1].bounds, None)
+    def note_search(self, parts: Sequence[SearchedPart], num_tokens: int) -> dict[str, float]:
+        """Remembers the last search, and returns what is logged of searches, if there were any."""
+        if not self.bound_rule.searches:
             return {}
-        redone, total = count_over_ranks(sum(found), num_tokens, device=torch.device("cpu"))
-        self.guesses.note(parts[-1].bounds, redone / total)
-        return {"search/guessed": float(not redone), "search/redone_tokens": redone}
+        metrics = {"time/search_seconds": sum(part.search_seconds for part in parts)}
+        found = [part.redone for part in parts if part.redone is not None]
+        share: float | None = None
+        if found:
+            redone = sum(found)
+            share = 0.0
+            if redone:  # on all ranks, or on none
+                share = redone / count_over_ranks(num_tokens, device=torch.device("cpu"))[0]
+            metrics |= {"search/guessed": float(not redone), "search/redone_tokens": redone}
+            metrics["time/redo_seconds"] = sum(part.redo_seconds for part in parts)
+        self.guesses.note(parts[-1].bounds, share)
+        return metrics
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
         """Token tables of the whole update before its first gradient; none if nobody looks at them.

@@ -13,6 +13,7 @@ Where it misjudges none, this is the gradient of two passes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +26,10 @@ from bapo_lightning.modules.bound_rules import SearchMode
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.objective import Objective, token_loss, with_slopes
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.ranks.collectives import max_over_ranks
+from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks
 
-# A redone token costs a forward and a backward pass, about three forward passes. A guess may save one.
-MOST_REDONE = 1 / 3
+# A redone token costs about three forward passes, four with checkpointing of blocks. A guess may save one.
+MOST_REDONE = 1 / 4
 REMEMBERED = 8  # updates over which the share of redone tokens is averaged, exponentially
 ON_GRAPH = ("logp", "log_ratio", "ratio", "entropy", "log_z")  # columns through which gradients may flow
 
@@ -41,9 +42,7 @@ class Guesses:
     def __init__(self, mode: SearchMode) -> None:
         self.mode = mode
         self.last: BoundSearch | None = None
-        self.redone = (
-            0.0  # share of tokens that guesses have, or would have, sent through the model once more
-        )
+        self.redone = 0.0  # share of tokens that guesses sent through the model again, or would have
 
     def for_part(self, micro_batches: Sequence[MicroBatch], device: torch.device) -> BoundSearch | None:
         """Guess at the bounds of a part of an update; None where it saves nothing, or there is none."""
@@ -82,7 +81,9 @@ class SearchedPart:
     bounds: BoundSearch  # the true ones
     losses: list[Tensor]  # of each micro-batch, 0-dim
     tables: list[TokenTable]  # of each, with the slopes under the true bounds
-    redone: int | None  # tokens of this rank that a guess had redone, or would have had; None: no guess
+    redone: int | None  # tokens of all ranks that a guess had redone, or would have had; None: no guess
+    search_seconds: float  # until the bounds were known, without gradients
+    redo_seconds: float = 0.0
 
 
 def speculate(
@@ -114,11 +115,13 @@ def speculate(
         tables.append(table.detach())
     last = score(end)
     tables.append(last.detach())
+    start = time.perf_counter()
     bounds = choose(tables)
     again = misjudged(tables[:-1], guess, bounds, objective)
-    redone = 0
     # Ranks have shares of each other's weights, so all make as many passes.
-    if rounds := 0 if are_same(guess, bounds) else max_over_ranks(len(again)):
+    rounds = 0 if are_same(guess, bounds) else max_over_ranks(len(again))
+    known, redone = time.perf_counter(), 0
+    if rounds:
         del last  # with its graph: no two micro-batches are held at once
         if restart is not None:
             restart()
@@ -131,18 +134,23 @@ def speculate(
             backward(loss, False)
             redone += len(table.ratio)
         last = score(end)
-        redone += len(last.ratio)
+        (redone,) = count_over_ranks(redone + len(last.ratio), device=torch.device("cpu"))
+    end_of_redo = time.perf_counter()
     backward(token_loss(last, bounds, {}, objective)[0], True)
     losses, seen = zip(*(token_loss(table, bounds, {}, objective) for table in tables), strict=True)
-    return SearchedPart(bounds, list(losses), [with_slopes(table, objective) for table in seen], redone)
+    tables = [with_slopes(table, objective) for table in seen]
+    return SearchedPart(bounds, list(losses), tables, redone, known - start, end_of_redo - known)
 
 
 def misjudged_tokens(
     tables: Sequence[TokenTable], guess: BoundSearch, bounds: BoundSearch, objective: Objective
 ) -> int:
-    """Returns the number of tokens in misjudged micro-batches."""
+    """Number of tokens in misjudged micro-batches of all ranks. Every rank must call it."""
+    if are_same(guess, bounds):
+        return 0
     tables = [table.detach() for table in tables]
-    return sum(len(tables[number].ratio) for number in misjudged(tables, guess, bounds, objective))
+    own = sum(len(tables[number].ratio) for number in misjudged(tables, guess, bounds, objective))
+    return count_over_ranks(own, device=torch.device("cpu"))[0]
 
 
 def misjudged(

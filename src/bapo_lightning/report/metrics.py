@@ -224,6 +224,8 @@ OTHERS = (
     Metric("time/proximal_seconds", "Scores of the batch", "seconds", "time"),
     Metric("time/reference_seconds", "Scores under the first weights", "seconds", "time"),
     Metric("time/wait_seconds", "Wait for data", "seconds", "time"),
+    Metric("time/search_seconds", "Search of the bounds", "seconds"),
+    Metric("time/redo_seconds", "Gradients redone after a wrong guess", "seconds"),
     Metric("time/step_seconds", "Whole update", "seconds"),
     Metric("time/engine_idle_seconds", "Engine idle", "seconds"),
     Metric("val/<set>/avg@<k>", "avg@<k>, <set>", "share of right answers", better="more"),
