@@ -1,7 +1,7 @@
 """Price of BAPO's search within an update: one run whose every minibatch is an update of several copies, with
 fixed bounds and with each way to search, in turns.
 
-    python bench/bapo_overhead.py [--experiment quickstart] [--staleness 4 32] [--rounds 32] [KEY=VALUE ...]
+    python bench/bapo_overhead.py [--experiment quickstart] [--staleness 4 32] [--rounds 32] [--set KEY=VALUE]
 
 The copy that searches in two passes samples, so minibatches are as old as in a run of that staleness. Shown
 are the CPU seconds of each way to those with fixed bounds, the share of updates whose guess gave every token
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, nargs="+", default=[1, 4, 16], help="micro-batches of an update")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--checkpointing", nargs="+", choices=["false", "true"], default=["false", "true"])
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of all runs")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all runs")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     print(method(given.rounds - given.warm_up, given.warm_up, given.threads), flush=True)
@@ -116,7 +116,7 @@ def main() -> None:
             "regime.epochs=1",
             f"regime.minibatches={staleness}",
             f"model.activation_checkpointing={checkpointing}",
-            *given.overrides,
+            *given.set,
         ]
         with tempfile.TemporaryDirectory() as folder:
             sides = copies(given.experiment, given.modes, folder, common)

@@ -76,12 +76,16 @@ def trained(mode, batches, rule, policy=random_policy, resumes_at=None, **option
 
 def attached(mode, policy, rule, options):
     owner = module(policy, adaptive(**rule, search=mode), **options)
-    made = owner.configure_optimizers()
-    owner.optimizers = lambda: made["optimizer"]
-    owner.lr_schedulers = lambda: made["lr_scheduler"]["scheduler"]
+    with_optimizer(owner)
     owner.manual_backward = lambda loss: loss.backward()
     owner._fabric, owner._trainer = None, SimpleNamespace(global_step=3, callbacks=[ReadsAll()])
     return owner
+
+
+def with_optimizer(owner):
+    made = owner.configure_optimizers()
+    owner.optimizers = lambda: made["optimizer"]
+    owner.lr_schedulers = lambda: made["lr_scheduler"]["scheduler"]
 
 
 def check(batches, rule, rounding=1e-5, **options):
