@@ -1,66 +1,149 @@
-"""Cost of BAPO's search within an update: `training_step` with searched and with fixed bounds, on the same
-minibatch of one micro-batch.
+"""Price of BAPO's search within an update: one run whose every minibatch is an update of several copies, with
+fixed bounds and with each way to search, in turns.
 
-    python bench/bapo_overhead.py [--rounds 60]
+    python bench/bapo_overhead.py [--experiment quickstart] [--staleness 4 32] [--rounds 32] [--set KEY=VALUE]
 
-Both modules update their own copy of the shipped tiny model at the sizes of `experiment=additions`, in turns.
-The search is timed alone as well: its share is far smaller than the noise between two updates.
+The copy that searches in two passes samples, so minibatches are as old as in a run of that staleness. Shown
+are the CPU seconds of each way to those with fixed bounds, the share of updates whose guess gave every token
+the gradient that the search gives it, and how far bounds and weights are from those of two passes at the end.
 """
 
 from __future__ import annotations
 
 import tempfile
-from functools import partial
+from bisect import bisect_left
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
-from updates import additions, built
+from measuring import Spread, Turn, alternating, bench_parser, method, ratio, turn, write_json
+from updates import attach
 
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.ranks.rank_group import ALONE
-from bapo_lightning.runs.build import build_data_module
+from bapo_lightning.runs.build import build_data_module, build_module
 from bapo_lightning.runs.inputs import read_inputs
 
-WARM_UP = 5  # updates of each algorithm that are not counted
+MODES = "exact", "speculative", "bitwise"
+FIXED = "algorithm/bounds=fixed", "algorithm.bounds.low=0.8", "algorithm.bounds.high=1.28"
+PROMPTS = 16  # of an update
 
 
-def first_minibatch(config: RunConfig, module: BapoModule) -> TrainBatch:
-    """Returns a real minibatch, sampled by the shipped model. The run's ledger goes into its folder."""
-    data_module: Any = build_data_module(config, read_inputs(config), ALONE)
-    data_module.trainer = type(
-        "Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})}
-    )()
-    return data_module.next_batch()
+class Copy:
+    """One side: a module that is stepped without a trainer, and what its updates took."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.module = attach(build_module(config, config.strategy.make()))
+        self.turns: list[Turn] = []
+        self.outputs: list[dict[str, Any]] = []
+
+    def update(self, batch: TrainBatch, budget: int) -> None:
+        self.module.micro_batch_tokens = budget
+        self.turns.append(turn(lambda: self.outputs.append(self.module.training_step(batch, 0))))
+        del self.outputs[-1]["tokens"]
+        self.module.trainer.global_step += 1  # type: ignore[misc]
+
+    def seconds(self, warm_up: int) -> list[float]:
+        return [each.cpu for each in self.turns[warm_up:]]
+
+    def bounds(self) -> torch.Tensor:
+        return torch.stack([torch.stack(list(outputs["bounds"][0][:2])) for outputs in self.outputs])
+
+    def weights(self) -> torch.Tensor:
+        return torch.cat([each.detach().flatten() for each in self.module.policy.parameters()])
+
+    def guessed(self) -> list[float]:
+        metrics = [outputs["metrics"] for outputs in self.outputs]
+        return [each["search/guessed"] for each in metrics if "search/guessed" in each]
+
+
+def budget_for(batch: TrainBatch, module: BapoModule, parts: int) -> int:
+    """Smallest token budget that splits the minibatch into at most so many micro-batches."""
+    weights = module.loss_weights(batch)
+    longest = max(batch.lengths)
+    budgets = range(longest, sum(batch.lengths) + longest)
+    return budgets[
+        bisect_left(
+            budgets, -parts, key=lambda budget: -len(batch.split(budget, weights, module.policy.layout))
+        )
+    ]
+
+
+def copies(experiment: str, modes: list[str], folder: str, overrides: list[str]) -> dict[str, Copy]:
+    def made(*own: str) -> Copy:
+        given = [f"experiment={experiment}", "rollout=hf", f"run_folder={folder}", *overrides, *own]
+        return Copy(validate(compose_run(given)))
+
+    return {"fixed": made(*FIXED), **{mode: made(f"algorithm.bounds.search={mode}") for mode in modes}}
+
+
+def run(sides: dict[str, Copy], parts: int, rounds: int) -> None:
+    """Gives every side the minibatches of a run of the side `exact`."""
+    leader = sides["exact"]
+    data_module: Any = build_data_module(leader.config, read_inputs(leader.config), ALONE)
+    data_module.trainer = SimpleNamespace(lightning_module=leader.module)
+    for number in range(rounds):
+        batch = data_module.next_batch()
+        budget = budget_for(batch, leader.module, parts)
+        for name in alternating(sides, number):
+            sides[name].update(batch, budget)
+    data_module.close()
 
 
 def main() -> None:
-    arguments = bench_parser(__doc__, rounds=60, threads=2).parse_args()
-    torch.set_num_threads(arguments.threads)
-    modules = {name: built(additions(name)) for name in ("grpo", "bapo")}
-    with tempfile.TemporaryDirectory() as folder:
-        batch = first_minibatch(additions("bapo", folder=folder), modules["bapo"])
-    tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
-    works = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
-    works["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)
-    taken = {
-        name: [turn.wall for turn in turns]
-        for name, turns in in_turns(works, arguments.rounds, WARM_UP).items()
-    }
-    spreads = {name: Spread.of(seconds) for name, seconds in taken.items()}
-    print(f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch")
-    print(method(arguments.rounds, WARM_UP, torch.get_num_threads()))
-    for name, spread in spreads.items():
-        print(f"  {name:14} {spread.text('ms', 1e3)}")
-    overhead = ratio(taken["update, bapo"], taken["update, grpo"])
-    share = ratio(taken["search alone"], taken["update, grpo"])
-    print(
-        f"BAPO / GRPO, neighbouring updates: {overhead.text(digits=3)}; search / update of GRPO: "
-        f"{share.median:.2%}"
+    parser = bench_parser(__doc__, rounds=32, warm_up=4, threads=1)
+    parser.add_argument("--experiment", default="quickstart")
+    parser.add_argument(
+        "--staleness", type=int, nargs="+", default=[4, 32], help="updates on a rollout batch"
     )
-    write_json(arguments.json, {"wall_seconds": spreads, "bapo_to_grpo": overhead, "search_to_update": share})
+    parser.add_argument("--parts", type=int, nargs="+", default=[1, 4, 16], help="micro-batches of an update")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--checkpointing", nargs="+", choices=["false", "true"], default=["false", "true"])
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all runs")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    print(method(given.rounds - given.warm_up, given.warm_up, given.threads), flush=True)
+    record: dict[str, Any] = {}
+    for staleness, checkpointing, parts in product(given.staleness, given.checkpointing, given.parts):
+        common = [
+            f"scale.prompts_per_batch={staleness * PROMPTS}",
+            "regime.epochs=1",
+            f"regime.minibatches={staleness}",
+            f"model.activation_checkpointing={checkpointing}",
+            *given.set,
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            sides = copies(given.experiment, given.modes, folder, common)
+            run(sides, parts, given.rounds)
+        where = f"staleness {staleness}, checkpointing {checkpointing}, {parts} micro-batches"
+        record[where] = shown(where, sides, given.warm_up)
+    write_json(given.json, record)
+
+
+def shown(where: str, sides: dict[str, Copy], warm_up: int) -> dict[str, Any]:
+    fixed, exact = sides["fixed"].seconds(warm_up), sides["exact"]
+    print(f"{where}: fixed bounds {Spread.of(fixed).text('ms of CPU', 1e3)}")
+    found: dict[str, Any] = {"fixed": Spread.of(fixed)}
+    for mode, side in sides.items():
+        if mode == "fixed":
+            continue
+        price, guessed = ratio(side.seconds(warm_up), fixed), side.guessed()
+        away = (side.weights() - exact.weights()).norm() / exact.weights().norm()
+        differ = int((side.bounds() != exact.bounds()).any(1).sum())
+        held = f"guesses held {sum(guessed) / len(guessed):4.0%}, " if guessed else ""
+        print(
+            f"  {mode:12} {price.text('times', digits=3):32} {held}bounds differ in {differ} updates, "
+            f"weights by {away:.1e}",
+            flush=True,
+        )
+        found[mode] = {"price": price, "guessed": guessed, "bounds_differ": differ, "weights": float(away)}
+    return found
 
 
 if __name__ == "__main__":

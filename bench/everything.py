@@ -85,7 +85,8 @@ PARTS = {
         in_all=True, has_threads=True,
     ),
     "overhead": Part(
-        "BAPO's search inside an update", "bapo_overhead.py", small="--rounds 20", in_all=True,
+        "BAPO's search inside an update", "bapo_overhead.py",
+        small="--rounds 20 --staleness 4 --parts 4 --checkpointing false", in_all=True,
         has_threads=True,
     ),
     "token-scores": Part(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from lightning import Callback
 
 from bapo_lightning.configuration.compose import compose_run
@@ -55,9 +55,9 @@ def built(config: RunConfig) -> BapoModule:
 def attach(module: BapoModule) -> BapoModule:
     """Makes the model and its optimizer, so that the module can be stepped without a trainer."""
     module.configure_model()
-    optimizer = module.configure_optimizers()["optimizer"]
-    module.optimizers = lambda: optimizer  # type: ignore[assignment, method-assign]
-    module.lr_schedulers = lambda: torch.optim.lr_scheduler.ConstantLR(optimizer)  # type: ignore[assignment, method-assign, return-value]
+    made: Any = module.configure_optimizers()
+    module.optimizers = lambda: made["optimizer"]  # type: ignore[method-assign]
+    module.lr_schedulers = lambda: made["lr_scheduler"]["scheduler"]  # type: ignore[method-assign]
     module.manual_backward = lambda loss: loss.backward()  # type: ignore[assignment, method-assign]
     module._trainer = Attached()  # type: ignore[assignment]
     return module

@@ -22,7 +22,7 @@ from bapo_lightning.report.metrics import CATALOGUE
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
-    r"(train|policy|bapo|critic|entropy_rule|staleness|mismatch|correction|sync|turns|rollout|fleet|reuse"
+    r"(train|policy|bapo|critic|search|entropy_rule|staleness|mismatch|correction|sync|turns|rollout|fleet|reuse"
     r"|time|progress)/[a-z_]+"
 )
 

@@ -102,7 +102,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         epochs=regime.epochs,
         minibatches=regime.minibatches,
         engine=engine_shape(config.rollout.engine, ranks, stored),
-        searches=bool(getattr(config.algorithm.bounds.object, "searches", False)),
+        searches=config.algorithm.searches_before_gradients,
         recomputes=bool(config.entry_scores),
         reference=config.scores_by_reference,
         log_z="log_z" in needs_of(config.algorithm.objective.object),

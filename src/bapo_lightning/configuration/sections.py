@@ -100,6 +100,12 @@ class AlgorithmNodes(Section):
             nodes |= {name: value, **{f"{name}.{key}": node for key, node in inner}}
         return {name: node for name, node in nodes.items() if isinstance(node, Target)}
 
+    @property
+    def searches_before_gradients(self) -> bool:
+        """Whether tokens of several micro-batches pass through the model once more for their bounds."""
+        searches = getattr(self.bounds.object, "searches", False)
+        return bool(searches) and self.bounds.options.get("search", "exact") == "exact"
+
     def make_rules(self) -> Rules:
         """Makes the rules about single groups. Raises ConfigError, see `Target.make`."""
         return Rules({name: node.make(GroupRule) for name, node in self.rules.items() if node is not None})

@@ -1,7 +1,7 @@
 """One optimizer update on one minibatch: Algorithm 1, lines 8-20.
 
     minibatch --micro_batches--> micro-batches, each token with its weight in the loss (`loss_weights`)
-        |
+        |                        (or all of what follows in one pass: `speculation.py`)
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
         prepare                  columns that the objective makes of the whole update, if any
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any, cast
 
@@ -33,11 +34,19 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.modules.bound_rules import searches_each_micro_batch
-from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
+from bapo_lightning.modules.bound_rules import search_mode, searches_each_micro_batch
+from bapo_lightning.modules.fsdp import (
+    Sharding,
+    by_position,
+    clip_gradients,
+    gradient_sync,
+    holds_gradients_back,
+    reshard,
+)
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
+from bapo_lightning.modules.speculation import Guesses, SearchedPart, misjudged_tokens, speculate
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_tables,
@@ -109,6 +118,7 @@ class BapoModule(L.LightningModule):
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
         self.correction, self.proximal, self.step_scale = correction, proximal, step_scale
         self.sharding = sharding
+        self.guesses = Guesses(search_mode(algorithm.bounds))
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
         self.last_step_scale = 1.0
@@ -142,11 +152,13 @@ class BapoModule(L.LightningModule):
         """Adds the counts of skipped updates and the last learning rate."""
         checkpoint["counts"] = {name: getattr(self, name) for name in KEPT}
         checkpoint["counts"]["last_entropy"] = float(self.last_entropy)
+        checkpoint["guesses"] = self.guesses.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back, and orders the optimizer's state by parameter."""
         for name in KEPT:
             setattr(self, name, checkpoint["counts"].get(name, getattr(self, name)))
+        self.guesses.load(checkpoint.get("guesses", {}))
         names = [f"policy.{name}" for name, each in self.policy.named_parameters() if each.requires_grad]
         for state in checkpoint.get("optimizer_states", []):
             by_position(state, names)
@@ -170,27 +182,18 @@ class BapoModule(L.LightningModule):
         self.check_ages(batch, version)
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        losses: list[Tensor] = []
-        tables: list[TokenTable] = []
-        searches: list[BoundSearch] = []
         micro_batches, num_own = self.micro_batches(batch)
+        parts: list[SearchedPart] = []
         for scope in self.bound_rule.scopes(micro_batches):
-            scored = self.score_for_search(scope)  # r of every token
-            bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
-            prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
-            for micro_batch, columns in zip(scope, prepared, strict=True):
-                table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                loss, table = token_loss(table, bounds, columns, self.objective)  # Eq. 4
-                with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
-                    # Ranks average their gradients; the weights already make a mean over all ranks.
-                    self.manual_backward(loss * num_ranks())
-                losses.append(loss.detach())
-                tables.append(with_slopes(table.detach(), self.objective))
-            searches.append(bounds)
-        self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
+            is_last = sum(len(part.losses) for part in parts) + len(scope) == len(micro_batches)
+            parts.append(self.add_gradients(scope, is_last, num_own))  # c_low, c_high, Eq. 4
+        tables = [table for part in parts for table in part.tables][:num_own]
+        search_metrics = self.note_search(parts, batch.num_tokens)
+        self.last_step_scale = step_scale_of_update(self.step_scale, tables)
         grad_norm = self.apply_gradients(optimizer)
-        own_loss = torch.stack(losses).sum()
+        own_loss = torch.stack([loss for part in parts for loss in part.losses]).sum()
         metrics = batch.metrics | {
+            **search_metrics,
             "train/loss": sum_over_ranks(own_loss),
             "train/grad_norm": grad_norm,
             "train/skipped_updates": self.num_skipped_updates,
@@ -198,7 +201,49 @@ class BapoModule(L.LightningModule):
             "time/update_seconds": time.perf_counter() - start,
         }
         outputs = {"loss": own_loss, "metrics": metrics, "version": version}
-        return outputs | {"tokens": self.gathered(tables[:num_own]), "bounds": searches}
+        return outputs | {"tokens": self.gathered(tables), "bounds": [part.bounds for part in parts]}
+
+    def add_gradients(self, scope: Sequence[MicroBatch], is_last: bool, num_own: int) -> SearchedPart:
+        """Adds the gradients of a part of the update, maybe its last one, under bounds that it shares. Blank
+        micro-batches follow the first `num_own`.
+        """
+        guess = self.guess(scope)
+        if guess is not None and self.guesses.pay:
+            return self.in_one_pass(scope, guess, is_last)
+        return self.in_two_passes(scope, guess, is_last, num_own)
+
+    def in_two_passes(
+        self, scope: Sequence[MicroBatch], guess: BoundSearch | None, is_last: bool, num_own: int
+    ) -> SearchedPart:
+        """Bounds of a part of the update, and then its gradients. A guess is judged, not followed."""
+        start = time.perf_counter()
+        scored = self.score_for_search(scope)  # r of every token
+        bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
+        seconds = time.perf_counter() - start
+        prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
+        losses: list[Tensor] = []
+        tables: list[TokenTable] = []
+        for micro_batch, columns in zip(scope, prepared, strict=True):
+            table = scored[0] if len(scored) == 1 else self.score(micro_batch)
+            loss, table = token_loss(table, bounds, columns, self.objective)  # Eq. 4
+            losses.append(loss.detach())
+            self.add_gradient(loss, is_last and len(losses) == len(scope))
+            tables.append(with_slopes(table.detach(), self.objective))
+        redone = None if guess is None else misjudged_tokens(scored, guess, bounds, self.objective)
+        return SearchedPart(bounds, losses, tables, redone, seconds)
+
+    def add_gradient(self, loss: Tensor, is_last: bool) -> None:
+        """Adds the gradient of a loss; the last one of an update sums gradients over ranks."""
+        with gradient_sync(self, when=is_last):
+            # Ranks average their gradients; the weights already make a mean over all ranks.
+            self.manual_backward(loss * num_ranks())
+
+    def forget_gradients(self, scope: Sequence[MicroBatch]) -> None:
+        """Sets gradients to zero, also those that wait for a sum over ranks. Every rank must call it."""
+        if holds_gradients_back(self):
+            self.add_gradient(0 * self.score(scope[-1]).logp.sum(), is_last=True)
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
 
     @torch.no_grad()
     def mean_entropy(self, batch: TrainBatch) -> Tensor:
@@ -258,6 +303,41 @@ class BapoModule(L.LightningModule):
         if self.correction is None:
             return table
         return table.corrected(self.correction(table.detach()).where(table.is_sampled, 1.0))
+
+    def guess(self, scope: Sequence[MicroBatch]) -> BoundSearch | None:
+        """Bounds that the search of a part of the update may find; None: they are not guessed."""
+        if not self.bound_rule.searches or prepares(self.objective):
+            return None
+        return self.guesses.for_part(scope, scope[0].weight.device)
+
+    def in_one_pass(self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool) -> SearchedPart:
+        """Gradients of a part of the update under a guess, and its bounds; see `speculate`."""
+        return speculate(
+            scope,
+            guess,
+            self.score,
+            self.bound_rule.choose,
+            self.objective,
+            lambda loss, is_last_pass: self.add_gradient(loss, is_last and is_last_pass),
+            partial(self.forget_gradients, scope) if self.guesses.mode == "bitwise" else None,
+        )
+
+    def note_search(self, parts: Sequence[SearchedPart], num_tokens: int) -> dict[str, float]:
+        """Remembers the last search, and returns what is logged of searches, if there were any."""
+        if not self.bound_rule.searches:
+            return {}
+        metrics = {"time/search_seconds": sum(part.search_seconds for part in parts)}
+        found = [part.redone for part in parts if part.redone is not None]
+        share: float | None = None
+        if found:
+            redone = sum(found)
+            share = 0.0
+            if redone:  # on all ranks, or on none
+                share = redone / count_over_ranks(num_tokens, device=torch.device("cpu"))[0]
+            metrics |= {"search/guessed": float(not redone), "search/redone_tokens": redone}
+            metrics["time/redo_seconds"] = sum(part.redo_seconds for part in parts)
+        self.guesses.note(parts[-1].bounds, share)
+        return metrics
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
         """Token tables of the whole update before its first gradient; none if nobody looks at them.

@@ -60,6 +60,9 @@ class Bounds(TypedDict):
     high: float
 
 
+# exact: once before the first gradient, and once for it. speculative: once, under guessed bounds, and those
+# that the guess misjudged once more. bitwise: likewise, but all of them once more, with the bits of exact.
+SearchMode = Literal["exact", "speculative", "bitwise"]
 MOST_STEPS = 10_000  # of a grid: the search holds a number for each
 GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
 REST_ADVICE = Advice("must have low and high, e.g. {low: 0.8, high: 1.2}, or be null")
@@ -118,6 +121,7 @@ class AdaptiveBounds(nn.Module):
         scope: Literal["minibatch", "microbatch"],
         rest: Annotated[Bounds | None, REST_ADVICE] = None,
         memory: Annotated[float, Ge(1)] = 1,
+        search: SearchMode = "exact",
     ) -> None:
         """
         Args:
@@ -134,6 +138,7 @@ class AdaptiveBounds(nn.Module):
                 None keeps that start, as in the paper.
             memory: updates over which contributions are averaged, exponentially: with each update those of
                 the past count 1 - 1 / memory times as much. 1: this update alone, as in the paper.
+            search: when micro-batches that share their bounds pass through the model, see `SearchMode`.
         """
         super().__init__()
         self.register_buffer("lows", bound_grid(**low), persistent=False)
@@ -144,6 +149,7 @@ class AdaptiveBounds(nn.Module):
         self.measure: Measure = measure
         self.weight: ContributionWeight = weight
         self.scope = scope
+        self.mode: SearchMode = search
         self.rest = rest
         self.kept = 1 - 1 / memory  # of the past, with each update
         past = torch.zeros(len(self.highs) + len(self.lows), dtype=torch.float64)
@@ -211,6 +217,11 @@ class AdaptiveBounds(nn.Module):
             high = torch.where(rests, self.rest["high"], found.high)
             found = found._replace(low=low, high=high)  # `value` stays that of the start
         return found, past
+
+
+def search_mode(rule: BoundRule) -> SearchMode:
+    """How a rule searches; those of your own exactly, unless they have a `mode`."""
+    return getattr(rule, "mode", "exact")
 
 
 def searches_each_micro_batch(rule: BoundRule) -> bool:

@@ -90,6 +90,12 @@ def gradient_sync(module: L.LightningModule, when: bool) -> AbstractContextManag
     return nullcontext()
 
 
+def holds_gradients_back(module: L.LightningModule) -> bool:
+    """Whether gradients of micro-batches before an update's last wait in whole weights, out of reach."""
+    sharding = cast(Sharding | None, module.sharding)
+    return isinstance(module.policy, FSDPModule) and not cast(Sharding, sharding).reduce_every_micro_batch
+
+
 class ShardedStrategy(ModelParallelStrategy):
     """Shards one copy of the policy over all ranks, without tensor parallelism."""
 

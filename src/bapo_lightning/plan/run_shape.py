@@ -60,7 +60,7 @@ class RunShape:
     epochs: int
     minibatches: int
     engine: EngineShape
-    # bounds are searched, which takes one more forward pass if an update has several micro-batches
+    # bounds are searched in a forward pass of their own if an update has several micro-batches
     searches: bool = False
     recomputes: bool = False  # the trainer scores each rollout batch itself when it enters training
     reference: bool = False  # the weights that the run began with score each rollout batch as well

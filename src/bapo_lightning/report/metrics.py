@@ -153,6 +153,8 @@ OTHERS = (
 
     Metric("bapo/positive_share_unclipped", "Positive share without bounds", "fraction", "positive_share",
            "without clipping", "grey"),
+    Metric("search/guessed", "Guesses at the bounds that held", "fraction"),
+    Metric("search/redone_tokens", "Tokens redone after a wrong guess", "number"),
     Metric("bapo/positive_token_fraction", "Positive tokens", "fraction"),
     Metric("bapo/clip_low", "Lower bound", "ratio", "bounds", "lower bound", "negative", jumps=True,
            short="low", decimals=2),
@@ -222,6 +224,8 @@ OTHERS = (
     Metric("time/proximal_seconds", "Scores of the batch", "seconds", "time"),
     Metric("time/reference_seconds", "Scores under the first weights", "seconds", "time"),
     Metric("time/wait_seconds", "Wait for data", "seconds", "time"),
+    Metric("time/search_seconds", "Search of the bounds", "seconds"),
+    Metric("time/redo_seconds", "Gradients redone after a wrong guess", "seconds"),
     Metric("time/step_seconds", "Whole update", "seconds"),
     Metric("time/engine_idle_seconds", "Engine idle", "seconds"),
     Metric("val/<set>/avg@<k>", "avg@<k>, <set>", "share of right answers", better="more"),
