@@ -2,10 +2,11 @@
 
 import pickle
 import sys
+import threading
 
 import pytest
 
-from bapo_lightning.data.problems.reasoning_gym import reasoning_gym_problems
+from bapo_lightning.data.problems.reasoning_gym import check_speed, reasoning_gym_problems
 from bapo_lightning.errors import DataError
 
 TWO_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
@@ -48,6 +49,14 @@ def test_a_problem_carries_its_entry_and_can_be_hashed_and_pickled():
 def test_what_cannot_be_made_is_one_clear_error(changes, words):
     with pytest.raises(DataError, match=words):
         problems(**changes)
+
+
+def test_what_takes_too_long_for_one_problem_is_told_at_once(monkeypatch):
+    monkeypatch.setattr("bapo_lightning.data.problems.reasoning_gym.FIRST_SECONDS", 0.1)
+    ended = threading.Event()
+    with pytest.raises(DataError, match=r"a task needs more than 0.1 s for one problem; .* in data.train"):
+        check_speed(ended.wait, "a task", "train")
+    ended.set()
 
 
 def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from bapo_lightning.data.problems.held_out import Part, is_in
@@ -9,6 +12,26 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym
 from bapo_lightning.types import Problem
 from bapo_lightning.values import Count, Share, Size
+
+FIRST_SECONDS = 15  # for one problem; thousands are made
+
+
+def check_speed(make: Callable[[], object], what: str, split: Part) -> None:
+    """Raises DataError when one problem takes too long to make, as with a billion terms."""
+
+    def made() -> None:
+        with suppress(Exception):  # it comes again where all are made
+            make()
+
+    # Nothing ends a computation in Python; the thread ends with the process, which this error ends.
+    thread = threading.Thread(target=made, daemon=True)
+    thread.start()
+    thread.join(FIRST_SECONDS)
+    if thread.is_alive():
+        raise DataError(
+            f"{what} needs more than {FIRST_SECONDS} s for one problem; write smaller parameters in "
+            f"data.{split}"
+        )
 
 
 def reasoning_gym_problems(
@@ -37,6 +60,7 @@ def reasoning_gym_problems(
             f"reasoning-gym cannot make task={task} with parameters={parameters}: {error}; correct "
             f"data.{split}"
         ) from None
+    check_speed(lambda: entries[0], f"reasoning-gym's task={task} with parameters={parameters}", split)
     first_of_question: dict[str, Problem] = {}
     for index, entry in enumerate(entries):
         question, answer = entry["question"], entry["answer"]
