@@ -42,6 +42,10 @@ def test_a_problem_carries_its_entry_and_can_be_hashed_and_pickled():
     [
         ({"task": "chain_sums"}, "Dataset 'chain_sums' not registered; correct data.train"),
         ({"parameters": {"terms": 2}}, "unexpected keyword argument 'terms'"),
+        (
+            {"parameters": {"max_digits": 1 << 53}},
+            "data.train.parameters.max_digits=9007199254740992 must be",
+        ),
         ({"size": 0}, "size must be positive"),
         ({"validation_share": 1.0}, "none of the 200 distinct questions of task=chain_sum belongs to train"),
     ],

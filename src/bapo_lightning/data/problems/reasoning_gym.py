@@ -14,6 +14,7 @@ from bapo_lightning.types import Problem
 from bapo_lightning.values import Count, Share, Size
 
 FIRST_SECONDS = 15  # for one problem; thousands are made
+LARGEST = 10_000_000  # a number of so many digits takes a second, one of a billion cannot be interrupted
 
 
 def check_speed(make: Callable[[], object], what: str, split: Part) -> None:
@@ -51,8 +52,12 @@ def reasoning_gym_problems(
     - 1 of seed s + 1. Problems have `id` "task/seed/index", and as `metadata` the entry that the task's
     scorer reads.
 
-    Raises DataError: reasoning-gym is missing, has no such task or parameter, or the split is empty.
+    Raises DataError: reasoning-gym is missing, has no such task or parameter, needs too long for a problem,
+    or the split is empty.
     """
+    for name, value in parameters.items():
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise DataError(f"data.{split}.parameters.{name}={value} must be in [-{LARGEST}, {LARGEST}]")
     try:
         entries = reasoning_gym().create_dataset(task, size=size, seed=seed, **parameters)
     except (AssertionError, TypeError, ValueError) as error:  # from its checks of names, keys and ranges
