@@ -56,7 +56,7 @@ def reasoning_gym_problems(
     or the split is empty.
     """
     for name, value in parameters.items():
-        if isinstance(value, int) and abs(value) > LARGEST:
+        if isinstance(value, int | float) and abs(value) > LARGEST:
             raise DataError(f"data.{split}.parameters.{name}={value} must be in [-{LARGEST}, {LARGEST}]")
     try:
         entries = reasoning_gym().create_dataset(task, size=size, seed=seed, **parameters)
