@@ -51,7 +51,8 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     # rover needs scores at entry, flowrl a reference and a head, steer a statistic of the whole update.
     "algorithm": {
         name: (f"algorithm={name}",) for name in ("bapo", "dapo", "rover", "flowrl", "steer", "simpletir")
-    },
+    }
+    | {f"bapo, {way}": (f"algorithm.bounds.search={way}",) for way in ("exact", "speculative")},
 }
 FIRST = "first"  # with a BOS token, which the tokenizers of the tiny worlds lack
 RECORDED = "async, recorded"  # the regime that follows a schedule which a run before it has recorded
