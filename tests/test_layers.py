@@ -16,7 +16,7 @@ PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
     "types": 0, "errors": 0, "values": 0, "orphans": 0, "hub": 0, "phases": 0, "limits": 0,
     "host": 0, "printable": 0,
-    "clean_process": 1, "random_states": 1, "precision": 1, "run_folder": 1, "ranks": 1,
+    "clean_process": 1, "random_states": 1, "precision": 1, "pretrained": 1, "run_folder": 1, "ranks": 1,
     "objectives": 1, "rewards": 1, "environments": 1, "evaluation": 1, "plan": 1,
     "report": 2, "rollout": 2, "tiny_worlds": 2,
     "data": 3,

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from itertools import product
+from pathlib import Path
 
 import pytest
 from tests.configuration.compositions import composed
@@ -9,7 +11,10 @@ from tests.damages import of_file
 
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.runs.inputs import read_inputs
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
@@ -82,4 +87,40 @@ def test_a_template_that_raises_is_told(template, model):
 def test_a_field_of_another_type_ends_in_no_traceback(field, model):
     for value in ("x", None, -1, [], {}, 1e30):
         change(model / "config.json", **{field: value})
+        told(model)
+
+
+SIZES = {name: value for name, value in json.loads(Path(TINY, "config.json").read_text()).items()
+         if type(value) in (int, float)}  # fmt: skip
+OF_WEIGHTS = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads")
+WRONG = (-1, 0, 10**12, "x", None)
+
+
+def build(model, does_sample):
+    if does_sample:
+        HFEngine(str(model), device="cpu")
+    else:
+        for on_meta in (True, False):  # as export and training do
+            build_policy(ModelOptions(str(model)), 1.0, on_meta=on_meta)
+
+
+@pytest.mark.parametrize("does_sample", [False, True])
+def test_no_number_of_config_json_ends_what_builds_a_model_in_a_traceback(does_sample, model):
+    for name, value in product(sorted(SIZES), WRONG):
+        change(model / "config.json", **SIZES | {name: value})
+        said = ""
+        try:
+            build(model, does_sample)
+        except BapoLightningError as error:
+            said = str(error)
+            assert said.startswith((str(model), f"model.path={model}")), (name, value)
+        if name in OF_WEIGHTS and (value in (-1, "x") or not does_sample):
+            assert said, (name, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", WRONG)
+def test_no_number_of_config_json_ends_the_start_of_a_run_in_a_traceback(value, model):
+    for name in SIZES:
+        change(model / "config.json", **SIZES | {name: value})
         told(model)

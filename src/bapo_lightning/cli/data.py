@@ -83,7 +83,8 @@ def _encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
     # Encodes a problem's prompt; None and the reason where the model's tokenizer cannot.
     from transformers import AutoTokenizer
 
-    from bapo_lightning.modules.policy.folder import model_path, read_pretrained
+    from bapo_lightning.modules.policy.folder import model_path
+    from bapo_lightning.pretrained import read_pretrained
     from bapo_lightning.types import Problem
 
     try:

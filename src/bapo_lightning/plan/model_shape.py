@@ -11,6 +11,7 @@ from bapo_lightning.errors import DataError
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 QWEN3_HEAD_SIZE = 128  # where its config.json does not say; the other families divide
 NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         raise DataError(
             f"model_type={family} cannot be planned for: its sizes are known for {', '.join(FAMILIES)} only"
         )
-    missing = [key for key in NEEDED if type(size := config.get(key)) is not int or size < 1]
+    sizes = [*NEEDED, *(key for key in OPTIONAL if config.get(key) is not None)]
+    missing = [key for key in sizes if type(size := config.get(key)) is not int or size < 1]
     if missing:
         raise DataError(f"the model's config.json lacks {', '.join(missing)}; write them as whole numbers")
     heads = config["num_attention_heads"]

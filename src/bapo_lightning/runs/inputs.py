@@ -25,8 +25,9 @@ from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.environments.environment import Environment
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
-from bapo_lightning.modules.policy.folder import generation_config, model_path, read_pretrained
+from bapo_lightning.modules.policy.folder import generation_config, model_path
 from bapo_lightning.phases import phase
+from bapo_lightning.pretrained import read_pretrained
 from bapo_lightning.run_folder.checkpoint import last_journals
 from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
 from bapo_lightning.run_folder.journal import JournalDigest

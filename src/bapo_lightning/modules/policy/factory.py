@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.modules.policy.file_names import note_file_names
-from bapo_lightning.modules.policy.folder import weight_names
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import PACKED_SDPA, check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.pretrained import building, weight_names
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
 LOG_Z_SEED = 0  # of the first weights of the head
@@ -55,15 +55,17 @@ def build_policy(
 
     Raises:
         ConfigError: the model cannot have these options.
+        DataError: no model can be built of what is there.
     """
-    model = _model_of(options, on_meta)
-    model.config.use_cache = False
-    model.eval()
     packed = options.packing == "padding_free"
-    if packed:
-        check_packable(model)
-    if not on_meta:
-        check_scores(model)
+    with building(options.path) as config:
+        model = _model_of(options, config, on_meta)
+        model.config.use_cache = False
+        model.eval()
+        if packed:
+            check_packable(model)
+        if not on_meta:
+            check_scores(model)
     if options.liger:
         _use_liger(model)
     if options.lora is not None:
@@ -209,21 +211,16 @@ def _attention(options: ModelOptions) -> dict[str, str]:
     return {} if options.attention is None else {"attn_implementation": options.attention}
 
 
-def _model_of(options: ModelOptions, on_meta: bool) -> PreTrainedModel:
+def _model_of(options: ModelOptions, config: Any, on_meta: bool) -> PreTrainedModel:
     choices = {"dtype": getattr(torch, options.dtype), **_attention(options)}
     # Code that a model's folder brings is never run, nor is the user asked whether to.
     if on_meta:
-        config = AutoConfig.from_pretrained(options.path, trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, **choices)
         if names := weight_names(options.path):
             note_file_names(model, names)
         return model
-    try:
-        return AutoModelForCausalLM.from_pretrained(options.path, trust_remote_code=False, **choices)
-    except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError([f"model.path={options.path} could not be loaded ({reason})"]) from None
+    return AutoModelForCausalLM.from_pretrained(options.path, trust_remote_code=False, **choices)
 
 
 def _use_liger(model: PreTrainedModel) -> None:

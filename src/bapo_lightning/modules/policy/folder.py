@@ -49,26 +49,6 @@ def model_config(path: str) -> dict[str, Any]:
     return found
 
 
-def read_pretrained(kind: Any, path: str, key: str = "model.path") -> Any:
-    """Returns what a class of transformers, such as AutoTokenizer, makes of the model at `path`, the value of
-    the option `key`. Code that a model brings is never run. Raises DataError for files that it cannot read.
-    """
-    try:
-        return kind.from_pretrained(path, trust_remote_code=False)
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # tokenizers panic with a BaseException; others have types of their own
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        if "trust_remote_code" in str(error):
-            reason = "it needs code of its own (auto_map), which is never run"
-        is_here = Path(path).exists()
-        remedy = "save or copy the model again" if is_here else f"fetch it first: hf download {path}"
-        nowhere = "" if is_here else " is no folder here, and"
-        raise DataError(
-            f"{key}={path}{nowhere} could not be loaded ({reason}); write another folder, or {remedy}"
-        ) from None
-
-
 def generation_config(path: str) -> Any:
     """Returns transformers' generation configuration of a model: its own, or what its config.json says."""
     from transformers import AutoConfig, GenerationConfig
@@ -141,20 +121,6 @@ def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
             yield f"model.path={path} is corrupt: {file.name} {problem}; copy or save the model again"
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         yield f"model.path={path} has no tokenizer; save it there with tokenizer.save_pretrained"
-
-
-def weight_names(path: str) -> list[str]:
-    """Returns the names of a model's weights in its safetensors files, none where it has no such file."""
-    from safetensors import safe_open
-    from transformers.utils.hub import cached_file
-
-    quiet: Any = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
-    if index := cached_file(path, "model.safetensors.index.json", **quiet):
-        return list(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"])
-    if (file := cached_file(path, "model.safetensors", **quiet)) is None:
-        return []
-    with safe_open(file, "pt") as weights:
-        return list(weights.keys())
 
 
 def safetensors_problem(file: Path) -> str | None:

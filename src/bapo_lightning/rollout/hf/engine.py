@@ -16,11 +16,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.phases import advance
 from bapo_lightning.precision import MIXED, blocks, cache_dtype, head_products, round_blocks
+from bapo_lightning.pretrained import building
 from bapo_lightning.rollout.engine import (
     FACTOR_MARK,
     UNSYNCED_VERSION,
@@ -64,7 +65,10 @@ class HFEngine:
 
     def __post_init__(self) -> None:
         self._device = indexed_device(self.device)
-        config = AutoConfig.from_pretrained(self.model_path, trust_remote_code=False)
+        with building(self.model_path) as config:
+            self._model = self._built(config)
+
+    def _built(self, config: PreTrainedConfig) -> PreTrainedModel:
         self._is_mixed = self.dtype == MIXED
         dtype = torch.float32 if self._is_mixed else getattr(torch, self.dtype or "float32")
         check_holdable(config, self.model_path)
@@ -80,7 +84,7 @@ class HFEngine:
             raise ConfigError([f"rollout=hf cannot sample from {self.model_path}: {reason}; {OTHER}"])
         if self._is_mixed:
             round_blocks(model)
-        self._model: PreTrainedModel = model.to(self._device).eval().requires_grad_(False)
+        return model.to(self._device).eval().requires_grad_(False)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """Samples at most `max_rows` requests at once."""

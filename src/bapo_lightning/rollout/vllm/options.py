@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
+from bapo_lightning.pretrained import building
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.types import FinishReason, Segment
@@ -130,8 +131,7 @@ def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, 
     """
     if targets != "all-linear":
         return list(targets)
-    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
-    with torch.device("meta"):
+    with building(model_path) as config, torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     head = model.get_output_embeddings()
     return sorted(

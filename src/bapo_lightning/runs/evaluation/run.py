@@ -25,7 +25,6 @@ from bapo_lightning.callbacks.run_manifest import ending, environment, session_s
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.data.rollouts.answers import Asked, sample_answers
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.errors import DataError
 from bapo_lightning.evaluation.results import set_estimates, status_counts
 from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
 from bapo_lightning.modules.policy.factory import build_policy
@@ -228,12 +227,7 @@ def load_policy(config: EvaluationConfig, task: Task, temperature: float) -> Pol
 
     Raises DataError if its model cannot be loaded, CheckpointError if the checkpoint is of another model.
     """
-    try:
-        policy = build_policy(ModelOptions.of(config.model, model_path(config.model.path)), temperature)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{config.model.path} could not be loaded ({str(error).splitlines()[0]}); save or fetch it again"
-        ) from None
+    policy = build_policy(ModelOptions.of(config.model, model_path(config.model.path)), temperature)
     if task.subject.checkpoint is not None:
         load_checkpoint_weights(policy, task.subject.checkpoint.path)
     return policy

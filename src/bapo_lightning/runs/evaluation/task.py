@@ -17,7 +17,8 @@ from bapo_lightning.configuration.validate import validate_evaluation
 from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_asked
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.policy.folder import model_path, read_pretrained
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.pretrained import read_pretrained
 from bapo_lightning.runs.evaluation.folder import content_digest, default_folder
 from bapo_lightning.runs.evaluation.subject import Subject, weights_digest
 from bapo_lightning.runs.inputs import read_set
