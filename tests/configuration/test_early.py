@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 from inspect import signature
 from typing import Any
 
@@ -27,6 +28,14 @@ rollout.top_p=0.9 | is refused for training
 rollout.engine.max_rows=abc | rollout.engine.max_rows=abc must be
 rollout.weight_sync.tolerance=small | rollout.weight_sync.tolerance=small must be a number
 optimizer.optimizer.lr=abc | optimizer.optimizer.lr=abc must be a positive number
++optimizer.optimizer.lrr=1 | lrr is not an option of torch.optim.AdamW; did you mean lr?
+optimizer.optimizer.weight_decay=abc | optimizer.optimizer.weight_decay=abc must be a number
++optimizer.optimizer.amsgrad=7 | optimizer.optimizer.amsgrad=7 must be true or false
++trainer.max_steps=abc | trainer.max_steps=abc is refused: the length of a run is
++trainer.gradient_clip_val=abc | trainer.gradient_clip_val=abc is refused: write optimizer.max_grad_norm
++trainer.profilr=simple | trainer.profilr is not an option of lightning.Trainer; did you mean profiler?
++trainer.detect_anomaly=7 | trainer.detect_anomaly=7 must be true or false
+trainer.precision=half | trainer.precision=half is none of its values
 optimizer.optimizer.lr=1e400 | must be finite
 optimizer.scheduler.warmup_updates=-1 | a whole number of at least 0
 scale.prompts_per_batch=100000000 | must be a whole number in [1, 1000000]
@@ -105,19 +114,30 @@ def test_what_is_told_early_is_among_what_the_whole_check_finds(run, step):
             assert not early or early <= {text.partition("=")[0] for text in problems_of(base)}, path
 
 
+def agrees(name):
+    """Whether a file says what a name takes; that it is what Python has is checked."""
+    made, stand_in = get_object(name), written(name)
+    if stand_in is None or not callable(made):
+        return False
+    found, hints = signature(stand_in).parameters, _hints(made)
+    assert {*signature(made).parameters} <= {*found} or "others" in found, name
+    told = {key: one.annotation for key, one in found.items() if one.annotation is not Any}
+    assert told == {key: hints.get(key, told[key]) for key in told}, name
+    return True
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_a_signature_as_written_is_the_one_that_python_has(run):
-    read = 0
-    for _, target in targets_within(composed(*RUNS[run])):
-        if (stand_in := written(target.name)) is None:
-            continue
-        read += 1
-        made = get_object(target.name)
-        found, hints = signature(stand_in).parameters, _hints(made)
-        assert {*signature(made).parameters} <= {*found} or "others" in found, target.name
-        assert {name: one.annotation for name, one in found.items() if one.annotation is not Any} == {
-            name: hints.get(name, found[name].annotation)
-            for name in found
-            if found[name].annotation is not Any
-        }
-    assert read > 15
+    assert sum(agrees(target.name) for _, target in targets_within(composed(*RUNS[run]))) > 15
+
+
+@pytest.mark.parametrize(
+    ("package", "least"),
+    [
+        *[("torch.optim", 15), ("torch.optim.lr_scheduler", 15), ("lightning", 2)],
+        *[(f"lightning.pytorch.{part}", 5) for part in ("callbacks", "loggers", "strategies")],
+    ],
+)
+def test_signatures_of_torch_and_lightning_as_written_are_those_that_python_has(package, least):
+    names = [name for name in dir(import_module(package)) if not name.startswith("_")]
+    assert sum(agrees(f"{package}.{name}") for name in names) >= least

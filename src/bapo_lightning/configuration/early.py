@@ -9,6 +9,7 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import RunSections
 from bapo_lightning.configuration.targets import TARGET, option_problems, targets_within
+from bapo_lightning.configuration.trainer_flags import without_refused
 from bapo_lightning.configuration.written import written
 from bapo_lightning.errors import ConfigError
 
@@ -17,8 +18,8 @@ Kind = type[RunSections | EvaluationConfig]
 
 
 def refuse_early(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules: bool = True) -> None:
-    """Checks keys, types and ranges of a resolved configuration as far as files of this package say them;
-    `validate` checks all. Keys of an evaluation that are null are open.
+    """Checks keys, types and ranges of a resolved configuration as far as the files say them that `written`
+    reads; `validate` checks all. Keys of an evaluation that are null are open.
 
     Raises:
         ConfigError: with everything that is found.
@@ -32,7 +33,7 @@ def early_problems(plain: Mapping[str, Any], kind: Kind = RunSections, with_rule
     for.
     """
     config, found = parse(kind, plain, has_open_keys=kind is EvaluationConfig)
-    for path, target in targets_within(plain):
+    for path, target in targets_within({name: without_refused(name, node) for name, node in plain.items()}):
         found += _of_options(target.name, target.name, target.node, path)
     alarms = (plain.get("callbacks") or {}).get("alarms")
     for name, node in alarms.items() if isinstance(alarms, Mapping) else ():
@@ -44,7 +45,7 @@ def early_problems(plain: Mapping[str, Any], kind: Kind = RunSections, with_rule
 
 
 def _of_options(target: str, name: str, node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Nulls may stand for what the machine decides."""
-    options = {key: value for key, value in node.items() if value is not None and key != TARGET}
+    """Null and `auto` may stand for what the machine decides."""
+    options = {key: value for key, value in node.items() if value not in (None, "auto") and key != TARGET}
     if (called := written(target)) is not None:
         yield from option_problems(called, name, options, path)

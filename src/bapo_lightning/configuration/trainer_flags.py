@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from bapo_lightning.configuration.targets import Target
 
@@ -73,6 +74,13 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
     if accelerator not in ACCELERATORS:
         names = ", ".join(ACCELERATORS)
         yield f"trainer.accelerator={accelerator} is none of its values; write one of {names}"
+
+
+def without_refused(section: str, node: Any) -> Any:
+    """The node of a section; that of the trainer without the flags that `trainer_problems` judges."""
+    if section != "trainer" or not isinstance(node, Mapping):
+        return node
+    return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}
 
 
 def stock_problems(key: str, node: Target, refused: dict[str, str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
@@ -13,7 +13,7 @@ from bapo_lightning.configuration.rank_rules import engine_problems, rank_proble
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed
 from bapo_lightning.configuration.targets import target_problems
-from bapo_lightning.configuration.trainer_flags import REFUSED_FLAGS, trainer_problems
+from bapo_lightning.configuration.trainer_flags import trainer_problems, without_refused
 from bapo_lightning.errors import ConfigError
 
 C = TypeVar("C", bound=Composed)
@@ -71,12 +71,8 @@ def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
 
 def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str], set[str]]:
     config, found = parse(section, plain)
-    by_section = {name: list(target_problems(_checkable(name, node), name)) for name, node in plain.items()}
+    by_section = {
+        name: list(target_problems(without_refused(name, node), name)) for name, node in plain.items()
+    }
     found += [text for texts in by_section.values() for text in texts]
     return config, found, {name for name, texts in by_section.items() if texts}
-
-
-def _checkable(name: str, node: Any) -> Any:
-    if name != "trainer" or not isinstance(node, Mapping):
-        return node
-    return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}
