@@ -125,7 +125,7 @@ def test_an_unreachable_server_is_an_error_at_once(options):
         VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=["http://127.0.0.1:9"])
 
 
-def test_vllms_own_parser_reads_every_option_as_it_was_given():
+def test_vllms_own_parser_reads_every_option_as_it_was_given(folder):
     extra = {
         "hf_overrides": {"head_dtype": "model", "rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
         "compilation_config": {"cudagraph_capture_sizes": [1, 2]},
@@ -134,7 +134,7 @@ def test_vllms_own_parser_reads_every_option_as_it_was_given():
         "enable_chunked_prefill": True,
     }
     options = VLLMOptions(max_model_len=64, dtype="bfloat16", extra=extra)
-    flags, _ = server_arguments("model", options, "nccl", cpu_threads=1)
+    flags, _ = server_arguments(folder, options, "nccl", cpu_threads=1)
     read = make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
     assert read.hf_overrides == extra["hf_overrides"]
     assert read.compilation_config.cudagraph_capture_sizes == [1, 2]
