@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bapo_lightning.cli.command import number
+from bapo_lightning.values import Count, CountOrZero
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -42,8 +45,8 @@ def in_turns(
     reverse order, and so on.
     """
     taken: dict[str, list[Turn]] = {name: [] for name in works}
-    for number in range(warm_up + repeats):
-        for name in alternating(works, number):
+    for turn_number in range(warm_up + repeats):
+        for name in alternating(works, turn_number):
             taken[name].append(turn(works[name]))
     return {name: turns[warm_up:] for name, turns in taken.items()}
 
@@ -108,8 +111,9 @@ def bench_parser(doc: str | None, has_json: bool = True, **numbers: int) -> Argu
     """Options of a benchmark: whole numbers by name, and `--json` unless it has none."""
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, value in numbers.items():
+        kind = number(name, CountOrZero if name in ("seed", "warm_up") else Count)
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=int, default=value, help="default: %(default)s")
+        parser.add_argument(option, type=kind, default=value, help="default: %(default)s")
     if has_json:
         parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser

@@ -11,12 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra import compose, initialize_config_dir
 from tests.damages import of_fields, of_file
 
 from bapo_lightning.cli import compare, eval_table, export, record, view
 from bapo_lightning.cli.command import command
+from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.report import style
 from bapo_lightning.run_folder.record import read_config, read_tokens
+from bapo_lightning.runs.evaluation.run import load_policy
+from bapo_lightning.runs.evaluation.subject import find_subject, inherit
+from bapo_lightning.runs.evaluation.task import read_task
 from bapo_lightning.runs.resume import open_run
 
 SAMPLED, MANY = 3, 12  # damages of a file that are tried, each on one of the commands that read it
@@ -33,6 +38,17 @@ def resume(run, plain):
     if start is not None:
         start.prepare(plain, {"validation": {}})
         start.release()
+
+
+@command(1)
+def evaluate(run):
+    """Begins to evaluate a run, up to what would be sampled."""
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        composed = compose("eval", overrides=[f"checkpoint={run}"])
+    subject = find_subject(composed.checkpoint)
+    inherit(composed, subject)
+    config, task = read_task(composed, subject)
+    load_policy(config, task, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +73,22 @@ def files(trained, whole, tmp_path_factory):
         "sweep": partial(compare.main, [str(run.parent), "--output", str(root)]),
         "export": partial(export.main, [str(run), str(root / "model"), "--overwrite"]),
         "resume": partial(resume, run, longer),
+        "evaluate": partial(evaluate, run),
         "tokens": command(1)(lambda: read_tokens(run) and None),
         "eval-table": partial(eval_table.main, [str(evaluation), "--output", str(root)]),
     }
     checkpoint = sorted((run / "checkpoints").iterdir())[-1]
     by_file = {
-        run / "manifest.json": ["view", "summary", "compare", "record", "export", "resume"],
-        run / "config.yaml": ["view", "summary", "compare", "record", "export", "resume"],
+        run / "manifest.json": ["view", "summary", "compare", "record", "export", "resume", "evaluate"],
+        run / "config.yaml": ["view", "summary", "compare", "record", "export", "resume", "evaluate"],
         run / "metrics.jsonl": ["view", "summary", "compare", "record", "export"],
         run / "rollouts.jsonl": ["view"],
         run / "ledger.jsonl": ["summary"],
         run / "tokens.jsonl": ["tokens"],
         run.parent / "sweep.json": ["sweep"],
-        checkpoint / "checkpoint.json": ["export", "resume"],
-        checkpoint / "trainer.ckpt": ["export", "resume"],
-        checkpoint: ["export", "resume"],
+        checkpoint / "checkpoint.json": ["export", "resume", "evaluate"],
+        checkpoint / "trainer.ckpt": ["export", "resume", "evaluate"],
+        checkpoint: ["export", "resume", "evaluate"],
         run / "checkpoints/.update000099.partial": ["resume"],
         evaluation / "config.yaml": ["eval-table"],
         evaluation / "samples.jsonl": ["eval-table"],

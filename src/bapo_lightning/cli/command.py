@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
@@ -178,14 +178,14 @@ def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def number(name: str, annotation: Any) -> Callable[[str], float]:
+def number(name: str, annotation: Any) -> Callable[[str], Any]:
     """The `type` of an option `name` that is a number of this annotation."""
 
-    def read(text: str) -> float:
+    def read(text: str) -> Any:
         from bapo_lightning.configuration.wording import accepted, value_problem
 
         try:
-            value = float(text)
+            value = get_args(annotation)[0](text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text} {accepted(annotation, name)}") from None
         if problem := value_problem(annotation, name, value):

@@ -161,4 +161,8 @@ def _check(model: Config, key: str = "model.path") -> None:
 def _short(value: Any) -> str:
     if not isinstance(value, DictConfig):
         return str(value)
-    return value["_target_"].rpartition(".")[2] if "_target_" in value else ",".join(value) or "none"
+    return (
+        str(value["_target_"]).rpartition(".")[2]
+        if "_target_" in value
+        else ",".join(map(str, value)) or "none"
+    )
