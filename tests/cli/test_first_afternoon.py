@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 from tests.configuration.compositions import found
@@ -54,6 +55,15 @@ def test_a_refused_key_that_nobody_typed_names_the_choice_that_set_it(overrides,
     assert problem.endswith(end)
 
 
+@pytest.mark.parametrize(
+    "override",
+    ["algorithm=Bapo", "algorithm=a,b", "seed=[1", "+seed=1", "~nope", "nope=1", "+data/x@y=1", "/a=b", "=1"],
+)
+def test_what_cannot_be_composed_is_refused_in_words_by_the_library_too(override):
+    with pytest.raises(ConfigError):
+        configure(override)
+
+
 def test_a_slow_run_shows_and_saves_by_time():  # 8
     callbacks = compose_run([])["callbacks"]
     assert callbacks["console"]["seconds"] == 30 and callbacks["checkpoint"]["minutes"] == 10
@@ -66,6 +76,22 @@ def test_a_file_is_a_problem_set(tmp_path):  # 15
     assert chosen[:2] == ["+problem_set@data.validation.table=table", f"data.validation.table.path={file}"]
     with pytest.raises(ConfigError, match="or a file"):
         hydra_overrides(["checkpoint=model", "sets=nothing.jsonl"])
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "folder", "wrong.xlsx", "folder/rows.jsonl"])
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_file_chosen_as_data_is_told_how_a_table_is_read(tmp_path, monkeypatch, name, is_full):
+    monkeypatch.chdir(tmp_path)
+    if name == "folder":
+        Path(name).mkdir()
+    else:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    name = str(tmp_path / name) if is_full else name
+    with pytest.raises(ConfigError) as refused:
+        configure(f"data={name}")
+    (text,) = refused.value.problems
+    assert text == f"data={name} is no choice; a table of your own is data=table data.train.path={name}"
 
 
 def test_a_configuration_can_be_read_by_attribute():

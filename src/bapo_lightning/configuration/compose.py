@@ -110,6 +110,7 @@ def has_default_folder(plain: dict[str, Any]) -> bool:
 
 
 TABLE = ("data.train.path", "problem_set@data.train")  # as people try to choose their own data
+OWN_TABLE = "a table of your own is data=table data.train.path="
 PLUGINS = 'Hydra\'s launchers come with .venv/bin/python -m pip install -e ".[sweep]"'
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
 _KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
@@ -127,13 +128,16 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         return unreadable(error.override)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        while (group and not choice_files(group)) or ".." in group:  # `algorithm=a/b`, a path for a name
+        while (group and not choice_files(group)) or ".." in group or group.endswith("/"):
+            # `algorithm=a/b`, a path for a name
             group, _, last = group.rpartition("/")
             name = f"{last}/{name}"
         known_names = _choices(group)
         if group == "hydra/launcher":
             listed = f"{taken(name, known_names)}; " if known_names else ""
             return f"{group}={name} is no choice here; {listed}{PLUGINS}"
+        if group == "data" and Path(name).exists():
+            return f"{group}={name} is no choice; {OWN_TABLE}{name}"
         return f"{group}={name} is no choice; {taken(name, known_names)}"
     if match := _TAKEN.search(text):
         return f"{match[1]} is an option already; leave out the + before it"
@@ -144,7 +148,7 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         child = getattr(error.__cause__, "full_key", None) or ""
         key = child if child.startswith(f"{match[1]}.") else match[1]
         if key in TABLE:
-            return f"{key} is not chosen here; a table of your own is data=table data.train.path=FILE"
+            return f"{key} is not chosen here; {OWN_TABLE}FILE"
         if "@" in key or "/" in key:
             meant = _MEANT.search(text)
             return f"{key} is not chosen here{f'; did you mean {meant[1]}?' if meant else ''}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, cast
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.compose import dotted_keys, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
@@ -44,7 +46,8 @@ def _choices_by_key(overrides: Sequence[str], file: str) -> dict[str, str]:
     context = (
         nullcontext() if hydra.is_initialized() else initialize_config_dir(conf_dir(), version_base="1.3")
     )
-    with context:
+    files = []  # of what cannot be composed
+    with context, suppress(HydraException, OmegaConfBaseException, ValueError):
         loader = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list(file, list(overrides), RunMode.RUN).defaults
     choices: dict[str, str] = {}
