@@ -31,8 +31,10 @@ def changed(plain, path, value):
     for key in path[:-1]:
         node = node[key]
     before, node[path[-1]] = node[path[-1]], value
-    yield
-    node[path[-1]] = before
+    try:
+        yield
+    finally:
+        node[path[-1]] = before
 
 
 def make_everything(plain):
