@@ -2,12 +2,14 @@
 
 import copy
 import pickle
+import shlex
 from pathlib import Path
 
 import pytest
 from tests.configuration.compositions import found
 
 from bapo_lightning import configure
+from bapo_lightning.callbacks.run_manifest import session_start
 from bapo_lightning.cli.evaluate import hydra_overrides
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.errors import ConfigError
@@ -92,6 +94,12 @@ def test_a_file_chosen_as_data_is_told_how_a_table_is_read(tmp_path, monkeypatch
         configure(f"data={name}")
     (text,) = refused.value.problems
     assert text == f"data={name} is no choice; a table of your own is data=table data.train.path={name}"
+
+
+def test_the_command_of_a_manifest_is_read_back_by_a_shell(monkeypatch):  # 14
+    typed = ["python", "+callbacks.alarms.mine={metric: train/reward, below: 0.3}", 'group="a b"', "x='$y'"]
+    monkeypatch.setattr("sys.orig_argv", typed)
+    assert shlex.split(session_start()["command"]) == typed
 
 
 def test_a_configuration_can_be_read_by_attribute():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -92,7 +93,7 @@ class RunManifest(Callback):
 def session_start() -> dict[str, Any]:
     """Command, time and commit of a session that begins now."""
     return {
-        "command": " ".join(sys.orig_argv),
+        "command": shlex.join(sys.orig_argv),  # a shell reads it back
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": git_commit(),
     }
