@@ -13,7 +13,7 @@ from tests.configuration.compositions import composed
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import BapoLightningError, ConfigError
 
-RUNS = {name: forms.RUNS[name] for name in ("dapo", "grpo", "child")}
+RUNS = {name: (*forms.SMALL, *forms.RUNS[name]) for name in ("dapo", "grpo", "child")}
 SAMPLED = 50  # one change in so many is tried where time is short
 
 

@@ -34,8 +34,11 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
         return None
     if adapter is None:
         return None
+    text: str | bytes = json.dumps(value)
+    if isinstance(value, Mapping):  # whose texts are judged by themselves: JSON has no halves of a character
+        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     try:
-        adapter.validate_json(json.dumps(value), strict=True)
+        adapter.validate_json(text, strict=True)
     except ValidationError:
         if isinstance(value, float) and not isfinite(value) and _takes_numbers_and_a_class(annotation):
             return None  # torch's `float | Tensor` takes it; whoever owns the option says what is wrong
