@@ -168,5 +168,8 @@ def test_turns_are_compared_without_the_special_tokens_that_no_environment_gets(
         {"by": "environment", "text": "0"},
         {"by": "policy", "text": "3#"},
     ]
-    (tmp_path / "rollouts.jsonl").write_text(json.dumps({"step": 0, "problem": "p", "turns": turns}) + "\n")
+    texts = dict.fromkeys(("prompt", "gold", "response", "finish", "status"), "")
+    numbers = {"reward": 0.0, "advantage": 0.0, "num_tokens": 6, "versions": [0]}
+    row = {"step": 0, "problem": "p", "turns": turns, **texts, **numbers}
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
     assert list(answered_turns(tmp_path)) == ['["p", "1+2;"]']

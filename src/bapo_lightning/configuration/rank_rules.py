@@ -156,7 +156,7 @@ def length_problems(
             f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} leaves no room for a response: the model "
             f"has {positions} positions; write a smaller number"
         )
-    if context + max_new_tokens > positions:
+    elif context + max_new_tokens > positions:
         yield (
             f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} and scale.max_new_tokens="
             f"{max_new_tokens} make {context + max_new_tokens} tokens, the model has {positions} positions; "
