@@ -110,6 +110,11 @@ def outcome_of(
         return Outcome(error=kind(message.format(f"{type(error).__name__}: {error}")))
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message that is not empty, or else its type."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
 def nearest(given: str, options: Iterable[str], count: int = 1) -> list[str]:
     """The options that are likeliest meant by `given`, of other case alone first; never `given`."""
     by_fold = {option.casefold(): option for option in options if option != given}

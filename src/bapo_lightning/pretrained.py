@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.errors import BapoLightningError, DataError
+from bapo_lightning.errors import BapoLightningError, DataError, first_line
 
 
 def read_pretrained(kind: Any, path: str, key: str = "model.path") -> Any:
@@ -20,7 +20,7 @@ def read_pretrained(kind: Any, path: str, key: str = "model.path") -> Any:
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # tokenizers panic with a BaseException; others have types of their own
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         if "trust_remote_code" in str(error):
             reason = "it needs code of its own (auto_map), which is never run"
         is_here = Path(path).exists()
@@ -49,7 +49,7 @@ def building(path: str) -> Iterator[Any]:
     except (BapoLightningError, ImportError, MemoryError):
         raise
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise DataError(f"{where} ({reason.rstrip('.')}); {remedy}") from None
 
 

@@ -15,7 +15,7 @@ from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
 
@@ -91,7 +91,7 @@ def _encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
         encode = partial(rule, read_pretrained(AutoTokenizer, model_path(path)))
         encode(Problem("", "1+1=", "2"))
     except (OSError, ValueError) as error:
-        return None, str(error).splitlines()[0]
+        return None, first_line(error)
     return encode, ""
 
 

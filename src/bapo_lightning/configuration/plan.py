@@ -10,7 +10,7 @@ from typing import Any
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Lora, Model
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import ConfigError, DataError, first_line
 from bapo_lightning.modules.policy.folder import model_config, model_path
 from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.plan.gpus import GPUS, Gpu
@@ -64,7 +64,7 @@ def _from_hub(path: str, remedy: str) -> Path:
     try:
         found = cached_file(path, "config.json")
     except OSError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise DataError(
             f"model.path={path}: its config.json could not be loaded ({reason}); {remedy}"
         ) from None

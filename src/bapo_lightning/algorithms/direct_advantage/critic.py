@@ -28,7 +28,7 @@ from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.run_facts import RunFacts
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.phases import phase
 from bapo_lightning.types import Group, Rollout, Steps
@@ -206,7 +206,7 @@ def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedMod
             path, config=config, dtype=getattr(torch, dtype), trust_remote_code=False
         )
     except ValueError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ConfigError([f"model.path={path} cannot be made a critic ({reason}); take another"]) from None
     finally:
         logging.set_verbosity(verbosity)

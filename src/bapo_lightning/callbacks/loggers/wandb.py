@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
 from bapo_lightning.callbacks.run_manifest import git_commit
+from bapo_lightning.errors import first_line
 from bapo_lightning.report.metrics import EXPECTED
 from bapo_lightning.run_folder.text_file import write_text
 
@@ -185,11 +186,6 @@ def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float):
             found[f"{prefix}{key}"] = value
     return found
-
-
-def first_line(error: Exception) -> str:
-    """First line of an error's message, or else its type."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _table(rows: Sequence[Row]) -> Any:

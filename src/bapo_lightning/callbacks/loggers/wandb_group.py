@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, SAMPLES, STALENESS, STEP, first_line
-from bapo_lightning.errors import DataError
+from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, SAMPLES, STALENESS, STEP
+from bapo_lightning.errors import DataError, first_line
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
 _OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows

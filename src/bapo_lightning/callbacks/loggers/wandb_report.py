@@ -8,9 +8,9 @@ from typing import Any
 from wandb_workspaces import expr
 from wandb_workspaces.reports.v2 import interface as wr
 
-from bapo_lightning.callbacks.loggers.wandb import STEP, first_line, staleness_tag
+from bapo_lightning.callbacks.loggers.wandb import STEP, staleness_tag
 from bapo_lightning.callbacks.loggers.wandb_group import WandbGroup
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import DataError, first_line
 from bapo_lightning.report.comparison.runs import CONDITION_KEYS, Run
 from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.metrics import HELD_OUT, Metric, metric_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import DataError, first_line
 from bapo_lightning.types import Problem
 
 # transformers tokenizer, problem -> token ids (typecode "i") of its prompt
@@ -126,7 +126,7 @@ def chat_template(tokenizer: Any, options: Mapping[str, Any] = MappingProxyType(
     try:
         found: str = tokenizer.get_chat_template(options.get("chat_template"))
     except ValueError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise DataError(
             f"the tokenizer of {tokenizer.name_or_path} has several chat templates and no default one "
             f"({reason}); name one of them: data.prompt.template_options.chat_template=NAME"

@@ -17,7 +17,7 @@ from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, Un
 from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
 from bapo_lightning.data.problems.parquet_files import read_unlike_files
 from bapo_lightning.data.problems.text_files import FORMATS, Records, format_of, read_text_files
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import DataError, first_line
 from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.types import Problem
 from bapo_lightning.values import Count, Share
@@ -184,7 +184,7 @@ class TableSource:
     def _remedy(self, error: BaseException, is_hub: bool) -> str:
         while error.__cause__ is not None:  # "An error occurred" has one that tells which
             error = error.__cause__
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         failure = f"{self} could not be loaded ({reason})"
         if not is_hub:
             return f"{failure}; check the file and the split"

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
 from bapo_lightning.data.batches.model_input import model_input
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.modules.policy.file_names import note_file_names
 from bapo_lightning.modules.policy.log_z import LogZ
@@ -202,7 +202,7 @@ def _attention(options: ModelOptions) -> dict[str, str]:
         try:
             lazy_import_flash_attention(options.attention)
         except (ImportError, ValueError) as error:
-            reason = str(error).splitlines()[0].rstrip(".:")
+            reason = first_line(error).rstrip(".:")
             raise ConfigError(
                 [f"model.attention={FLASH_HUB} could not be loaded ({reason}); write model.attention=sdpa"]
             ) from None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.modules.policy.options import LoraOptions
 from bapo_lightning.precision import exported_dtype, stored_dtype
 from bapo_lightning.ranks.collectives import full_tensor
@@ -48,7 +48,7 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
             warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft finds Conv1D by itself
             inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=on_meta)
     except ValueError as error:
-        reason = str(error).splitlines()[0].removeprefix("[PEFT:PeftType.LORA] ").partition(". ")[0]
+        reason = first_line(error).removeprefix("[PEFT:PeftType.LORA] ").partition(". ")[0]
         raise ConfigError([f"{key}: {reason}; write {_other_targets(model, targets, reason)}"]) from None
     if is_adapted(model.get_output_embeddings()) or is_adapted(model.get_input_embeddings()):
         problem = (
