@@ -15,7 +15,6 @@ of GPT-OSS writes into parameters itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -47,11 +46,11 @@ from vllm.model_executor.model_loader.reload.layerwise import (
     get_layerwise_info,
     initialize_layerwise_reload,
 )
-from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.platforms import current_platform
 
 from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.rollout.engine import FACTOR_MARK
+from bapo_lightning.rollout.vllm import gpt_oss
 from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER, LOADING_ERRORS
 from bapo_lightning.rollout.vllm.rotary import let_heads_be_rotated
 from bapo_lightning.rollout.weight_digests import column_digest, drawn_columns, summed
@@ -60,10 +59,6 @@ from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, 
 Digests = Iterator[tuple[str, torch.Tensor | None]]
 TRANSPOSED = ("GPT2LMHeadModel",)  # whose files have linear weights as [inputs, outputs]
 BASE_MARK = ".base_layer."  # in vLLM's names of weights to which an adapter adds
-# Experts in files of GPT-OSS, and the names under which vLLM's loader takes one after the other.
-GPT_OSS_EXPERTS = re.compile(r"(.*\.mlp\.experts\.)(gate_up|down)_proj(?:_(bias))?")
-GPT_OSS_NAMES = {"gate_up": "w13", "down": "w2"}
-SKIP_TENSORS.add("sinks")  # GPT-OSS's loader writes them itself, so they stay in memory during a reload
 let_heads_be_rotated()  # before the worker, which imports this file, makes its model
 
 
@@ -119,12 +114,8 @@ class Reload:
         for name, weight in weights:
             if FACTOR_MARK in name:
                 self._factors[name] = weight.cpu().clone()
-            elif type(self._model).__name__ == "GptOssForCausalLM" and (
-                found := GPT_OSS_EXPERTS.fullmatch(name)
-            ):
-                kind = f"{GPT_OSS_NAMES[found[2]]}_{found[3] or 'weight'}"
-                for number, expert in enumerate(weight):
-                    yield f"{found[1]}{number}.{kind}", expert
+            elif type(self._model).__name__ == gpt_oss.MODEL:
+                yield from gpt_oss.experts_apart(name, weight)
             else:
                 yield name, weight
 

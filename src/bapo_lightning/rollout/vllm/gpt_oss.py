@@ -1,0 +1,25 @@
+"""Weights of GPT-OSS, some of which the loader of vLLM writes into parameters, where a reload keeps none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import Tensor
+from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
+
+MODEL = "GptOssForCausalLM"
+# Experts in its files, and the names under which vLLM's loader takes one after the other.
+EXPERTS = re.compile(r"(.*\.mlp\.experts\.)(gate_up|down)_proj(?:_(bias))?")
+NAMES = {"gate_up": "w13", "down": "w2"}
+SKIP_TENSORS.add("sinks")  # which the loader writes, so they stay in memory during a reload
+
+
+def experts_apart(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yields the experts of a weight [experts, ...] one by one, any other weight as it is."""
+    if (found := EXPERTS.fullmatch(name)) is None:
+        yield name, weight
+        return
+    kind = f"{NAMES[found[2]]}_{found[3] or 'weight'}"
+    for number, expert in enumerate(weight):
+        yield f"{found[1]}{number}.{kind}", expert
