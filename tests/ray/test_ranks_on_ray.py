@@ -28,11 +28,13 @@ ON_RAY = (
     *("rollout=ray", "rollout.engine.actors=3", "rollout.engine.cpu_threads=1"),
     "rollout.engine.requests_per_call=8",
 )
+OF_ITS_WAY = ("second", "fleet/", "search/")  # metrics of how an update was made
 ROUNDED = 1e-6  # sums over the tokens of all ranks have another order
 
 
 def assert_the_same_but_for_rounded_metrics(whole, other):
-    rounded = ("metrics of update", "counts")  # the last entropy is among the counts
+    # The last entropy is among the counts, and a lone micro-batch of a rank guesses no bounds.
+    rounded = ("metrics of update", "counts", "guesses")
     assert [text for text in differences(whole, other) if not text.startswith(rounded)] == []
     counts = [
         torch.load(newest(folder) / "trainer.ckpt", weights_only=True)["counts"] for folder in (whole, other)
@@ -40,7 +42,7 @@ def assert_the_same_but_for_rounded_metrics(whole, other):
     assert counts[1] == pytest.approx(counts[0], rel=ROUNDED)
     assert (whole / "rollouts.jsonl").read_bytes() == (other / "rollouts.jsonl").read_bytes()
     for one, two in zip(read_run(whole).rows, read_run(other).rows, strict=True):
-        names = [name for name in one if "second" not in name and "fleet/" not in name]
+        names = [name for name in one if not any(part in name for part in OF_ITS_WAY)]
         assert [two[name] for name in names] == pytest.approx(
             [one[name] for name in names], rel=ROUNDED, abs=ROUNDED, nan_ok=True
         )

@@ -17,7 +17,7 @@ from tests.rollout.contract import SAMPLING, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
 from tests.runs.sweeps.pretended import wait_until
 
-from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.errors import ConfigError, DataError, EngineError
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
@@ -49,7 +49,7 @@ def test_errors_of_the_constructor_come_back(folder):
     before = children()
     for path, kind, changes, error, text in [
         (folder, partial(HFEngine, dtype="float99"), {}, EngineError, "AttributeError: .*float99"),
-        ("nowhere", HFEngine, {}, EngineError, "OSError: "),
+        ("nowhere", HFEngine, {}, DataError, "^model.path=nowhere is no folder here"),
         ("nowhere", Complaining, {}, ConfigError, "2 problems:\n  1. first\n  2. second"),
         ("nowhere", Exiting, {}, EngineError, "did not start: its process ended with exit code 3"),
         ("nowhere", OddEngine, {"start_seconds": 0.2}, EngineError, "did not answer within 0.2 s"),

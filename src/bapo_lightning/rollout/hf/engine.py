@@ -65,12 +65,12 @@ class HFEngine:
 
     def __post_init__(self) -> None:
         self._device = indexed_device(self.device)
-        with building(self.model_path) as config:
-            self._model = self._built(config)
-
-    def _built(self, config: PreTrainedConfig) -> PreTrainedModel:
         self._is_mixed = self.dtype == MIXED
         dtype = torch.float32 if self._is_mixed else getattr(torch, self.dtype or "float32")
+        with building(self.model_path) as config:
+            self._model = self._built(config, dtype)
+
+    def _built(self, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         check_holdable(config, self.model_path)
         try:
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=CACHED_SDPA)
