@@ -54,6 +54,9 @@ Seconds = Annotated[float, Gt(0), Le(LONGEST)]
 Minutes = Annotated[float, Gt(0), Le(LONGEST // 50)]
 MinutesOrZero = Annotated[float, Ge(0), Le(LONGEST // 50)]
 Share = Annotated[float, Gt(0), Le(1)]
+# Keys and values of running responses, after new weights: those of the old ones stay, or the tokens are read
+# again by the new ones.
+StaleContext = Literal["keep", "recompute"]
 TrainDtype = Annotated[
     Literal["float32", "bfloat16"],
     Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests, tokens
+from tests.rollout.stream_contract import StreamContract
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
@@ -23,7 +24,7 @@ def engine(folder):
     made.close()
 
 
-class TestHFEngine(EngineContract):
+class TestHFEngine(EngineContract, StreamContract):
     """Everything is inherited."""
 
 

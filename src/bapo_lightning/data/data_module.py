@@ -54,9 +54,11 @@ from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
+from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.rollouts.statistics import sync_metrics
+from bapo_lightning.data.rollouts.stream_collector import StreamCollector
 from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
@@ -97,18 +99,10 @@ class RolloutDataModule(L.LightningDataModule):
         observers: list[Observer] = [Ledger(folder / "ledger.jsonl")] if folder else []
         if folder and regime.async_generation:
             observers.append(ScheduleRecorder(folder / SCHEDULE_FILE))
-        self._scheduler = scheduler = RolloutScheduler(
+        self._scheduler = RolloutScheduler(
             stream, sampler, regime, group_size, prompts_per_batch, num_rollout_batches, observers
         )
-        self._collector: Collector = SyncCollector(scheduler, sampler, self.refresh_engine)
-        if schedule is not None:
-            self._collector = ScheduledCollector(
-                scheduler, sampler, self.push_weights, prompts_per_batch, schedule
-            )
-        elif regime.async_generation:
-            self._collector = AsyncCollector(
-                scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
-            )
+        self._collector = self._new_collector(schedule)
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""
@@ -213,6 +207,23 @@ class RolloutDataModule(L.LightningDataModule):
         """Stops generating, closes the engine and ends the reward's processes. Calling it twice is fine."""
         self._collector.close()
         self.sampler.close()
+
+    def _new_collector(self, schedule: Sequence[Row] | None) -> Collector:
+        scheduler, sampler, regime, needed = (
+            self._scheduler,
+            self.sampler,
+            self.regime,
+            self._prompts_per_batch,
+        )
+        if not regime.async_generation:
+            return SyncCollector(scheduler, sampler, self.refresh_engine)
+        if schedule is not None:
+            followed = scheduler, sampler, self.push_weights, needed, schedule
+            if regime.stream is not None:
+                return ScheduledStream(*followed, regime.stream)
+            return ScheduledCollector(*followed)
+        free = scheduler, sampler, self.refresh_engine, needed, regime.wait_warning_seconds
+        return StreamCollector(*free, regime.stream) if regime.stream is not None else AsyncCollector(*free)
 
     @property
     def _owner(self) -> VersionedPolicyOwner:

@@ -9,9 +9,10 @@ part), or the controller alone has one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -29,6 +30,9 @@ from bapo_lightning.rollout.engine import (
     RolloutEngine,
     SamplingParams,
     SeveralEngines,
+    StreamCall,
+    Streamed,
+    StreamingEngine,
     Verifiable,
     Wanted,
     WeightSource,
@@ -37,6 +41,8 @@ from bapo_lightning.rollout.engine import (
 from bapo_lightning.rollout.weight_digests import added
 
 Part = tuple[Sequence[GenerationRequest], SamplingParams]
+StreamPart = tuple[StreamCall, SamplingParams]
+AnyPart = TypeVar("AnyPart", Part, StreamPart)
 
 
 @dataclass(eq=False)
@@ -49,6 +55,7 @@ class LocalEngine:
         """Handlers of the commands on the channel of the engines."""
         return {
             "generate": self.generate,
+            "stream": self.stream,
             "weight_digests": self.weight_digests,
             "sleep": self.sleep,
             "restart": self.restart,
@@ -57,6 +64,10 @@ class LocalEngine:
     def generate(self, part: Part) -> list[Generation]:
         """Samples this rank's part."""
         return self.engine.generate(*part) if self.engine is not None and part[0] else []
+
+    def stream(self, part: StreamPart) -> dict[int, Streamed]:
+        """Some steps of this rank's part of a stream."""
+        return {} if self.engine is None else cast(StreamingEngine, self.engine).stream(*part)
 
     def weight_digests(self, seed: int) -> Mapping[int, Mapping[str, int]]:
         """Digests of the weights held; of one worker's part where several ranks make one engine."""
@@ -95,6 +106,7 @@ class DistributedEngine:
     on_controller_only: bool  # the other ranks have none
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
     _dead: set[int] = field(default_factory=set, init=False)
+    _streamed: dict[int, int] = field(default_factory=dict, init=False)  # engine of each request of a stream
 
     @property
     def num_engines(self) -> int:
@@ -120,6 +132,30 @@ class DistributedEngine:
             finished |= {bounds[index] + number: generation for number, generation in made.items()}
         self._check_alive(outcomes, finished)
         return [finished[number] for number in range(len(requests))]
+
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """The same steps on all ranks. A request goes to the engine that has fewest, and stays there."""
+        check_synced(self.version)
+        for number in call.given_up:
+            self._streamed.pop(number, None)
+        loads = Counter(self._streamed.values())
+        begun: list[dict[int, GenerationRequest]] = [{} for _ in range(self.num_engines)]
+        for number, request in call.begun.items():
+            engine = self._streamed[number] = min(range(self.num_engines), key=lambda index: loads[index])
+            loads[engine] += 1
+            begun[engine][number] = request
+        parts = [(replace(call, begun=own), sampling) for own in begun]
+        outcomes = self._ask("stream", self._of_ranks(parts), lambda: self.own.stream(parts[0]))
+        self._check_alive(outcomes)
+        made = {
+            number: each
+            for outcome in outcomes[:: self.ranks_per_engine]
+            for number, each in outcome.value.items()
+        }
+        for number, each in made.items():
+            if each.finish is not None:
+                del self._streamed[number]
+        return made
 
     def generate_on_each(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
@@ -193,7 +229,7 @@ class DistributedEngine:
         advance(len(made))
         return made
 
-    def _of_ranks(self, parts: Sequence[Part]) -> list[Part]:
+    def _of_ranks(self, parts: Sequence[AnyPart]) -> list[AnyPart]:
         return [
             part for part in parts for _ in range(1 if self.on_controller_only else self.ranks_per_engine)
         ]
@@ -207,6 +243,7 @@ class DistributedEngine:
         if died:
             self._dead |= set(died)
             self.version = UNSYNCED_VERSION
+            self._streamed.clear()
             raise EngineDied("; ".join(f"rank {rank}: {reason}" for rank, reason in died.items()), finished)
 
 

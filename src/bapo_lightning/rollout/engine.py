@@ -12,7 +12,7 @@ from torch import nn
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
-from bapo_lightning.values import EngineDtype
+from bapo_lightning.values import EngineDtype, StaleContext
 
 UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
 FACTOR_MARK = ".lora_"  # in the names of the factors of adapters
@@ -60,6 +60,24 @@ class Generation:
 
     segment: Segment
     finish: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCall:
+    """Some decoding steps of an engine whose requests come and go."""
+
+    begun: Mapping[int, GenerationRequest]  # new ones, by numbers that no other has, in order of arrival
+    given_up: Sequence[int] = ()  # numbers that are sampled no further; unknown ones do not matter
+    steps: int = 8  # decoding steps, after which weights may change
+    context: StaleContext = "keep"  # what becomes of keys and values of weights that were replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What a call sampled of one request."""
+
+    segment: Segment
+    finish: FinishReason | None  # None: it goes on at the next call
 
 
 class EngineDied(EngineError):
@@ -169,6 +187,22 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Gives back memory and processes. Calling it twice is fine."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Protocol):
+    """A further method of a `RolloutEngine` whose requests come and go between decoding steps."""
+
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """Samples for some steps; what came of each request that got tokens, by its number.
+
+        Requests that find no room wait in the engine. What has not ended goes on at the next call, also after
+        `load_weights`, and `generate` may be called in between. Each call's tokens are of the weights held;
+        log-probs are those of the distribution that was sampled from, with the context that the call asks
+        for. The number of a request's tokens, its seed and its distribution determine the next one, whatever
+        comes and goes beside it. Raises EngineDied, after which the engine knows no request.
+        """
         ...
 
 

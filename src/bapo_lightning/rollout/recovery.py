@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
@@ -18,6 +19,9 @@ from bapo_lightning.rollout.engine import (
     RolloutEngine,
     SamplingParams,
     SeveralEngines,
+    StreamCall,
+    Streamed,
+    StreamingEngine,
 )
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
 
@@ -66,6 +70,15 @@ class RestartingEngine:
         """
         made = self._attempt(requests, sampling)
         return made if self._death is None else {}
+
+    def stream_once(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed] | None:
+        """What a call of the stream samples; None when the engine dies, and all its requests with it."""
+        try:
+            with phase("sampling"):
+                return cast(StreamingEngine, self.engine).stream(call, sampling)
+        except EngineDied as death:
+            self._death = death
+            return None
 
     def _attempt(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

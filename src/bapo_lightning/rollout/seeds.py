@@ -43,11 +43,11 @@ def _hashed(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
-    """Number `position` (from 0) of the SplitMix64 stream of each of `seeds` [B] uint64 (Steele, Lea and
-    Flood, OOPSLA 2014), as float64 in [0, 1).
+def uniforms(seeds: np.ndarray, positions: int | np.ndarray) -> np.ndarray:
+    """Number `positions` (from 0; one, or [B]) of the SplitMix64 stream of each of `seeds` [B] uint64
+    (Steele, Lea and Flood, OOPSLA 2014), as float64 in [0, 1).
     """
-    z = seeds + np.uint64((position + 1) * _GOLDEN_GAMMA % 2**64)
+    z = seeds + (np.atleast_1d(positions).astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN_GAMMA)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -185,13 +185,15 @@ class VirtualSampler(RolloutSampler):
     uniform_share: float = 0.0  # of groups whose scores are all equal
     drawn: dict[WorkItem, tuple[list[int], bool]] = field(default_factory=dict)  # lengths, whether uniform
 
-    def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
+    def requests(
+        self, groups: Sequence[RunningGroup], partial_tokens: int, held: Container[tuple[int, int]] = ()
+    ) -> list[GenerationRequest]:
         """See `RolloutSampler.requests`."""
         found: list[GenerationRequest] = []
         for number, group in enumerate(groups):
             lengths = self._drawn(group.item, len(group.rollouts))[0]
             for index, rollout in enumerate(group.rollouts):
-                if rollout.finish is None:
+                if rollout.finish is None and (id(group), index) not in held:
                     sampled = rollout.length
                     context = unwritten(len(rollout.prompt_ids) + sampled)
                     limit = min(partial_tokens, self.max_new_tokens - sampled)

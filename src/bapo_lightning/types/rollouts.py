@@ -75,12 +75,13 @@ class Rollout:
     origin: Origin = Origin.POLICY
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
 
-    def extended(self, segment: Segment, finish: FinishReason, max_new_tokens: int) -> Rollout:
+    def extended(self, segment: Segment, finish: FinishReason | None, max_new_tokens: int) -> Rollout:
         """Returns the rollout with the tokens of one more generation pass.
 
         Args:
             segment: the new tokens. They join the last segment if their version is the same.
-            finish: why the pass ended; after `LENGTH` the rollout runs on until it has `max_new_tokens`.
+            finish: why the pass ended, if it did; after `LENGTH` the rollout runs on until it has
+                `max_new_tokens`.
             max_new_tokens: limit of the whole response.
         """
         earlier = self.segments
@@ -110,6 +111,13 @@ class Rollout:
         if segments and segments[-1].is_feedback:
             segments = segments[:-1]
         return replace(self, segments=segments, finish=FinishReason.LENGTH)
+
+    @property
+    def awaits_reply(self) -> bool:
+        """Whether its last turn has ended and got no reply; meaningful where an environment answers."""
+        if self.finish is not FinishReason.STOP or self.origin is Origin.EXPERT:
+            return False
+        return len(self.replies) == sum(segment.is_feedback for segment in self.segments)
 
     @property
     def sampled_segments(self) -> tuple[Segment, ...]:

@@ -8,7 +8,7 @@ from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, SamplingParams
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, SamplingParams, Streamed
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import SyncReport
 from bapo_lightning.types import (
@@ -23,6 +23,7 @@ from bapo_lightning.types import (
 )
 
 STOP = 9
+ROWS = 5  # of a stream
 STOPPED, CUT = FinishReason.STOP, FinishReason.LENGTH
 OVERLONG = "too long to be drawn"
 
@@ -38,6 +39,7 @@ class ScriptedEngine:
     def __init__(self, longest, seed=0, dies=lambda: False):
         self.version = UNSYNCED_VERSION
         self.longest, self.seed, self.dies = longest, seed, dies
+        self.running = {}  # what the requests of a stream will get, and how much they have
 
     def load_weights(self, source, version):
         self.version = version
@@ -47,6 +49,7 @@ class ScriptedEngine:
 
     def restart(self):
         self.version = UNSYNCED_VERSION
+        self.running.clear()
 
     def close(self):
         pass
@@ -60,6 +63,27 @@ class ScriptedEngine:
                 raise EngineDied("the script says so", made)
             made[place] = self.generation(request)
         return [made[place] for place in range(len(requests))]
+
+    def stream(self, call, sampling):
+        """One token of each of the first `ROWS` requests."""
+        assert self.version != UNSYNCED_VERSION
+        for number in call.given_up:
+            self.running.pop(number, None)
+        self.running |= {number: [self.generation(request), 0] for number, request in call.begun.items()}
+        if self.dies():
+            self.version = UNSYNCED_VERSION
+            self.running.clear()
+            raise EngineDied("the script says so")
+        made = {}
+        for number, (whole, place) in list(self.running.items())[:ROWS]:
+            tokens = whole.segment.token_ids[place : place + 1]
+            is_last = place + 1 == len(whole.segment.token_ids)
+            segment = Segment(tokens, array("f", [-1.0]), self.version)
+            made[number] = Streamed(segment, whole.finish if is_last else None)
+            self.running[number][1] += 1
+            if is_last:
+                del self.running[number]
+        return made
 
     def generation(self, request):
         prompt, *sampled = request.token_ids

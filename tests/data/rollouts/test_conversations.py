@@ -167,7 +167,7 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
     source.conversations.journal = ReplyJournal(path)
     groups = source.start([ITEM], 2)  # both samples say the same, and are answered one by one
     one_pass(source, groups, tokens=3)
-    saved = source.journal.begun
+    saved = source.journal.state_dict()
     store = ArrayStore()
     packed = pack_running(store, groups[0])
     one_pass(source, groups, tokens=2)
@@ -176,7 +176,7 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
         file.write('{"key": "torn')
     again = made(environment)
     again.conversations.journal = ReplyJournal(path)
-    again.journal.load(saved)
+    again.journal.load_state_dict(saved)
     resumed = [unpack_running(store, packed, lambda _: ITEM.problem)]
     one_pass(again, resumed, tokens=2)
     assert resumed[0].rollouts == groups[0].rollouts and len(environment.seen) == 4
@@ -191,7 +191,7 @@ def test_a_reply_that_is_none_is_told_with_its_line(row, tmp_path):
     path.write_text(f'{{"key": "a", "reply": {{}}}}\n{row}\n')
     source = made(environment)
     source.conversations.journal = ReplyJournal(path)
-    source.journal.load(len('{"key": "a", "reply": {}}\n'))
+    source.journal.load_state_dict({"replies_size": len('{"key": "a", "reply": {}}\n')})
     with pytest.raises(DataError, match=r"line 2 of .*replies\.jsonl is corrupt .*; cut the file off"):
         one_pass(source, source.start([ITEM], 1), tokens=3)
 

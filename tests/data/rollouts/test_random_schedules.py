@@ -9,6 +9,7 @@ import math
 import signal
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from tests.data.rollouts.training_run import TrainingRun
@@ -39,7 +40,16 @@ def windowed(rng, groups_per_batch):
     updates, ahead, window = rng.randint(1, 4), rng.randint(0, 2), rng.randint(1, 8)
     bound = updates * (ahead + math.ceil((window - 1) / groups_per_batch)) + updates - 1
     partial = rng.choice([None, 2, 4])
-    return Regime("windowed", 1, updates, 6, True, bound, partial_tokens=partial, window=window)
+    return Regime("windowed", 1, updates, 6, True, max_age=bound, partial_tokens=partial, window=window)
+
+
+def streamed(rng, groups_per_batch):
+    """A stream, some of them with the bound of a window."""
+    if rng.random() < 0.3:
+        return replace(windowed(rng, groups_per_batch), stream="keep", partial_tokens=None)
+    updates, action = rng.randint(1, 4), rng.choice(["evict", "mask"])
+    bound = updates - 1 + rng.randint(0, 8)
+    return Regime("stream", 1, updates, 6, True, "keep", max_age=bound, stale_action=action)
 
 
 @pytest.fixture
@@ -97,6 +107,27 @@ def test_every_schedule_with_turns_keeps_ages_turns_and_fates(filtered, tmp_path
     fates, seen, _ = all_schedules(number, tmp_path, in_time, talks=True, filtered=filtered)
     assert fates["dropped", "too old"] and fates["trained", None] > 10 * fates["dropped", "too old"]
     assert all(seen["turns", count] for count in (1, 2, 3)) and (seen["filtered"] > 0) is filtered
+
+
+@pytest.mark.parametrize("kind", [{}, {"helped": True}, {"talks": True}, {"talks": True, "filtered": True}])
+def test_every_stream_keeps_ages_and_fates(kind, tmp_path, in_time):
+    fates, _, at_bound = all_schedules(60, tmp_path, in_time, streamed, **kind)
+    assert fates["trained", None] > 10 * fates["dropped", "too old"] and at_bound > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("talks", [False, True])
+def test_every_random_stream_keeps_ages_and_fates(talks, tmp_path, in_time):
+    fates, _, _ = all_schedules(NUM_SCHEDULES, tmp_path, in_time, streamed, talks=talks)
+    assert fates["dropped", "too old"] and fates["trained", None] > 10 * fates["dropped", "too old"]
+
+
+def test_a_windowed_stream_drops_nothing(tmp_path, in_time):
+    def regime(rng, groups_per_batch):
+        return replace(windowed(rng, groups_per_batch), stream="keep", partial_tokens=None)
+
+    fates, _, at_bound = all_schedules(60, tmp_path, in_time, regime)
+    assert not fates["dropped", "too old"] and at_bound > 5
 
 
 def test_a_windowed_fifo_keeps_within_its_bound_without_dropping_anything(tmp_path, in_time):

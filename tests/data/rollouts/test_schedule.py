@@ -4,6 +4,7 @@ when it was recorded: slow engines, deaths, skipped updates, validations, kills.
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from tests.data.rollouts.training_run import NUM_PROBLEMS, TrainingRun
@@ -23,11 +24,24 @@ def asynchronous(rng, groups_per_batch):
     widest = groups_per_batch * ((max_age + 1) // updates - 1) + 1
     window = rng.choice([None, rng.randint(1, widest)])
     action, tokens = (rng.choice(["evict", "mask"]), rng.randint(1, 6)) if partial else ("evict", None)
-    return Regime("async", 1, updates, 6, True, max_age, action, tokens, window=window)
+    return Regime("async", 1, updates, 6, True, None, max_age, action, tokens, window=window)
 
 
-def recorded_run(folder, seed, **options):
-    return TrainingRun(folder, seed, asynchronous, **{"kill_rate": 0.0, "death_rate": 0.0} | options).train()
+def stream(rng, groups_per_batch):
+    """The same without passes."""
+    regime = asynchronous(rng, groups_per_batch)
+    return replace(regime, stream=rng.choice(["keep", "recompute"]), partial_tokens=None)
+
+
+def recorded_run(folder, seed, regime=asynchronous, **options):
+    return TrainingRun(folder, seed, regime, **{"kill_rate": 0.0, "death_rate": 0.0} | options).train()
+
+
+def files_of(run):
+    """What a run has written, without the places at which its process was a new one."""
+    ledger, schedule = run.files()
+    rows = [line for line in schedule.splitlines() if json.loads(line)["do"] != "resumed"]
+    return ledger, rows
 
 
 def followed(recorded, folder, **options):
@@ -50,14 +64,35 @@ def test_a_followed_schedule_gives_the_same_run(tmp_path, kill_rate):
     assert all(kinds[do] for do in ("evict", "validation", "sync"))  # the runs reach those paths
 
 
-def test_another_policy_under_the_same_schedule_keeps_batches_whole_and_ages_within_the_bound(tmp_path):
+@pytest.mark.parametrize("talks", [False, True])
+@pytest.mark.parametrize("kill_rate", [0.0, 0.2])
+def test_a_followed_stream_gives_the_same_run(tmp_path, kill_rate, talks):
+    kinds = Counter()
+    for seed in range(NUM_RUNS // 2):
+        options = {"regime": stream, "kill_rate": kill_rate, "talks": talks}
+        recorded = recorded_run(tmp_path / f"{seed}", seed, **options, death_rate=0.02 * (seed % 3 == 0))
+        again = followed(recorded, tmp_path / f"{seed}-again", **options)
+        assert files_of(again) == files_of(recorded), seed
+        assert again.seen == recorded.seen, seed
+        assert contradiction(read_schedule(recorded.folder), 6, PROBLEMS) is None, seed
+        kinds += Counter(json.loads(line)["do"] for line in recorded.files()[1].splitlines())
+    assert all(kinds[do] for do in ("validation", "sync"))
+    assert bool(kinds["resumed"]) == (kill_rate > 0) and bool(kinds["replies"]) == talks
+
+
+@pytest.mark.parametrize(("regime", "talks"), [(asynchronous, False), (stream, False), (stream, True)])
+def test_another_policy_under_the_same_schedule_keeps_batches_whole_and_ages_within_the_bound(
+    regime, talks, tmp_path
+):
     added = 0
     for seed in range(NUM_RUNS):
-        recorded = recorded_run(tmp_path / f"{seed}", seed)
-        other = followed(recorded, tmp_path / f"{seed}-other", engine_seed=2)  # responses of other lengths
+        options = {"regime": regime, "talks": talks}
+        recorded = recorded_run(tmp_path / f"{seed}", seed, **options)
+        options["engine_seed"] = 2  # responses of other lengths
+        other = followed(recorded, tmp_path / f"{seed}-other", **options)
         assert len(other.seen) == len(recorded.seen)
         added += sum(seen["added_passes"] for seen in other.seen if isinstance(seen, dict))
-        again = followed(other, tmp_path / f"{seed}-again", engine_seed=2)
+        again = followed(other, tmp_path / f"{seed}-again", **options)
         assert again.files() == other.files()  # with the passes that were added
     assert added > 0
 

@@ -17,6 +17,8 @@ from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.observer import Ledger
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
+from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
+from bapo_lightning.data.rollouts.stream_collector import StreamCollector
 
 NUM_PROBLEMS = 7
 FILES = ("ledger.jsonl", "schedule.jsonl")
@@ -62,12 +64,17 @@ class TrainingRun:
             sampler = replace(self.scheduler.sampler, tokenizer=TurnTokenizer())
             self.scheduler.sampler = talking(sampler, self.environment, workers=self.workers)
             self.scheduler.sampler.conversations.journal = ReplyJournal(self.folder / "replies.jsonl")
+            if self.regime.is_stream:
+                self.scheduler.in_flight.conversations = self.scheduler.sampler.conversations
         self.engine = self.scheduler.sampler.engine
         parts = (self.scheduler, self.scheduler.sampler, self.push)
+        stream = [self.regime.stream] * self.regime.is_stream
         if self.schedule is not None:
-            self.collector = ScheduledCollector(*parts, self.groups_per_batch, self.schedule)
+            kind = ScheduledStream if stream else ScheduledCollector
+            self.collector = kind(*parts, self.groups_per_batch, self.schedule, *stream)
         elif self.regime.async_generation:
-            self.collector = AsyncCollector(*parts, self.groups_per_batch, wait_warning_seconds=100)
+            kind = StreamCollector if stream else AsyncCollector
+            self.collector = kind(*parts, self.groups_per_batch, 100, *stream)
         else:
             self.collector = SyncCollector(*parts)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SmallSteps, SomeWeights, requests
+from tests.rollout.stream_contract import StreamContract
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
@@ -48,7 +49,7 @@ def weight_files():
 
 
 @pytest.mark.slow
-class TestChildEngine(EngineContract):
+class TestChildEngine(EngineContract, StreamContract):
     """Everything is inherited."""
 
 

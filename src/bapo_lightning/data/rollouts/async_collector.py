@@ -54,7 +54,10 @@ class AsyncCollector(Collector):
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self.scheduler.lock)
-        self._protocol = AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
+        self._protocol = self._new_protocol()
+
+    def _new_protocol(self) -> AsyncProtocol:
+        return AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Waits for a batch, serving weights meanwhile."""

@@ -17,7 +17,7 @@ import json
 import threading
 import time
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
@@ -102,16 +102,25 @@ class ReplyJournal:
         self._known: defaultdict[str, list[Reply]] = defaultdict(list)  # for turns that come again
         self._fresh: list[tuple[str, Reply]] = []  # of the present pass
         self._lock = threading.Lock()
-        self.begun = 0  # bytes that were written before the last pass, which a checkpoint may interrupt
+        self._begun = 0  # bytes of replies that a checkpoint holds for sure
+        # Of a stream, whose replies come and are taken in any order: those that no rollout has yet, and the
+        # others behind `_begun`, each with the bytes before it.
+        self._untaken: dict[int, tuple[Rollout, str, int]] = {}
+        self._taken: list[tuple[str, int]] = []
 
     def begin_pass(self) -> None:
         """Notes that a pass begins; the first one reads what an earlier session wrote."""
         self._fresh.clear()
+        self._untaken.clear()
+        self.begin()
         if self._journal is not None:
-            if not self._is_read:
-                self._is_read = True
-                self._read(self._journal)
-            self.begun = self._journal.size
+            self._begun = self._journal.size
+
+    def begin(self) -> None:
+        """Reads what an earlier session wrote, once."""
+        if self._journal is not None and not self._is_read:
+            self._is_read = True
+            self._read(self._journal)
 
     def undo_pass(self) -> None:
         """Notes that nothing of the pass remains; its turns may come again."""
@@ -120,6 +129,15 @@ class ReplyJournal:
                 self._known[key].append(reply)
             self._fresh.clear()
 
+    def take(self, rollout: Rollout) -> None:
+        """Notes that a rollout of a stream has its reply, or needs none any more."""
+        with self._lock:
+            if self._journal is None or (found := self._untaken.pop(id(rollout), None)) is None:
+                return
+            self._taken.append(found[1:])
+            self._begun = min((start for *_, start in self._untaken.values()), default=self._journal.size)
+            self._taken = [(key, start) for key, start in self._taken if start >= self._begun]
+
     def known(self, problem: Problem, rollout: Rollout, state: Any) -> Reply | None:
         """Takes away a reply that a rollout's last turn got before."""
         key = _key(problem, rollout, state)
@@ -127,6 +145,7 @@ class ReplyJournal:
             reply = self._known[key].pop(0) if self._known.get(key) else None
             if reply is not None:
                 self._fresh.append((key, reply))
+                self._untaken[id(rollout)] = rollout, key, self._begun
         return reply
 
     def write(self, problem: Problem, rollout: Rollout, state: Any, reply: Reply) -> None:
@@ -135,19 +154,30 @@ class ReplyJournal:
         with self._lock:
             self._fresh.append((key, reply))
             if self._journal is not None:
+                self._untaken[id(rollout)] = rollout, key, self._journal.size
                 self._journal.append([{"key": key, "reply": asdict(reply)}])
 
-    def load(self, size: int) -> None:
-        """Leaves out the first `size` bytes, whose passes a checkpoint holds."""
-        self.begun, self._is_read = size, self._journal is None
+    def state_dict(self) -> dict[str, Any]:
+        """Entries of a checkpoint: which replies it holds."""
+        with self._lock:
+            return {"replies_size": self._begun, "replies_taken": [key for key, _ in self._taken]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Leaves out the replies that a checkpoint holds."""
+        self._begun, self._is_read = state.get("replies_size", 0), self._journal is None
+        self._taken = [(key, self._begun) for key in state.get("replies_taken", ())]
 
     def _read(self, journal: Journal) -> None:
         journal.repair()
-        rows = read_lines(journal.path, ReplyRow, "cut the file off before it", self.begun)
+        rows = read_lines(journal.path, ReplyRow, "cut the file off before it", self._begun)
+        taken = Counter(key for key, _ in self._taken)
         with self._lock:
             self._known.clear()
             for row in rows:
-                self._known[row["key"]].append(Reply(**row["reply"]))
+                if taken[row["key"]] > 0:
+                    taken[row["key"]] -= 1
+                else:
+                    self._known[row["key"]].append(Reply(**row["reply"]))
 
 
 def _key(problem: Problem, rollout: Rollout, state: Any) -> str:
@@ -208,10 +238,10 @@ class Conversations:
                 running[number] = rollout.extended(segment, generation.finish, self.max_new_tokens)
                 left[number] -= len(segment.token_ids)
                 if generation.finish is FinishReason.STOP:
-                    waiting[number] = self._asked(problems[number], running[number])
+                    waiting[number] = self.ask(problems[number], running[number])
             pending = {}
             for number, reply in rounds.take(waiting, patience).items():
-                running[number] = rollout = self._answered(running[number], reply)
+                running[number] = rollout = self.answered(running[number], reply)
                 if rollout.finish is None and left[number] > 0:
                     pending[number] = replace(
                         requests[number],
@@ -221,15 +251,8 @@ class Conversations:
                     )
         return running
 
-    def close(self) -> None:
-        """Ends threads and the environment's processes. Calling it twice is fine."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-        if isinstance(self.environment, Closes):
-            self.environment.close()
-
-    def _asked(self, problem: Problem, rollout: Rollout) -> Future[Reply]:
+    def ask(self, problem: Problem, rollout: Rollout) -> Future[Reply]:
+        """Asks the environment for a reply to a rollout's last turn."""
         if self.workers and self._pool is None:
             self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="environment")
         if self._pool is not None:
@@ -237,6 +260,26 @@ class Conversations:
         done: Future[Reply] = Future()
         done.set_result(self._reply(problem, rollout))
         return done
+
+    def answered(self, rollout: Rollout, reply: Reply) -> Rollout:
+        """Returns the rollout after a reply to its last turn: running on, or ended."""
+        ended = replace(rollout, replies=(*rollout.replies, reply))
+        if reply.is_done:
+            return replace(ended, finish=FinishReason.STOP)
+        if self._is_last(rollout):
+            return ended.cut()
+        feedback = self._feedback(reply.text)
+        if rollout.num_feedback_tokens + len(feedback) > self.max_feedback_tokens:
+            return ended.cut()
+        return rollout.answered(reply, feedback)
+
+    def close(self) -> None:
+        """Ends threads and the environment's processes. Calling it twice is fine."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+        if isinstance(self.environment, Closes):
+            self.environment.close()
 
     def _reply(self, problem: Problem, rollout: Rollout) -> Reply:
         number = len(rollout.replies)
@@ -264,17 +307,6 @@ class Conversations:
             or rollout.length >= self.max_new_tokens
             or rollout.num_feedback_tokens >= self.max_feedback_tokens
         )
-
-    def _answered(self, rollout: Rollout, reply: Reply) -> Rollout:
-        ended = replace(rollout, replies=(*rollout.replies, reply))
-        if reply.is_done:
-            return replace(ended, finish=FinishReason.STOP)
-        if self._is_last(rollout):
-            return ended.cut()
-        feedback = self._feedback(reply.text)
-        if rollout.num_feedback_tokens + len(feedback) > self.max_feedback_tokens:
-            return ended.cut()
-        return rollout.answered(reply, feedback)
 
     def _feedback(self, text: str) -> array[int]:
         text = self._controls.removed_from(text)

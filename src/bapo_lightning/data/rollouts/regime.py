@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from bapo_lightning.values import Count, CountOrZero, Name, Seconds, Size
+from bapo_lightning.values import Count, CountOrZero, Name, Seconds, Size, StaleContext
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
@@ -30,6 +30,9 @@ class Regime:
     minibatches: Size  # M: optimizer updates in one pass
     max_new_tokens: Size = 1  # longest response, over all its segments
     async_generation: bool = False  # generation goes on while training
+    # Requests come and go between decoding steps, and so do weights; running responses keep the keys and
+    # values of earlier ones, or read their tokens again. None: generation goes in passes.
+    stream: StaleContext | None = None
     # Hard bound on the age of a trained token, in updates; None: `natural_age`.
     max_age: CountOrZero | None = None
     stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask the old tokens alone
@@ -51,6 +54,7 @@ class Regime:
         """Options, of right types, that do not go together: the reason and what to write instead."""
         regime = cls(**{key: value for key, value in options.items() if key != "_target_"})
         yield from regime._age_problems()
+        yield from regime._stream_problems()
         yield from regime._partial_problems()
         yield from regime._reuse_problems()
         if regime.window is not None and not regime.async_generation:
@@ -68,6 +72,11 @@ class Regime:
     def updates_per_rollout_batch(self) -> int:
         """U, the paper's staleness: the number of updates on one rollout batch."""
         return self.epochs * self.minibatches
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether weights come between two decoding steps."""
+        return self.stream is not None
 
     @property
     def is_partial(self) -> bool:
@@ -134,10 +143,24 @@ class Regime:
                 f"max_age={updates - 1} or fewer updates"
             )
 
+    def _stream_problems(self) -> Iterator[str]:
+        if not self.is_stream:
+            return
+        if not self.async_generation:
+            yield (
+                f"stream={self.stream} without async_generation: weights come between decoding steps only "
+                "while generation and training overlap; write regime=stream"
+            )
+        if self.is_partial:
+            yield (
+                f"partial_tokens={self.partial_tokens} with stream={self.stream}: in a stream no response is "
+                "stopped, since new weights come between its tokens; write one of the two"
+            )
+
     def _partial_problems(self) -> Iterator[str]:
         if self.is_partial:
             return
-        if self.stale_action == "mask":
+        if self.stale_action == "mask" and not self.is_stream:
             yield (
                 "stale_action=mask without partial_tokens: all tokens of a whole rollout are equally old, so "
                 "that masking them is evicting it; write stale_action=evict, or regime=partial"

@@ -59,6 +59,7 @@ class SampledPass:
     continued: Mapping[int, Rollout]  # rollouts after it, by number of the request; a lost engine leaves gaps
     seconds: float
     rounds: Sequence[Sequence[int]] = ()  # `Rounds.taken`
+    is_streamed: bool = False  # some steps of responses that go on, of which none was begun again
 
     @property
     def is_lost(self) -> bool:

@@ -10,7 +10,7 @@ seed and the weights alone. Where an environment answers the policy, `Conversati
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,20 @@ class RolloutSampler:
         hint, prompt = again
         return RunningGroup(group.item, [Rollout(prompt)] * len(group.samples), hint)
 
-    def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
-        """One request of at most `partial_tokens` per unfinished sample, `group` numbered as in `groups`."""
+    def requests(
+        self,
+        groups: Sequence[RunningGroup],
+        partial_tokens: int,
+        held: Container[tuple[int, int]] = (),
+    ) -> list[GenerationRequest]:
+        """One request of at most `partial_tokens` per unfinished sample, `group` numbered as in `groups`;
+        none for samples that an engine has, `held` by the identity of their group and their number in it.
+        """
         return [
             self._request(number, group, index, partial_tokens)
             for number, group in enumerate(groups)
             for index, rollout in enumerate(group.rollouts)
-            if rollout.finish is None
+            if rollout.finish is None and (id(group), index) not in held
         ]
 
     def continued(

@@ -10,6 +10,11 @@
     {"do": "take", "groups": ["0/12+40"], "filtered": []}
     {"do": "metrics"}, {"do": "validation"}, {"do": "end"}
 
+In a stream a pass is some decoding steps, its requests are those that begin in it, and there are two more:
+
+    {"do": "replies", "groups": [["0/37+85", [2]]]}    replies of the environment to these samples are taken
+    {"do": "resumed"}                                  a new process: the engine has no requests
+
 A group is named by its epoch and its problem, a request by the number of its sample in the group. Rows are
 written under the scheduler's lock, so that their order is the order of the events. Tokens depend on seeds and
 weights alone, their last bits on what is sampled together; so a run needs no more than this to be repeated
@@ -41,7 +46,8 @@ _FIELDS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
     "scored": ({"ready": list, "rejected": list}, {}),
     "evict": ({"groups": list}, {}),
     "take": ({"groups": list, "filtered": list}, {}),
-    **{event: ({}, {}) for event in ("sync", "metrics", "validation", "end")},
+    "replies": ({"groups": list}, {}),
+    **{event: ({}, {}) for event in ("sync", "resumed", "metrics", "validation", "end")},
 }
 
 
@@ -114,4 +120,9 @@ def _is_row(row: Any) -> bool:
 
 def names(groups: Iterable[AnyGroup]) -> list[str]:
     """Names of groups in a schedule."""
-    return [f"{group.item.epoch}/{group.item.problem.id}" for group in groups]
+    return [name_of(group) for group in groups]
+
+
+def name_of(group: AnyGroup) -> str:
+    """Name of a group in a schedule."""
+    return f"{group.item.epoch}/{group.item.problem.id}"

@@ -55,6 +55,7 @@ class _Course:
         fits = len({*groups}) == len(groups) and not begun & self.seen
         self.seen |= begun
         self.running |= begun
+        self.finished -= {*groups}
         return fits
 
     def _is_request(self, request: Any) -> bool:
@@ -72,12 +73,19 @@ class _Course:
             type(numbers) is list and _are_numbers(numbers, self.num_requests) for numbers in rounds
         )
         fits = replies and _are_of(finished, self.running)
-        self.finished = {*finished} if fits else set()
+        self.finished |= {*finished} if fits else set()
         return fits
+
+    def _replies(self, groups: list[Any]) -> bool:
+        return all(map(self._is_request, groups)) and _are_of([name for name, _ in groups], self.running)
+
+    def _resumed(self) -> bool:
+        self.finished.clear()  # what was not scored is finished once more
+        return True
 
     def _scored(self, ready: list[Any], rejected: list[Any]) -> bool:
         names = [*ready, *rejected]  # others that are finished are sampled once more
-        return _are_of(names, self.finished) and _moved(names, self.running, self.scored)
+        return _moved(names, self.finished, set()) and _moved(names, self.running, self.scored)
 
     def _evict(self, groups: list[Any]) -> bool:
         return _moved(groups, self.scored, set())

@@ -23,7 +23,7 @@ from typing import Any
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
-from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.schedule import TRAINER_EVENTS, Row, TrainerEvent
 from bapo_lightning.errors import EngineError, TrainingError
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -142,23 +142,18 @@ class ScheduledCollector(Collector):
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
         start, rounds = time.perf_counter(), Rounds(recorded)
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
-        sampled = SampledPass(requests, continued, time.perf_counter() - start, rounds.taken)
-        if sampled.is_lost:
-            # Restarted, it would get the trainer's present weights, and this pass may need older ones.
-            raise EngineError(
-                "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
-                "the last checkpoint"
-            )
-        return sampled
+        return whole(SampledPass(requests, continued, time.perf_counter() - start, rounds.taken))
 
-    def _end_pass(self, sampled: SampledPass, lost: bool) -> None:
-        self.scheduler.postprocess(replace(sampled, continued={}) if lost else sampled)
+    def _end_pass(self, sampled: SampledPass, lost: bool) -> list[RunningGroup]:
         self._scored_version = self._trainer.version
+        return self.scheduler.postprocess(replace(sampled, continued={}) if lost else sampled)
 
     def _score(self) -> None:
+        self._add_scored(self.scheduler.finished, self._scored_version)
+
+    def _add_scored(self, finished: Sequence[RunningGroup], version: int) -> None:
         start = time.perf_counter()
-        finished = self.scheduler.finished
-        groups = self.sampler.score(finished, self._scored_version)
+        groups = self.sampler.score(finished, version)
         self.scheduler.add_scored(finished, groups, time.perf_counter() - start)
 
     def _add_pass(self) -> None:
@@ -172,3 +167,14 @@ class ScheduledCollector(Collector):
         self._end_pass(self._pass, lost=False)
         self._pass = None
         self._score()
+
+
+def whole(sampled: SampledPass) -> SampledPass:
+    """Returns a pass that was not lost, or raises EngineError."""
+    if sampled.is_lost:
+        # Restarted, it would get the trainer's present weights, and this pass may need older ones.
+        raise EngineError(
+            "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
+            "the last checkpoint"
+        )
+    return sampled

@@ -12,6 +12,7 @@ A collector calls these methods while it holds `lock`. Sizes: P groups in a roll
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -28,10 +29,12 @@ from bapo_lightning.data.rollouts.group_state import (
     unpack_group,
     unpack_running,
 )
+from bapo_lightning.data.rollouts.in_flight import InFlight
 from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.schedule import name_of
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group, WorkItem
@@ -109,10 +112,13 @@ class RolloutScheduler:
     _ready: deque[Group] = field(default_factory=deque, init=False)
     _rejected: list[Group] = field(default_factory=list, init=False)
     _num_entered: int = field(default=0, init=False)  # places in rollout batches that are filled for good
-    _rounds: int = field(default=0, init=False)  # passes that started something for the batch to come
+    # Passes that started something for the batch to come; of a stream, the groups that they started.
+    _rounds: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._order = StartOrder(self.regime.window)
+        # In a stream the group that must enter soonest enters first, since others may have overtaken it.
+        self._order = StartOrder(self.regime.window or (sys.maxsize if self.regime.is_stream else None))
+        self.in_flight = InFlight(self.sampler.conversations if self.regime.is_stream else None)
         self._observers = (self.statistics, *self.observers)
 
     @property
@@ -123,7 +129,11 @@ class RolloutScheduler:
     @property
     def finished(self) -> list[RunningGroup]:
         """Groups that are complete, to be scored."""
-        return [group for group in self.running if group.is_finished]
+        return [
+            group
+            for group in self.running
+            if self.in_flight.is_complete(group) and not self.in_flight.is_scored(group)
+        ]
 
     def num_startable(self, clock: int, needed: int) -> int:
         """Number of groups that may be started now so that all of them can be trained on in time, if groups
@@ -151,11 +161,32 @@ class RolloutScheduler:
         ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
         room = needed + ahead - len(self.running) - (0 if self.regime.async_generation else len(self._ready))
         left = self.groups_per_batch * self.num_batches - places
-        return max(0, min(self.groups_per_batch, room, in_time - places, left))
+        bounds = [self.groups_per_batch, in_time - places, left]
+        return max(0, min(bounds if self.regime.is_stream else [*bounds, room]))
 
     def has_work(self, clock: int, needed: int) -> bool:
-        """Whether a pass under weights of this clock would sample anything."""
-        return bool(self.running) or self.num_startable(clock, needed) > 0
+        """Whether a pass under weights of this clock would do anything."""
+        goes_on = any(not self.in_flight.rests(group) for group in self.running)
+        return goes_on or self.in_flight.has_reply or self.num_startable(clock, needed) > 0
+
+    def take_replies(self, recorded: Sequence[Any] | None = None) -> None:
+        """Continues the rollouts of a stream whose replies are there, or those of a `recorded` row, for which
+        it waits.
+        """
+        if recorded is None:
+            places = self.in_flight.replies()
+        else:
+            wanted = {(name, index) for name, numbers in recorded for index in numbers}
+            places = [
+                place for place, group in self.in_flight.waiting() if (name_of(group), place[1]) in wanted
+            ]
+        if places:
+            taken = {place: group for place, group in self.in_flight.waiting() if place in places}
+            by_name: dict[str, list[int]] = {}
+            for place in places:
+                by_name.setdefault(name_of(taken[place]), []).append(place[1])
+            self.note("replies", groups=[[name, numbers] for name, numbers in by_name.items()])
+            self.in_flight.take_replies(places)
 
     def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
         """Drops what would be too old, starts what may be started, and returns the requests of one pass over
@@ -167,12 +198,13 @@ class RolloutScheduler:
             items = self._next_items(count, version)
             self.running += self.sampler.start(items, self.group_size)
             self._order.add(items)
-            self._rounds += 1
+            self._rounds += count if self.regime.is_stream else 1
         regime = self.regime
         if regime.is_partial:
             for group in self.running:
                 group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
-        requests = self.sampler.requests(self.running, regime.partial_tokens or regime.max_new_tokens)
+        limit = regime.partial_tokens or regime.max_new_tokens
+        requests = self.sampler.requests(self.running, limit, self.in_flight.places)
         for observer in self._observers:
             observer.on_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
@@ -187,6 +219,7 @@ class RolloutScheduler:
             rollouts = self.running[request.group].rollouts
             before_and_after.append((rollouts[request.index], rollout))
             rollouts[request.index] = rollout
+        self.in_flight.ask(self.running)
         finished = self.finished
         for observer in self._observers:
             observer.on_sampled(sampled, before_and_after, finished)
@@ -197,6 +230,7 @@ class RolloutScheduler:
         that get a hint keep their places and are sampled once more.
         """
         self.running = self._without(finished, self.running)
+        self.in_flight.end_scoring(finished)
         again, ready, rejected = list[Group](), list[Group](), list[Group]()
         for group in groups:
             if (begun := self.sampler.begun_again(group)) is not None:
@@ -241,7 +275,7 @@ class RolloutScheduler:
         for observer in self._observers:
             observer.on_take(batch, filtered, version)
         self._num_entered += needed
-        self._rounds = 0
+        self._rounds = len(self.running) + len(self._ready) if self.regime.is_stream else 0
         return batch
 
     def enter_replayed(self, count: int) -> None:
@@ -277,8 +311,8 @@ class RolloutScheduler:
             "num_entered": self._num_entered,
             "rounds": self._rounds,
             "order": self._order.state_dict(),
-            "replies_size": self.sampler.journal.begun,
         }
+        state |= self.sampler.journal.state_dict()
         for observer in self._observers:
             state |= observer.state_dict()
         return state
@@ -294,11 +328,12 @@ class RolloutScheduler:
         self._order.load_state_dict(state["order"], problem)
         for observer in self._observers:
             observer.load_state_dict(state)
-        self.sampler.journal.load(state.get("replies_size", 0))
+        self.sampler.journal.load_state_dict(state)
 
     @property
     def _rounds_are_over(self) -> bool:
-        return self._rounds >= self.sampler.rules.max_rounds
+        rounds = self._rounds / self.groups_per_batch if self.regime.is_stream else self._rounds
+        return rounds >= self.sampler.rules.max_rounds
 
     def _next_ready(self, needed: int) -> list[Group]:
         return self._order.choose(tuple(self._ready), (group.item for group in self.running), needed)
@@ -316,7 +351,9 @@ class RolloutScheduler:
         late = [
             group
             for group in self.running
-            if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
+            if (old := group.oldest_version) is not None
+            and self.regime.is_evicted(old, newest, version)
+            and not self.in_flight.is_scored(group)
         ]
         self.running = self._without(late, self.running)
         for observer in self._observers:

@@ -55,9 +55,10 @@ class RolloutStatistics(Observer):
 
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
-        begun = [before.length for before, _ in rollouts if before.length]
-        self.resumed += len(begun)
-        self.resumed_tokens += sum(begun)
+        if not sampled.is_streamed:
+            begun = [before.length for before, _ in rollouts if before.length]
+            self.resumed += len(begun)
+            self.resumed_tokens += sum(begun)
         self.num_tokens += sum(after.length - before.length for before, after in rollouts)
         self.rollout_seconds += sampled.seconds
         self.passes += 1

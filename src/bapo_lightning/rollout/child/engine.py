@@ -26,6 +26,8 @@ from bapo_lightning.rollout.engine import (
     RolloutEngine,
     RunsIn,
     SamplingParams,
+    StreamCall,
+    Streamed,
     WeightSource,
     check_synced,
 )
@@ -81,6 +83,12 @@ class ChildEngine:
         check_synced(self.version)
         with self._talk() as child:
             return child.call(("generate", list(requests), sampling), self.deadline_seconds)
+
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """Samples for some steps, which have one deadline together."""
+        check_synced(self.version)
+        with self._talk() as child:
+            return child.call(("stream", call, sampling), self.deadline_seconds)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Sends all weights; the first ones may take as long as the start."""

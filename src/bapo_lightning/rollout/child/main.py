@@ -6,6 +6,7 @@ Messages through the pipe, pickled:
     trainer                                  engine
     (sys.path, cores, threads, recipe)   ->  done, version         the pickled recipe makes the engine
     ("generate", requests, sampling)     ->  count, number ... done, generations
+    ("stream", call, sampling)           ->  count, number ... done, what was sampled by number
     ("sleep",)                           ->  done, version
     ("weight_digests", seed)             ->  done, digests
     ("load_weights", version)            ->  first | next, wanted  asks for the first or the next part
@@ -96,9 +97,9 @@ def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments
     """Carries out one command of the trainer; returns the content of the answer."""
     from bapo_lightning.rollout.engine import Verifiable
 
-    if command == "generate":
+    if command in ("generate", "stream"):
         with phase("sampling") as sampling, counts_sent(connection, sampling):
-            return engine.generate(*arguments)
+            return getattr(engine, command)(*arguments)
     if command == "sleep":
         engine.sleep()
     elif command == "weight_digests":

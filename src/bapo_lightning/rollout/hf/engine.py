@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.phases import advance
-from bapo_lightning.precision import MIXED, blocks, cache_dtype, head_products, round_blocks
+from bapo_lightning.precision import MIXED, round_blocks
 from bapo_lightning.pretrained import building
 from bapo_lightning.rollout.engine import (
     FACTOR_MARK,
@@ -29,12 +28,16 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RunsIn,
     SamplingParams,
+    StreamCall,
+    Streamed,
     Wanted,
     WeightSource,
     check_synced,
     weights_of,
 )
-from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows, roomy_cache
+from bapo_lightning.rollout.hf.forward import Reader
+from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows
+from bapo_lightning.rollout.hf.running_batch import RunningBatch
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.rollout.seeds import uniforms
@@ -69,6 +72,8 @@ class HFEngine:
         dtype = torch.float32 if self._is_mixed else getattr(torch, self.dtype or "float32")
         with building(self.model_path) as config:
             self._model = self._built(config, dtype)
+        self._reader = Reader(self._model, self._is_mixed, self._device)
+        self._running = RunningBatch(self.max_rows, self._device)
 
     def _built(self, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         check_holdable(config, self.model_path)
@@ -94,6 +99,12 @@ class HFEngine:
             for first in range(0, len(requests), self.max_rows):
                 results += self._generate_rows(requests[first : first + self.max_rows], sampling)
         return results
+
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """Samples at most `max_rows` requests at once; the others wait for a row."""
+        check_synced(self.version)
+        with torch.inference_mode():
+            return self._running.run(call, sampling, self._reader, self.version)
 
     @property
     def wanted(self) -> Wanted:
@@ -164,7 +175,7 @@ class HFEngine:
         alive = torch.ones_like(rows, dtype=torch.bool)
         stopped, num_alive = torch.zeros_like(alive), len(requests)
         prompts = [request.token_ids for request in requests]
-        context = _Context(self._model, self._is_mixed, prompts, sampled.shape[1], self._device)
+        context = _Context(self._reader, prompts, sampled.shape[1])
         for step in range(sampled.shape[1]):
             uniform = torch.from_numpy(uniforms(seeds, step)).to(self._device)
             chosen, chosen_logprobs = sample_tokens(context.logits, sampling, uniform)
@@ -219,32 +230,11 @@ def _added(
 
 
 class _Context:
-    """KV cache of all rows, and logits [B, V] of their next tokens. Equal prompts pass through the model
-    once.
-    """
+    """KV cache of all rows, and logits [B, V] of their next tokens."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        is_mixed: bool,
-        prompts: Sequence[array[int]],
-        new_tokens: int,
-        device: torch.device,
-    ) -> None:
-        self._model, self._is_mixed = model, is_mixed
-        number: dict[bytes, int] = {}
-        owner = torch.tensor(
-            [number.setdefault(prompt.tobytes(), len(number)) for prompt in prompts], device=device
-        )
-        token_ids, mask = _left_padded([array("i", prompt) for prompt in number], device)
-        dtype = cache_dtype(device) if is_mixed else None
-        self._cache = roomy_cache(token_ids.shape[1] + new_tokens, dtype)
-        self._mask = None if bool(mask.all()) else mask
-        self._positions = None if self._mask is None else (mask.cumsum(-1) - 1).clamp_min(0)
-        self.logits = self._forward(token_ids)
-        if len(number) < len(prompts):
-            self.keep_rows(owner)
-            self.logits = self.logits[owner]
+    def __init__(self, reader: Reader, prompts: Sequence[array[int]], new_tokens: int) -> None:
+        self._reader = reader
+        self._cache, self._mask, self._positions, self.logits = reader.opened(prompts, new_tokens)
 
     def keep_rows(self, rows: torch.Tensor) -> None:
         """Keeps these rows, in their order; the next call must be `append`."""
@@ -257,24 +247,7 @@ class _Context:
         if self._mask is not None and self._positions is not None:
             self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
             self._positions = self._positions[:, -1:] + 1
-        self.logits = self._forward(tokens[:, None])
-
-    def _forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        arguments = {"attention_mask": self._mask, "position_ids": self._positions}
-        with blocks(self._is_mixed, token_ids.device):
-            states = self._model.base_model(
-                token_ids, **arguments, past_key_values=self._cache, use_cache=True
-            ).last_hidden_state
-        with head_products(self._is_mixed, token_ids.device):
-            logits: torch.Tensor = self._model.get_output_embeddings()(states[:, -1])
-        return logits
-
-
-def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
-    kept = [torch.ones_like(row) for row in rows]
-    token_ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in (rows, kept))
-    return token_ids.to(device), mask.to(device)
+        self.logits = self._reader.next_logits(tokens[:, None], self._cache, self._mask, self._positions)
 
 
 def _generations(

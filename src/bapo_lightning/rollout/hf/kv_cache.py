@@ -5,7 +5,7 @@ new token over it.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,41 @@ class RoomyLayer(DynamicLayer):
             buffer[:count, :, :length] = chosen
         self._show(count, length)
 
+    def move_into(self, holes: Tensor, sources: Tensor, count: int) -> None:
+        """Moves rows `sources` into the places `holes`; the first `count` rows stay."""
+        length = self.get_seq_length()
+        for buffer in self._buffers:
+            buffer[holes, :, :length] = buffer[sources, :, :length]
+        self._show(count, length)
+
+    def move_content(self, shift: int, rows: int, capacity: int) -> None:
+        """Moves all tokens `shift` columns to the right, or to the left and the first ones out, in buffers
+        for so many rows and tokens at least. Columns that become free are 0, since nothing else is sure to
+        be a number.
+        """
+        count, length = self._count, self.get_seq_length()
+        for index, buffer in enumerate(self._buffers):
+            is_small = rows > len(buffer) or capacity > buffer.shape[2]
+            if shift or is_small:
+                kept = buffer[:count, :, max(-shift, 0) : length].clone()
+                if is_small:
+                    self._capacity = max(capacity, buffer.shape[2])
+                    buffer = self._buffers[index] = self._room(buffer, max(rows, len(buffer)))
+                buffer[:count, :, : max(shift, 0)] = 0
+                buffer[:count, :, max(shift, 0) : length + shift] = kept
+        self._show(count, length + shift)
+
+    def put_behind(self, other: RoomyLayer) -> None:
+        """Puts the rows of another layer behind its own, for which there is room; both end in the same
+        column.
+        """
+        count, length, width = self._count, self.get_seq_length(), other.get_seq_length()
+        end = count + other._count
+        for buffer, states in zip(self._buffers, other._buffers, strict=True):
+            buffer[count:end, :, : length - width] = 0
+            buffer[count:end, :, length - width : length] = states[: other._count, :, :width]
+        self._show(end, length)
+
     def _room(self, states: Tensor, rows: int) -> Tensor:
         return states.new_empty(
             rows, states.shape[1], self._capacity, states.shape[3], dtype=self._dtype or states.dtype
@@ -69,14 +104,36 @@ class RoomyLayer(DynamicLayer):
 
     def _show(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
         keys, values = (buffer[:rows, :, :length] for buffer in self._buffers)
-        self.keys, self.values = keys, values
+        self.keys, self.values, self._count = keys, values, rows
         return keys, values
 
 
 def move_rows(cache: Cache, indices: Tensor) -> None:
     """Keeps the rows `indices` in every layer."""
-    for layer in cache.layers:
-        layer.batch_select_indices(indices)  # type: ignore[union-attr]
+    for layer in _roomy(cache):
+        layer.batch_select_indices(indices)
+
+
+def move_into(cache: Cache, holes: Tensor, sources: Tensor, count: int) -> None:
+    """`RoomyLayer.move_into` in every layer."""
+    for layer in _roomy(cache):
+        layer.move_into(holes, sources, count)
+
+
+def move_content(cache: Cache, shift: int, rows: int, capacity: int) -> None:
+    """`RoomyLayer.move_content` in every layer."""
+    for layer in _roomy(cache):
+        layer.move_content(shift, rows, capacity)
+
+
+def put_behind(cache: Cache, other: Cache) -> None:
+    """`RoomyLayer.put_behind` in every layer."""
+    for layer, entering in zip(_roomy(cache), _roomy(other), strict=True):
+        layer.put_behind(entering)
+
+
+def _roomy(cache: Cache) -> list[RoomyLayer]:
+    return cast(list[RoomyLayer], cache.layers)
 
 
 @attention_on_cpu

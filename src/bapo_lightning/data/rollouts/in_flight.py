@@ -1,0 +1,141 @@
+"""Where the responses of running groups are while generation is a stream.
+
+    free --enter--> in the engine --turn ended--> waits for a reply --take_replies--> free
+                         | ended, and the group with it
+                         v
+                    being scored
+
+Where generation goes in passes nothing is in flight between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from bapo_lightning.data.rollouts.conversations import Conversations
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.types import Reply
+
+Place = tuple[int, int]  # identity of a running group, number of a sample in it
+
+
+@dataclass(eq=False)
+class InFlight:
+    """Responses in the engine or in conversation, and groups that are being scored. No locks, no engine."""
+
+    conversations: Conversations | None = None  # None: responses are one turn
+    # Told from any thread that a reply has come.
+    on_reply: Callable[[], None] = lambda: None
+    _sampled: dict[int, tuple[RunningGroup, int]] = field(default_factory=dict, init=False)  # by number
+    _waiting: dict[Place, tuple[RunningGroup, int, Future[Reply]]] = field(default_factory=dict, init=False)
+    _scored: dict[int, RunningGroup] = field(default_factory=dict, init=False)
+    _given_up: list[int] = field(default_factory=list, init=False)  # numbers that the engine is not told yet
+    _next_number: int = field(default=0, init=False)
+
+    @property
+    def sampled(self) -> dict[int, tuple[RunningGroup, int]]:
+        """Groups and samples that the engine has, by the number of their request."""
+        return self._sampled
+
+    def is_scored(self, group: RunningGroup) -> bool:
+        """Whether a group is being scored."""
+        return id(group) in self._scored
+
+    def is_complete(self, group: RunningGroup) -> bool:
+        """Whether every sample of a group has ended, and none waits for a reply."""
+        return group.is_finished and not self._waits(group)
+
+    def rests(self, group: RunningGroup) -> bool:
+        """Whether nothing of a group can go on by itself now."""
+        return self.is_scored(group) or (group.is_finished and self._waits(group))
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether a reply is there that was not taken."""
+        return any(future.done() for *_, future in self._waiting.values())
+
+    @property
+    def places(self) -> set[Place]:
+        """Places of the samples that the engine has."""
+        return {(id(group), index) for group, index in self._sampled.values()}
+
+    def enter(self, group: RunningGroup, index: int) -> int:
+        """Notes that the engine gets a sample; returns the number of its request."""
+        self._next_number += 1
+        self._sampled[self._next_number] = group, index
+        return self._next_number
+
+    def leave(self, number: int) -> None:
+        """Notes that the engine has ended a request."""
+        del self._sampled[number]
+
+    def drop_others(self, running: Sequence[RunningGroup]) -> None:
+        """Forgets all groups that are not `running`."""
+        kept = {id(group) for group in running}
+        self._give_up([number for number, (group, _) in self._sampled.items() if id(group) not in kept])
+        for place in [place for place in self._waiting if place[0] not in kept]:
+            group, index, future = self._waiting.pop(place)
+            future.cancel()
+            self._journal_has(group, index)
+
+    def lose_engine(self) -> None:
+        """Forgets what the engine has; it is requested again."""
+        self._give_up(list(self._sampled))
+
+    def take_given_up(self) -> list[int]:
+        """Numbers of requests that the engine need not go on with, since the last call."""
+        taken, self._given_up = self._given_up, []
+        return taken
+
+    def ask(self, running: Sequence[RunningGroup]) -> None:
+        """Asks the environment for the replies to all turns that have ended."""
+        if self.conversations is None:
+            return
+        self.conversations.journal.begin()
+        for group in running:
+            for index, rollout in enumerate(group.rollouts):
+                if rollout.awaits_reply and (id(group), index) not in self._waiting:
+                    future = self.conversations.ask(group.item.problem, rollout)
+                    self._waiting[id(group), index] = group, index, future
+                    future.add_done_callback(lambda _: self.on_reply())
+
+    def replies(self) -> list[Place]:
+        """Places whose replies are there, in the order in which they were asked for."""
+        return [place for place, (*_, future) in self._waiting.items() if future.done()]
+
+    def waiting(self) -> Iterator[tuple[Place, RunningGroup]]:
+        """Places that wait for a reply, and their groups."""
+        return ((place, group) for place, (group, *_) in self._waiting.items())
+
+    def take_replies(self, places: Sequence[Place]) -> None:
+        """Continues these rollouts with their replies, for which it waits."""
+        for place in places:
+            group, index, future = self._waiting[place]
+            reply = future.result()
+            del self._waiting[place]
+            assert self.conversations is not None
+            self._journal_has(group, index)
+            group.rollouts[index] = self.conversations.answered(group.rollouts[index], reply)
+
+    def begin_scoring(self, groups: Sequence[RunningGroup]) -> None:
+        """Notes that groups are being scored."""
+        self._scored |= {id(group): group for group in groups}
+
+    def end_scoring(self, groups: Sequence[RunningGroup]) -> None:
+        """Notes that groups are scored."""
+        for group in groups:
+            self._scored.pop(id(group), None)
+
+    def _waits(self, group: RunningGroup) -> bool:
+        return any((id(group), index) in self._waiting for index in range(len(group.rollouts)))
+
+    def _give_up(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            del self._sampled[number]
+        self._given_up += numbers
+
+    def _journal_has(self, group: RunningGroup, index: int) -> None:
+        assert self.conversations is not None
+        self.conversations.journal.take(group.rollouts[index])

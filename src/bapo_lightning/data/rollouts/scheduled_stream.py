@@ -1,0 +1,98 @@
+"""Follows the recorded schedule of a stream; see `ScheduledCollector`.
+
+Every decoding step stands where it stood, under the same weights, and beside the same requests; so do the
+replies that were taken, and the groups that were scored together. Where the recorded run lost its engine, or
+was resumed, the engine's requests are forgotten here as well, and begin again with what they had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.schedule import Row, name_of
+from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector, whole
+from bapo_lightning.data.rollouts.streaming import Streaming
+from bapo_lightning.values import StaleContext
+
+
+@dataclass(eq=False)
+class ScheduledStream(ScheduledCollector):
+    """Has complete groups scored where they were, and all that is left where a batch lacks groups."""
+
+    context: StaleContext
+    # Complete groups by the call that completed them, and the version to score them at.
+    _to_score: deque[tuple[Sequence[RunningGroup], int]] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self._streaming = Streaming(self.scheduler, self.context)
+
+    def state_dict(self, store: ArrayStore) -> dict[str, Any]:
+        """Its place in the schedule, and what has not ended or is not scored there."""
+        state = super().state_dict(store)
+        names = [[[name_of(group) for group in groups], version] for groups, version in self._to_score]
+        return state | {"to_score": names}
+
+    def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
+        """Restores a state; the engine has none of the responses that are running."""
+        super().load_state_dict(state, store)
+        self._pass = self._pass and replace(self._pass, is_streamed=True)
+        named = {name_of(group): group for group in self.scheduler.running}
+        for names, version in state["to_score"]:
+            self._put_off([named[name] for name in names], version)
+        self.scheduler.note("resumed")
+
+    def _do(self, row: Row) -> None:
+        match row["do"]:
+            case "replies":
+                self.scheduler.take_replies(row["groups"])
+            case "resumed":
+                self._resume()
+            case "sampled" if self._pass is not None:
+                number = len(self._to_score)
+                super()._do(row)
+                if row["finished"] and len(self._to_score) == number:
+                    self._put_off([], 0)  # with other content: "scored" rows keep their places
+            case _:
+                super()._do(row)
+
+    def _resume(self) -> None:
+        """Forgets what the recorded run forgot, when its process was a new one."""
+        self._pass = None
+        self.scheduler.in_flight.lose_engine()
+        for groups, _ in self._to_score:
+            self.scheduler.in_flight.end_scoring(groups)
+        self._to_score.clear()
+        self.scheduler.note("resumed")
+
+    def _sample(self, recorded: Sequence[Sequence[int]]) -> SampledPass:
+        requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
+        return whole(self._streaming.sample(requests))
+
+    def _end_pass(self, sampled: SampledPass, lost: bool) -> list[RunningGroup]:
+        finished = super()._end_pass(sampled, lost)
+        if lost:
+            self.scheduler.in_flight.lose_engine()
+        if finished:
+            self._put_off(finished, self._scored_version)
+        return finished
+
+    def _put_off(self, finished: Sequence[RunningGroup], version: int) -> None:
+        self.scheduler.in_flight.begin_scoring(finished)
+        self._to_score.append((finished, version))
+
+    def _score(self) -> None:
+        if self._to_score:
+            self._add_scored(*self._to_score.popleft())
+
+    def _add_pass(self) -> None:
+        if self._pass is None:
+            waiting = self.scheduler.in_flight.waiting()
+            self.scheduler.take_replies([[name_of(group), [index]] for (_, index), group in waiting])
+        super()._add_pass()
+        while self._to_score:
+            self._score()

@@ -1,0 +1,92 @@
+"""Generates in a thread of its own, some decoding steps at a time, while a second one scores.
+
+    generating thread                              trainer's thread, between two updates
+    -----------------                              -------------------------------------
+    add what is scored; take replies; begin        visit: wait for the end of the present steps,
+    wait: weights as new as the trainer's   <----         push the newest weights
+    some steps -> groups to be scored       ---->  take a batch as soon as it is there
+
+Responses go on across new weights: the engine keeps them between two calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from bapo_lightning.data.rollouts.async_collector import AsyncCollector
+from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
+from bapo_lightning.data.rollouts.collector import TrainerState
+from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
+from bapo_lightning.data.rollouts.streaming import Streaming
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.types import Group
+from bapo_lightning.values import StaleContext
+
+Scored = tuple[list[Group], float]
+
+
+@dataclass(eq=False)
+class StreamCollector(AsyncCollector):
+    """Keeps every row of the engine busy as far as the age bound allows."""
+
+    context: StaleContext
+    _scoring: deque[tuple[Sequence[RunningGroup], Future[Scored]]] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._streaming = Streaming(self.scheduler, self.context)
+        self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scoring")
+        self.scheduler.in_flight.on_reply = self._notify
+
+    def close(self) -> bool:
+        """Lets the present steps end, if they do so soon."""
+        self._scorer.shutdown(wait=False, cancel_futures=True)
+        return super().close()
+
+    def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
+        """Notes that the engine has none of the responses that are running."""
+        with self._changed:
+            self.scheduler.note("resumed")
+
+    def _new_protocol(self) -> AsyncProtocol:
+        return StreamProtocol(self.scheduler, self.refresh_engine, self.needed)
+
+    def _visit(self, state: TrainerState) -> None:
+        super()._visit(state)
+        engine, protocol = self.sampler.engine, self._protocol
+        wanted = "the end of some decoding steps"
+        self._wait_until(lambda: not protocol.in_pass or engine.version == state.version, "training", wanted)
+
+    def _may_begin(self) -> bool:
+        while self._scoring and self._scoring[0][1].done():
+            finished, future = self._scoring.popleft()
+            self._protocol.scored(finished, *future.result())
+            self._changed.notify_all()
+        return super()._may_begin()
+
+    def _run(self, requests: list[GenerationRequest]) -> None:
+        made = self._streaming.sample(requests)
+        with self._changed:
+            finished, version = self._protocol.sampled(made)
+            self._changed.notify_all()
+        if finished:
+            future = self._scorer.submit(self._score, finished, version)
+            self._scoring.append((finished, future))
+            future.add_done_callback(lambda _: self._notify())
+        if not self._stopping:
+            self.sampler.engine.restart()
+
+    def _score(self, finished: Sequence[RunningGroup], version: int) -> Scored:
+        start = time.perf_counter()
+        return self.sampler.score(finished, version), time.perf_counter() - start
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,55 @@
+"""Some decoding steps of all responses in flight, as a pass of a stream."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
+from bapo_lightning.types import Rollout
+from bapo_lightning.values import StaleContext
+
+STEPS = 8  # of a call: weights and requests wait no longer than for these
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Samples with an engine that keeps its requests from call to call."""
+
+    scheduler: RolloutScheduler
+    context: StaleContext
+
+    def sample(self, requests: Sequence[GenerationRequest]) -> SampledPass:
+        """Some steps, in which the `requests` of `RolloutScheduler.schedule` begin. What the engine had is
+        forgotten when it dies.
+        """
+        start = time.perf_counter()
+        sampler, in_flight = self.scheduler.sampler, self.scheduler.in_flight
+        running = self.scheduler.running
+        in_flight.drop_others(running)
+        begun = {in_flight.enter(running[request.group], request.index): request for request in requests}
+        given_up, held = in_flight.take_given_up(), in_flight.sampled
+        call = StreamCall(begun, given_up, STEPS, self.context)
+        made = sampler.engine.stream_once(call, sampler.sampling) if held or given_up else {}
+        numbers = {id(group): number for number, group in enumerate(running)}
+        sampled = held if made is None else made
+        places = [_place(numbers[id(held[number][0])], held[number][1]) for number in sampled]
+        continued: dict[int, Rollout] = {}
+        if made is None:
+            in_flight.lose_engine()
+        else:
+            for place, (number, each) in enumerate(made.items()):
+                group, index = held[number]
+                rollout = group.rollouts[index]
+                continued[place] = rollout.extended(each.segment, each.finish, sampler.max_new_tokens)
+                if each.finish is not None:
+                    in_flight.leave(number)
+        return SampledPass(places, continued, time.perf_counter() - start, is_streamed=True)
+
+
+def _place(group: int, index: int) -> GenerationRequest:
+    return GenerationRequest(array("i"), 0, 0, group, index)

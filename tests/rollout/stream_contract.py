@@ -1,0 +1,127 @@
+"""The promises of `StreamingEngine`, as tests that every engine's own test class inherits beside those of
+`tests.rollout.contract`, with the same fixture `engine`.
+"""
+
+from array import array
+
+import pytest
+import torch
+from tests.builders import random_policy
+from tests.rollout.contract import SAMPLING, TOLERANCE, requests
+from tests.rollout.faults import scale
+
+from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
+from bapo_lightning.types import FinishReason
+
+
+class Stream:
+    """What an engine's stream has given so far, by number."""
+
+    def __init__(self, engine, sampling=SAMPLING, context="keep"):
+        self.engine, self.sampling, self.context = engine, sampling, context
+        self.tokens, self.logprobs, self.versions, self.ended, self.numbers = {}, {}, {}, {}, set()
+
+    def call(self, begun=None, given_up=(), steps=3):
+        self.numbers |= {*(begun or {})}
+        self.numbers -= {*given_up}
+        made = self.engine.stream(StreamCall(begun or {}, given_up, steps, self.context), self.sampling)
+        for number, each in made.items():
+            assert number in self.numbers and number not in self.ended
+            segment = each.segment
+            assert segment.version == self.engine.version and len(segment.token_ids) > 0
+            self.tokens.setdefault(number, array("i")).extend(segment.token_ids)
+            self.logprobs.setdefault(number, array("f")).extend(segment.logprobs)
+            self.versions.setdefault(number, array("i")).extend([segment.version] * len(segment.token_ids))
+            if each.finish is not None:
+                self.ended[number] = each.finish
+        return made
+
+    def to_the_end(self, steps=3):
+        for _ in range(1000):
+            if self.numbers <= {*self.ended}:
+                return
+            self.call(steps=steps)
+        raise AssertionError(f"never ended: {self.numbers - {*self.ended}}")
+
+
+def by_number(wanted):
+    return dict(enumerate(wanted))
+
+
+def logprobs_of(model, tokens, cache=None):
+    """Log-probs [len(tokens), V] of what follows each token, and the cache."""
+    with torch.no_grad():
+        made = model(torch.tensor([list(tokens)]), past_key_values=cache, use_cache=True)
+    return made.logits[0].log_softmax(-1), made.past_key_values
+
+
+class StreamContract:
+    @pytest.mark.parametrize("steps", [1, 3, 50])
+    def test_a_stream_samples_what_a_pass_does_however_many_steps_a_call_has(self, engine, steps):
+        wanted = requests(20, limit=9)
+        expected = engine.generate(wanted, SAMPLING)
+        stream = Stream(engine)
+        stream.call(by_number(wanted), steps=steps)
+        stream.to_the_end(steps)
+        for number, generation in enumerate(expected):
+            assert stream.tokens[number] == generation.segment.token_ids
+            assert list(stream.logprobs[number]) == pytest.approx(list(generation.segment.logprobs), abs=1e-4)
+            assert stream.ended[number] is generation.finish
+
+    def test_requests_come_and_go_without_a_change_to_others(self, engine):
+        wanted = requests(24, limit=12)
+        expected = engine.generate(wanted, SAMPLING)
+        stream = Stream(engine)
+        gone = {2, 9, 10, 17}
+        for number, request in enumerate(wanted):
+            stream.call({number: request}, given_up=[number - 1] if number - 1 in gone else (), steps=2)
+        other = requests(5, limit=4)
+        assert [each.segment.token_ids for each in engine.generate(other, SAMPLING)] == [
+            each.segment.token_ids for each in engine.generate(other, SAMPLING)
+        ]  # a call of its own in between
+        stream.to_the_end()
+        assert {*range(24)} - gone <= {*stream.ended}
+        for number in {*range(24)} - gone:
+            assert stream.tokens[number] == expected[number].segment.token_ids
+            assert list(stream.logprobs[number]) == pytest.approx(
+                list(expected[number].segment.logprobs), abs=1e-4
+            )
+
+    @pytest.mark.parametrize("context", ["keep", "recompute"])
+    def test_weights_come_between_two_steps_and_each_token_has_its_version_and_its_log_prob(
+        self, engine, context
+    ):
+        wanted = [GenerationRequest(array("i", [5, 7, 2 + row] * (row + 6)), 30, row) for row in range(3)]
+        stream = Stream(engine, context=context)
+        policies = {version: random_policy() for version in (3, 4, 5)}
+        for version in (4, 5):
+            scale(policies[version], 1 + 0.2 * (version - 3))
+        stream.call(by_number(wanted), steps=6)
+        for version in (4, 5):
+            engine.load_weights(policies[version], version)
+            stream.call(steps=6)
+        engine.load_weights(random_policy(), version=3)
+        stream.call(given_up=range(3))
+        for number, request in enumerate(wanted):
+            tokens, versions = stream.tokens[number], stream.versions[number]
+            if stream.ended.get(number) is not FinishReason.STOP:
+                assert len(tokens) > 12
+            cache = None
+            pending = array("i", request.token_ids)
+            for place, (token, version) in enumerate(zip(tokens, versions, strict=True)):
+                model = policies[version].model
+                if context == "recompute":
+                    pending, cache = request.token_ids + tokens[:place], None
+                scores, cache = logprobs_of(model, pending, cache)
+                assert stream.logprobs[number][place] == pytest.approx(
+                    float(scores[-1, token]), abs=TOLERANCE
+                )
+                pending = array("i", [token])
+
+    def test_what_waits_for_room_begins_under_the_weights_of_its_first_token(self, engine):
+        stream = Stream(engine)
+        stream.call(by_number(requests(30, limit=6)), steps=1)
+        engine.load_weights(random_policy(), version=4)
+        stream.to_the_end()
+        assert {versions[0] for versions in stream.versions.values()} <= {3, 4}
+        engine.load_weights(random_policy(), version=3)
