@@ -76,7 +76,7 @@ class StreamCall:
 class Streamed:
     """What a call sampled of one request."""
 
-    segment: Segment
+    segments: tuple[Segment, ...]  # one, but where the engine had new weights since the call before
     finish: FinishReason | None  # None: it goes on at the next call
 
 
@@ -198,10 +198,10 @@ class StreamingEngine(Protocol):
         """Samples for some steps; what came of each request that got tokens, by its number.
 
         Requests that find no room wait in the engine. What has not ended goes on at the next call, also after
-        `load_weights`, and `generate` may be called in between. Each call's tokens are of the weights held;
-        log-probs are those of the distribution that was sampled from, with the context that the call asks
-        for. The number of a request's tokens, its seed and its distribution determine the next one, whatever
-        comes and goes beside it. Raises EngineDied, after which the engine knows no request.
+        `load_weights`, and `generate` may be called in between, beside which an engine may go on with them.
+        Log-probs are those of the distribution that was sampled from, with the context that the call asks
+        for. A request's seed, the number of its tokens and its distribution determine the next token,
+        whatever comes and goes beside it. Raises EngineDied, after which the engine knows no request.
         """
         ...
 

@@ -79,7 +79,7 @@ class ScriptedEngine:
             tokens = whole.segment.token_ids[place : place + 1]
             is_last = place + 1 == len(whole.segment.token_ids)
             segment = Segment(tokens, array("f", [-1.0]), self.version)
-            made[number] = Streamed(segment, whole.finish if is_last else None)
+            made[number] = Streamed((segment,), whole.finish if is_last else None)
             self.running[number][1] += 1
             if is_last:
                 del self.running[number]

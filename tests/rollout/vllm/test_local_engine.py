@@ -9,6 +9,7 @@ import torch
 from tests.builders import VOCAB_SIZE, model_config, random_policy
 from tests.rollout.contract import SAMPLING, SmallSteps, requests
 from tests.rollout.faults import step
+from tests.rollout.stream_contract import StreamContract
 from tests.rollout.vllm.vllm_contract import VLLMContract
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
@@ -28,7 +29,7 @@ def engine(folder, options):
     made.close()
 
 
-class TestVLLMLocalEngine(VLLMContract, SmallSteps):
+class TestVLLMLocalEngine(VLLMContract, StreamContract, SmallSteps):
     @contextmanager
     def planted(self, monkeypatch, old):
         watched = VLLMLocalEngine._watched

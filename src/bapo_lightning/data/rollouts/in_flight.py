@@ -10,7 +10,7 @@ Where generation goes in passes nothing is in flight between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -102,19 +102,18 @@ class InFlight:
                     future.add_done_callback(lambda _: self.on_reply())
 
     def replies(self) -> list[Place]:
-        """Places whose replies are there, in the order in which they were asked for."""
+        """Places whose replies are there."""
         return [place for place, (*_, future) in self._waiting.items() if future.done()]
 
-    def waiting(self) -> Iterator[tuple[Place, RunningGroup]]:
-        """Places that wait for a reply, and their groups."""
-        return ((place, group) for place, (group, *_) in self._waiting.items())
+    def waiting(self, group: RunningGroup) -> list[int]:
+        """Samples of a group that wait for a reply, in order."""
+        return [index for index in range(len(group.rollouts)) if (id(group), index) in self._waiting]
 
-    def take_replies(self, places: Sequence[Place]) -> None:
-        """Continues these rollouts with their replies, for which it waits."""
-        for place in places:
-            group, index, future = self._waiting[place]
-            reply = future.result()
-            del self._waiting[place]
+    def take_replies(self, group: RunningGroup, numbers: Sequence[int]) -> None:
+        """Continues these samples of a group with their replies, for which it waits."""
+        for index in numbers:
+            reply = self._waiting[id(group), index][2].result()
+            del self._waiting[id(group), index]
             assert self.conversations is not None
             self._journal_has(group, index)
             group.rollouts[index] = self.conversations.answered(group.rollouts[index], reply)
@@ -129,7 +128,7 @@ class InFlight:
             self._scored.pop(id(group), None)
 
     def _waits(self, group: RunningGroup) -> bool:
-        return any((id(group), index) in self._waiting for index in range(len(group.rollouts)))
+        return bool(self.waiting(group))
 
     def _give_up(self, numbers: Sequence[int]) -> None:
         for number in numbers:

@@ -86,13 +86,16 @@ class ScheduledStream(ScheduledCollector):
         self._to_score.append((finished, version))
 
     def _score(self) -> None:
-        if self._to_score:
-            self._add_scored(*self._to_score.popleft())
+        finished, version = self._to_score.popleft() if self._to_score else ([], 0)
+        if finished:
+            self._add_scored(finished, version)
 
     def _add_pass(self) -> None:
         if self._pass is None:
-            waiting = self.scheduler.in_flight.waiting()
-            self.scheduler.take_replies([[name_of(group), [index]] for (_, index), group in waiting])
+            waiting = self.scheduler.in_flight.waiting
+            self.scheduler.take_replies(
+                [[name_of(group), waiting(group)] for group in self.scheduler.running]
+            )
         super()._add_pass()
         while self._to_score:
             self._score()

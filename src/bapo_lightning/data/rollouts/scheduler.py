@@ -173,20 +173,22 @@ class RolloutScheduler:
         """Continues the rollouts of a stream whose replies are there, or those of a `recorded` row, for which
         it waits.
         """
-        if recorded is None:
-            places = self.in_flight.replies()
-        else:
-            wanted = {(name, index) for name, numbers in recorded for index in numbers}
-            places = [
-                place for place, group in self.in_flight.waiting() if (name_of(group), place[1]) in wanted
+        there = set(self.in_flight.replies())
+        wanted = {(name, index) for name, numbers in recorded or () for index in numbers}
+        taken: list[tuple[RunningGroup, list[int]]] = []
+        for group in self.running:
+            name = name_of(group)
+            numbers = [
+                index
+                for index in self.in_flight.waiting(group)
+                if ((id(group), index) in there if recorded is None else (name, index) in wanted)
             ]
-        if places:
-            taken = {place: group for place, group in self.in_flight.waiting() if place in places}
-            by_name: dict[str, list[int]] = {}
-            for place in places:
-                by_name.setdefault(name_of(taken[place]), []).append(place[1])
-            self.note("replies", groups=[[name, numbers] for name, numbers in by_name.items()])
-            self.in_flight.take_replies(places)
+            if numbers:
+                taken.append((group, numbers))
+        if taken:
+            self.note("replies", groups=[[name_of(group), numbers] for group, numbers in taken])
+            for group, numbers in taken:
+                self.in_flight.take_replies(group, numbers)
 
     def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
         """Drops what would be too old, starts what may be started, and returns the requests of one pass over

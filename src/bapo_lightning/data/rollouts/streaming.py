@@ -45,7 +45,10 @@ class Streaming:
             for place, (number, each) in enumerate(made.items()):
                 group, index = held[number]
                 rollout = group.rollouts[index]
-                continued[place] = rollout.extended(each.segment, each.finish, sampler.max_new_tokens)
+                for segment in each.segments:
+                    finish = each.finish if segment is each.segments[-1] else None
+                    rollout = rollout.extended(segment, finish, sampler.max_new_tokens)
+                continued[place] = rollout
                 if each.finish is not None:
                     in_flight.leave(number)
         return SampledPass(places, continued, time.perf_counter() - start, is_streamed=True)

@@ -50,7 +50,7 @@ class _Row:
         made = len(self.fresh)
         segment = Segment(self.tokens[len(self.tokens) - made :], self.fresh, version)
         self.fresh = array("f")
-        return Streamed(segment, self.finish)
+        return Streamed((segment,), self.finish)
 
 
 @dataclass(eq=False)

@@ -28,6 +28,8 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RunsIn,
     SamplingParams,
+    StreamCall,
+    Streamed,
     Wanted,
     WeightSource,
     check_synced,
@@ -47,6 +49,7 @@ from bapo_lightning.rollout.vllm.options import (
     generation_of,
     reason_of,
 )
+from bapo_lightning.rollout.vllm.streamed import StreamedRequests, settle
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import send_parts
 from bapo_lightning.values import Seconds
@@ -73,6 +76,7 @@ class VLLMLocalEngine:
     _has_base: bool = field(default=False, init=False)  # the weights under the adapters
     _has_workers: bool = field(default=False, init=False)  # processes of vLLM's below this one
     _num_calls: int = field(default=0, init=False)
+    _streamed: StreamedRequests = field(default_factory=StreamedRequests, init=False)
     _owns_default_group: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +100,22 @@ class VLLMLocalEngine:
         check_lengths(requests, self.options.context_length)
         with self._contained(), self._deadline(), self._workers_watched():
             return self._generate(requests, sampling)
+
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """Steps of vLLM's own loop, in which its scheduler lets requests in and out."""
+        check_synced(self.version)
+        check_lengths(list(call.begun.values()), self.options.context_length)
+        with self._contained(), self._deadline(), self._workers_watched():
+            self._streamed.stale_context, self._streamed.sampling = call.context, sampling
+            self._streamed.give_up(self._llm.llm_engine, call.given_up)
+            for number, request in call.begun.items():
+                self._add(self._streamed.name(number), request, sampling, delta=True)
+            for _ in range(call.steps):
+                if not self._streamed.is_running:
+                    break
+                self._step()
+            settle(self._llm.llm_engine, self._step)
+        return self._streamed.take()
 
     @property
     def wanted(self) -> Wanted:
@@ -128,10 +148,7 @@ class VLLMLocalEngine:
                 if self._asleep:
                     self._llm.wake_up(tags=["kv_cache"])
                 self._asleep = False
-                if not self._llm.reset_prefix_cache():
-                    raise EngineError(
-                        "vLLM did not reset its prefix cache after new weights: requests are still running"
-                    )
+                self._streamed.forget_stale(self._llm)
         self.version = version
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
@@ -140,8 +157,10 @@ class VLLMLocalEngine:
             return {0: added(self._call_workers("weight_digests", seed))}
 
     def sleep(self) -> None:
-        """Drops weights and cache on a GPU; without a version, weights come again before the next use."""
-        if self._llm is None or self._asleep or not self._can_sleep:
+        """Drops weights and cache on a GPU; without a version, weights come again before the next use. Does
+        nothing while a stream needs both.
+        """
+        if self._llm is None or self._asleep or not self._can_sleep or self._streamed.is_running:
             return
         with self._contained():
             # Weights under adapters come once, so that they wait in the host's memory.
@@ -159,6 +178,7 @@ class VLLMLocalEngine:
     def close(self) -> None:
         """Shuts vLLM down; a process group that was there before it stays."""
         llm, self._llm = self._llm, None
+        self._streamed = StreamedRequests()
         self.version = UNSYNCED_VERSION
         if llm is None:
             return
@@ -226,32 +246,38 @@ class VLLMLocalEngine:
         return list(self._llm.collective_rpc(method, args=arguments))
 
     def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        from vllm.lora.request import LoRARequest
-
-        engine = self._llm.llm_engine
-        # Every worker has it already: the path is never read.
-        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
         self._num_calls += 1
         names = [f"{self._num_calls}/{number}" for number in range(len(requests))]
         for name, request in zip(names, requests, strict=True):
-            engine.add_request(
-                name,
-                {"prompt_token_ids": request.token_ids.tolist()},
-                vllm_sampling(request, sampling),
-                lora_request=adapter,
-            )
+            self._add(name, request, sampling)
         finished: dict[str, Any] = {}
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                if output.finished:
-                    finished[output.request_id] = output.outputs[0]
-                    advance()
-            self._deadline.progress()
+        while len(finished) < len(names):
+            finished |= {output.request_id: output.outputs[0] for output in self._step()}
         outputs = [finished[name] for name in names]
         return [
             generation_of(made.token_ids, made.logprobs.logprobs, made.finish_reason, sampling, self.version)
             for made in outputs
         ]
+
+    def _add(
+        self, name: str, request: GenerationRequest, sampling: SamplingParams, delta: bool = False
+    ) -> None:
+        from vllm.lora.request import LoRARequest
+
+        # Every worker has it already: the path is never read.
+        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
+        prompt = {"prompt_token_ids": request.token_ids.tolist()} | self._streamed.salt
+        self._llm.llm_engine.add_request(
+            name, prompt, vllm_sampling(request, sampling, delta), lora_request=adapter
+        )
+
+    def _step(self) -> list[Any]:
+        """One step of vLLM; returns what has ended and is not of a stream, whose outputs are kept."""
+        outputs = self._streamed.kept(self._llm.llm_engine.step(), self.version)
+        self._deadline.progress()
+        ended = [output for output in outputs if output.finished]
+        advance(len(ended))
+        return ended
 
     def _take(self, source: WeightSource) -> None:
         """Loads what vLLM does not have yet: weights under adapters stay the same from sync to sync."""
@@ -299,9 +325,12 @@ def spmd_environment() -> dict[str, str]:
     }
 
 
-def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
-    """Converts to vLLM's parameters: log-prob of the sampled token alone, only our stop tokens."""
+def vllm_sampling(request: GenerationRequest, sampling: SamplingParams, delta: bool = False) -> Any:
+    """Converts to vLLM's parameters: log-prob of the sampled token alone, only our stop tokens. With `delta`
+    outputs hold what is new.
+    """
     from vllm import SamplingParams as VLLMSamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     return VLLMSamplingParams(
         temperature=sampling.temperature,
@@ -314,4 +343,5 @@ def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
+        output_kind=RequestOutputKind.DELTA if delta else RequestOutputKind.CUMULATIVE,
     )

@@ -1,0 +1,119 @@
+"""Requests of a stream inside vLLM. They outlive single calls, and what they get is kept until it is asked
+for, also where vLLM goes on with them while another call needs its loop.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.phases import advance
+from bapo_lightning.rollout.engine import SamplingParams, Streamed
+from bapo_lightning.rollout.vllm.options import generation_of
+from bapo_lightning.types import FinishReason, Segment
+from bapo_lightning.values import StaleContext
+
+
+@dataclass(eq=False)
+class StreamedRequests:
+    """Their names in vLLM, and what came of them since the last call."""
+
+    stale_context: StaleContext = "keep"  # of the last call
+    sampling: SamplingParams | None = None  # of the last call
+    _running: dict[str, int] = field(default_factory=dict, init=False)  # numbers by vLLM's names
+    _made: dict[int, list[Segment]] = field(default_factory=dict, init=False)
+    _finished: dict[int, FinishReason] = field(default_factory=dict, init=False)
+    _syncs: int = field(default=0, init=False)  # that keys and values have outlived
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there are requests that have not ended."""
+        return bool(self._running)
+
+    @property
+    def salt(self) -> dict[str, str]:
+        """Entry of a prompt, without which the prefix cache would give it keys and values of old weights."""
+        return {"cache_salt": str(self._syncs)} if self._syncs else {}
+
+    def name(self, number: int) -> str:
+        """Name in vLLM of a request that begins."""
+        name = f"stream/{number}"
+        self._running[name] = number
+        return name
+
+    def give_up(self, engine: Any, numbers: Sequence[int]) -> None:
+        """Ends requests; those that vLLM does not have do not matter."""
+        gone = [name for name, number in self._running.items() if number in set(numbers)]
+        if gone:
+            engine.abort_request(gone)
+        for name in gone:
+            del self._running[name]
+        for number in numbers:
+            self._made.pop(number, None)
+            self._finished.pop(number, None)
+
+    def kept(self, outputs: Iterable[Any], version: int) -> list[Any]:
+        """Keeps the outputs of a stream, of the weights of a `version`; returns the others."""
+        others = []
+        for output in outputs:
+            if (number := self._running.get(output.request_id)) is None:
+                others.append(output)
+                continue
+            made = output.outputs[0]
+            if made.token_ids:
+                assert self.sampling is not None
+                logprobs, reason = made.logprobs.logprobs, made.finish_reason
+                fresh = generation_of(made.token_ids, logprobs, reason, self.sampling, version)
+                self._append(number, fresh.segment)
+            if output.finished:
+                del self._running[output.request_id]
+                stopped = made.finish_reason == "stop"
+                self._finished[number] = FinishReason.STOP if stopped else FinishReason.LENGTH
+                advance()
+        return others
+
+    def take(self) -> dict[int, Streamed]:
+        """What came of the requests since the last time."""
+        made, finished, self._made, self._finished = self._made, self._finished, {}, {}
+        return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in made.items()}
+
+    def forget_stale(self, llm: Any) -> None:
+        """Makes vLLM forget what it computed by old weights, but for what running requests may keep. Raises
+        EngineError where it does not.
+        """
+        if not self._running:
+            is_reset = llm.reset_prefix_cache()
+        elif self.stale_context == "recompute":
+            is_reset = llm.reset_prefix_cache(reset_running_requests=True)
+        else:
+            is_reset = True
+            self._syncs += 1
+        if not is_reset:
+            raise EngineError(
+                "vLLM did not reset its prefix cache after new weights: requests are still running"
+            )
+
+    def _append(self, number: int, fresh: Segment) -> None:
+        parts = self._made.setdefault(number, [])
+        if parts and parts[-1].version == fresh.version:
+            last = parts.pop()
+            tokens, logprobs = last.token_ids + fresh.token_ids, last.logprobs + fresh.logprobs
+            fresh = Segment(array("i", tokens), array("f", logprobs), fresh.version)
+        parts.append(fresh)
+
+
+def settle(engine: Any, step: Callable[[], object]) -> None:
+    """Makes steps until everything that was computed has come out: with asynchronous scheduling vLLM computes
+    a step before it has looked at the one before.
+    """
+    from vllm.v1.core.sched.interface import PauseState
+
+    core = engine.engine_core.engine_core
+    if core.batch_queue:
+        core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+        for _ in range(core.batch_queue_size):
+            step()
+        core.scheduler.set_pause_state(PauseState.UNPAUSED)
