@@ -27,11 +27,12 @@ class Stream:
         made = self.engine.stream(StreamCall(begun or {}, given_up, steps, self.context), self.sampling)
         for number, each in made.items():
             assert number in self.numbers and number not in self.ended
-            segment = each.segment
-            assert segment.version == self.engine.version and len(segment.token_ids) > 0
-            self.tokens.setdefault(number, array("i")).extend(segment.token_ids)
-            self.logprobs.setdefault(number, array("f")).extend(segment.logprobs)
-            self.versions.setdefault(number, array("i")).extend([segment.version] * len(segment.token_ids))
+            for segment in each.segments:
+                count = len(segment.token_ids)
+                assert segment.version <= self.engine.version and count > 0
+                self.tokens.setdefault(number, array("i")).extend(segment.token_ids)
+                self.logprobs.setdefault(number, array("f")).extend(segment.logprobs)
+                self.versions.setdefault(number, array("i")).extend([segment.version] * count)
             if each.finish is not None:
                 self.ended[number] = each.finish
         return made
