@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 TWO_RANKS = "trainer.devices=2"
 ASYNC = ("regime=async", "regime.minibatches=2", "regime.max_age=3")
+STREAM = ("regime=stream", "regime.minibatches=2", "regime.max_age=3")
 # Factor -> its values -> overrides. The world belongs to the environment, `RECORDED` to a schedule.
 FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "strategy": {
@@ -33,6 +34,9 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
         "async": ASYNC,
         "windowed_fifo": ("regime=windowed_fifo",),
         "partial": ("regime=partial", "regime.minibatches=2"),
+        "stream": STREAM,
+        "stream, recomputed": (*STREAM, "regime.stream=recompute"),
+        "stream, recorded": STREAM,
         "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=15"),
         "reuse": ("regime=reuse",),
         "async, recorded": ASYNC,
@@ -55,7 +59,8 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     | {f"bapo, {way}": (f"algorithm.bounds.search={way}",) for way in ("exact", "speculative")},
 }
 FIRST = "first"  # with a BOS token, which the tokenizers of the tiny worlds lack
-RECORDED = "async, recorded"  # the regime that follows a schedule which a run before it has recorded
+# The regimes that follow a schedule which a run before it has recorded.
+RECORDED = ("async, recorded", "stream, recorded")
 # What stands in for factors that a pair does not name: a pair is refused if it is in each of these.
 CONTEXTS: tuple[dict[str, str], ...] = ({}, {"strategy": "ddp"})
 # Factors between which a rule reads more than two at once.

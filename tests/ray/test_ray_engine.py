@@ -5,12 +5,14 @@ import signal
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
+from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, assert_scored_by, requests
 from tests.rollout.odd_engines import Complaining, OddEngine, Slow
 from tests.rollout.odd_hf_engines import Suicidal
+from tests.rollout.stream_contract import Stream, StreamContract, by_number
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.ray.engine import RayEngine
@@ -18,11 +20,12 @@ from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.types import Segment
 
 pytestmark = pytest.mark.slow
 
 
-class TestRayEngine(EngineContract):
+class TestRayEngine(EngineContract, StreamContract):
     """Everything is inherited."""
 
 
@@ -50,6 +53,21 @@ def test_what_a_killed_engine_had_is_sampled_by_the_others_as_it_would_have_been
     assert engine.generate(requests(60), SAMPLING) == before
     counts = engine.take_counts()
     assert counts["fleet/lost"] == 1 and counts["fleet/reissued"] in (0, 4, 7)
+
+
+def test_what_a_killed_engine_had_of_a_stream_goes_on_elsewhere_with_its_tokens(engine):
+    wanted = requests(30, limit=20)
+    stream = Stream(engine)
+    stream.call(by_number(wanted), steps=4)
+    had = {number: tokens[:] for number, tokens in stream.tokens.items()}
+    engine.take_counts()
+    os.kill(engine._fleet.ready[1].process, signal.SIGKILL)
+    stream.to_the_end()
+    assert engine.take_counts()["fleet/reissued"] > 0
+    assert all(stream.tokens[number][: len(tokens)] == tokens for number, tokens in had.items())
+    for number, tokens in stream.tokens.items():
+        made = SimpleNamespace(segment=Segment(tokens, stream.logprobs[number], 3))
+        assert_scored_by(random_policy(), [wanted[number]], [made])
 
 
 def test_a_late_engine_joins_in_the_middle_of_a_version_with_the_present_weights(engine):

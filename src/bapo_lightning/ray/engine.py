@@ -33,6 +33,8 @@ from bapo_lightning.rollout.engine import (
     RolloutEngine,
     RunsIn,
     SamplingParams,
+    StreamCall,
+    Streamed,
     WeightSource,
     check_synced,
 )
@@ -82,7 +84,9 @@ class RayEngine:
         require_ray("rollout=ray", "rollout=hf_child")
         from bapo_lightning.ray import joining
         from bapo_lightning.ray.fleet import Fleet
+        from bapo_lightning.ray.streams import FleetStreams
 
+        self._streams = FleetStreams()
         wanted = None if self.actors == "auto" else self.actors
         recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
         self._joined = joining.join(self.address, self.cpus * (wanted or 1), "rollout.engine.address")
@@ -115,6 +119,12 @@ class RayEngine:
         ]
         with self._talk(size) as fleet:
             return [generation for made in fleet.share("generate", tasks) for generation in made]
+
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """The same steps on all engines. A request stays with its engine as long as that lives."""
+        check_synced(self.version)
+        with self._talk() as fleet:
+            return self._streams.run(fleet, call, sampling, self.version)
 
     def generate_on_each(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

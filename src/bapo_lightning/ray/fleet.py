@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,7 +110,14 @@ class Fleet:
 
     def everywhere(self, members: Sequence[Member], method: str, *arguments: Any) -> dict[Member, Any]:
         """Values of the same call to several members that live. Raises NoneLeft, or an engine's own error."""
-        for member in members:
+        return self.each(method, dict.fromkeys(members, arguments))
+
+    def each(self, method: str, members: Mapping[Member, tuple[Any, ...]]) -> dict[Member, Any]:
+        """The same with arguments for each; newcomers are proven beside it."""
+        for member in self.members:
+            if member.stage is Stage.MADE:
+                self._catch_up(member)
+        for member, arguments in members.items():
             member.ask(method, *arguments)
         outcomes: dict[Member, Outcome] = {}
         while any(member in self.members and member not in outcomes for member in members):

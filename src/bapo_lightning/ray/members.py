@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 import ray
 import torch
@@ -26,6 +26,8 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RolloutEngine,
     SamplingParams,
+    StreamCall,
+    StreamingEngine,
     Verifiable,
     Wanted,
 )
@@ -77,16 +79,11 @@ class EngineActor:
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams, version: int
     ) -> Outcome:
         """Samples with the weights of `version`, and with no others."""
+        return self._outcome(lambda: self._of(version).generate(requests, sampling))
 
-        def work() -> Any:
-            if self._engine.version != version:
-                raise EngineError(
-                    f"an engine of the fleet was asked for samples of version {version}, and holds "
-                    f"{self._engine.version}"
-                )
-            return self._engine.generate(requests, sampling)
-
-        return self._outcome(work)
+    def stream(self, call: StreamCall, sampling: SamplingParams, version: int) -> Outcome:
+        """Some steps of a stream with the weights of `version`, and with no others."""
+        return self._outcome(lambda: cast(StreamingEngine, self._of(version)).stream(call, sampling))
 
     def sleep(self) -> Outcome:
         """Gives device memory back; returns the version that is still held."""
@@ -96,6 +93,14 @@ class EngineActor:
             return self._engine.version
 
         return self._outcome(work)
+
+    def _of(self, version: int) -> RolloutEngine:
+        if self._engine.version != version:
+            raise EngineError(
+                f"an engine of the fleet was asked for samples of version {version}, and holds "
+                f"{self._engine.version}"
+            )
+        return self._engine
 
     def _outcome(self, work: Callable[[], Any]) -> Outcome:
         return outcome_of(work, "an engine of the fleet failed in its process ({})")
