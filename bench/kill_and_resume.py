@@ -82,7 +82,16 @@ REGIMES = {
     "reuse, turns": ("regime=reuse", *TURNS),
     "async, partial, turns": (*ASYNC_PARTIAL, *SLOW_TURNS),
     "async, partial, turns, following": (*ASYNC_PARTIAL, *SLOW_TURNS),
+    # None follows: what was running when it is killed begins anew, with other samples.
+    "stream": ("regime=stream", "rollout.engine.max_rows=12"),
+    "stream, recomputed, mask": (
+        *("regime=stream", "regime.stream=recompute", "regime.stale_action=mask", "regime.max_age=5"),
+        "rollout.engine.max_rows=12",
+    ),
+    "stream, ranks": ("regime=stream", *RANKS),
+    "stream, turns": ("regime=stream", *SLOW_TURNS),
 }
+OVERLAPPING = ("async", "stream")  # first words of regimes that record a schedule
 
 
 @dataclass(frozen=True)
@@ -142,12 +151,12 @@ def drill(
     finish(killed, overrides)
     problems = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
     problems += ledger_problems(killed) + row_problems(killed)
-    if "async" in name and "following" not in name:
+    if name.startswith(OVERLAPPING) and "following" not in name:
         whole = folder / "again"
         finish(whole, [*overrides, f"regime.schedule={killed}"])
     problems += differences(whole, killed)
     if "turns" in name:
-        problems += call_problems(whole, killed, is_async="async" in name)
+        problems += call_problems(whole, killed, is_async=name.startswith(OVERLAPPING))
     resumes = len(read_run(killed).manifest.get("resumes", []))
     where = ", ".join(f"{count} {moment}" for moment, count in kills.items())
     result = "FAILED" if problems else "as if it had never stopped"

@@ -40,7 +40,7 @@ def windowed(rng, groups_per_batch):
     updates, ahead, window = rng.randint(1, 4), rng.randint(0, 2), rng.randint(1, 8)
     bound = updates * (ahead + math.ceil((window - 1) / groups_per_batch)) + updates - 1
     partial = rng.choice([None, 2, 4])
-    return Regime("windowed", 1, updates, 6, True, max_age=bound, partial_tokens=partial, window=window)
+    return Regime("windowed", 1, updates, 6, True, bound, partial_tokens=partial, window=window)
 
 
 def streamed(rng, groups_per_batch):
@@ -49,7 +49,7 @@ def streamed(rng, groups_per_batch):
         return replace(windowed(rng, groups_per_batch), stream="keep", partial_tokens=None)
     updates, action = rng.randint(1, 4), rng.choice(["evict", "mask"])
     bound = updates - 1 + rng.randint(0, 8)
-    return Regime("stream", 1, updates, 6, True, "keep", max_age=bound, stale_action=action)
+    return Regime("stream", 1, updates, 6, True, bound, action, stream="keep")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def asynchronous(rng, groups_per_batch):
     widest = groups_per_batch * ((max_age + 1) // updates - 1) + 1
     window = rng.choice([None, rng.randint(1, widest)])
     action, tokens = (rng.choice(["evict", "mask"]), rng.randint(1, 6)) if partial else ("evict", None)
-    return Regime("async", 1, updates, 6, True, None, max_age, action, tokens, window=window)
+    return Regime("async", 1, updates, 6, True, max_age, action, tokens, window=window)
 
 
 def stream(rng, groups_per_batch):

@@ -30,9 +30,6 @@ class Regime:
     minibatches: Size  # M: optimizer updates in one pass
     max_new_tokens: Size = 1  # longest response, over all its segments
     async_generation: bool = False  # generation goes on while training
-    # Requests come and go between decoding steps, and so do weights; running responses keep the keys and
-    # values of earlier ones, or read their tokens again. None: generation goes in passes.
-    stream: StaleContext | None = None
     # Hard bound on the age of a trained token, in updates; None: `natural_age`.
     max_age: CountOrZero | None = None
     stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask the old tokens alone
@@ -47,6 +44,9 @@ class Regime:
     # Groups, from the oldest on, of which later ones may be trained on first; None: as they become ready.
     window: Count | None = None
     schedule: str | None = None  # run folder whose asynchronous schedule is followed; None: a free one
+    # Requests come and go between decoding steps, and so do weights; running responses keep the keys and
+    # values of earlier ones, or read their tokens again. None: generation goes in passes.
+    stream: StaleContext | None = None
     wait_warning_seconds: Seconds = 300  # a longer wait says what it waits for; async generation only
 
     @classmethod
