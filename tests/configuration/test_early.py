@@ -14,7 +14,7 @@ from tests.configuration.test_fuzz import RUNS, SAMPLED, VALUES, changed, leaves
 
 from bapo_lightning.configuration.early import early_problems
 from bapo_lightning.configuration.targets import _hints, targets_within
-from bapo_lightning.configuration.written import written
+from bapo_lightning.configuration.written import misspelt, written
 
 # Override | words of its answer.
 TYPED = """
@@ -80,8 +80,66 @@ for name, *arguments in [
 """
 
 
-def run(program, given=""):
-    done = subprocess.run([sys.executable, "-c", program], input=given, capture_output=True, text=True)
+HELD_TO = ("bapo_lightning", "torch.optim", "torch.nn", "lightning", "pydantic", "hydra", "numpy")
+OWN = """
+import torch
+from collections import OrderedDict
+from typing import Literal
+
+class Reward:
+    def __init__(self, low: float, how: Literal["a", "b"] = "a"): ...
+
+def exact(problems, completions): ...
+if torch.cuda.is_available():
+    def fast(problems, completions): ...
+"""
+# Modules whose names cannot be told from their files.
+UNSAID = {
+    "stars": "from own.rewards import *",
+    "asked": "import torch\ndef __getattr__(name): return torch",
+    "made": "globals()['exakt'] = print",
+    "broken": "def exakt(:",
+    "beyond": "from ....far import near",
+}
+# Target and options of an own module | words of the answer; none where the import must tell.
+OWN_ROWS = """
+own.rewards.exakt | reward._target_=own.rewards.exakt cannot be imported; did you mean own.rewards.exact?
+own.rewards.Rewrad | cannot be imported; did you mean own.rewards.Reward?
+own.rewrads.exact | cannot be imported; did you mean own.rewards.exact?
+jsno.dump | cannot be imported; did you mean json.dump?
+own.qqqqqqqq.exact | cannot be imported; check its spelling: there is no own.qqqqqqqq
+own.rewards.Reward lwo=1 | reward.lwo is not an option of own.rewards.Reward; did you mean low?
+own.rewards.Reward low=abc | reward.low=abc must be a number
+own.rewards.Reward how=c | reward.how=c is none of its values; write one of a, b
+own.rewards.exact |
+own.rewards.Reward low=1 how=b |
+own.rewards.fast |
+own.rewards.torch.anything |
+own.stars.exakt |
+own.asked.exakt |
+own.made.exakt |
+own.broken.exakt |
+own.beyond.exakt |
+os.getcwd |
+""".strip().splitlines()
+OWN_PROGRAM = """
+import json, sys
+from omegaconf import OmegaConf
+from bapo_lightning.configuration.early import early_problems
+told = []
+for row in json.load(sys.stdin):
+    name, *options = row.split()
+    node = OmegaConf.to_container(OmegaConf.from_dotlist(options))
+    found = early_problems({"reward": {"_target_": name, **node}})
+    told.append([text for text in found if text.startswith("reward.")])
+print(json.dumps([told, sorted({"torch", "own"} & set(sys.modules))]))
+"""
+
+
+def run(program, given="", folder=None):
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=given, capture_output=True, text=True, cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     return done
 
@@ -91,6 +149,30 @@ def test_wrong_values_are_answered_without_torch():
     told, heavy = json.loads(run(PROGRAM, json.dumps([override for override, _ in rows])).stdout)
     assert heavy == []
     assert [(row, text) for row, text in zip(rows, told, strict=True) if row[1] not in text] == []
+
+
+@pytest.mark.parametrize("made", [{}, {"__init__": ""}])
+def test_names_and_options_of_own_modules_are_judged_by_their_files(made, tmp_path):
+    (tmp_path / "own").mkdir()
+    for name, text in {"rewards": OWN, **UNSAID, **made}.items():
+        (tmp_path / f"own/{name}.py").write_text(text)
+    rows = [row.partition("|")[::2] for row in OWN_ROWS]
+    told, heavy = json.loads(run(OWN_PROGRAM, json.dumps([row for row, _ in rows]), tmp_path).stdout)
+    assert heavy == []
+    for (row, words), texts in zip(rows, told, strict=True):
+        assert len(texts) == bool(words) and all(words.strip() in text for text in texts), row
+
+
+def test_no_name_that_python_has_is_called_misspelt():
+    modules = {name: module for name, module in sys.modules.items() if name.startswith(HELD_TO)}
+    names = [
+        f"{module}.{name}"
+        for module, held in modules.items()
+        for name, value in vars(held).items()
+        if callable(value) and not name.startswith("__")
+    ]
+    assert len(names) > 10_000
+    assert [name for name in names if misspelt(name) is not None] == []
 
 
 def test_every_command_that_composes_a_run_answers_without_torch():

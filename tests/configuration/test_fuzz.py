@@ -10,6 +10,7 @@ from tests.configuration import forms
 from tests.configuration.changes import VALUES
 from tests.configuration.compositions import composed
 
+from bapo_lightning.configuration.targets import targets_within
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import BapoLightningError, ConfigError
 
@@ -78,6 +79,14 @@ def test_no_value_of_any_leaf_ends_in_a_traceback(run, step):
     make_everything(base)
     changes = [(path, value) for path in leaves(base) for value in VALUES]
     assert raw_errors(base, changes[::step]) == []
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_an_unset_option_that_nothing_takes_is_no_fault(run):
+    base = composed(*RUNS[run])
+    for _, target in list(targets_within(base)):
+        target.node["unknown"] = None
+    make_everything(base)
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -26,6 +26,8 @@ algorithm.advantages.scale=var | write one of std, none
 +algorithm.objective.typo=1 | algorithm.objective.typo is not an option of
 algorithm=spo algorithm.stages.batch_advantages.advantages.keep=1.0 | ... must be in [0, 1)
 
+~regime.minibatches | regime.minibatches is missing; it must be a whole number in [1, 1000000]
+
 scale.group_size=1 | a group of 1 has neither spread nor others
 scale.group_size=1 algorithm.advantages.scale=none | one sample is always average
 scale.max_new_tokens=many | ... must be a whole number

@@ -6,11 +6,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tests.configuration.compositions import composed
 from tests.damages import of_file
 
+from bapo_lightning.algorithms.direct_advantage.critic import StepCritic, build_critic
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.errors import BapoLightningError, DataError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -124,3 +127,57 @@ def test_no_number_of_config_json_ends_the_start_of_a_run_in_a_traceback(value, 
     for name in SIZES:
         change(model / "config.json", **SIZES | {name: value})
         told(model)
+
+
+LAYERS = SIZES["num_hidden_layers"]
+# Number of layers, changes of weights, words of the answer; None of a warning.
+MISFITS = {
+    "a layer without weights": (LAYERS + 1, {}, rf"the files lack model\.layers\.{LAYERS}\..* and 6 more\)"),
+    "weights without a layer": (LAYERS - 1, {}, rf"has no layers for model\.layers\.{LAYERS - 1}\..* more\)"),
+    "no norm": (LAYERS, {"model.norm.weight": None}, r"the files lack model\.norm\.weight\)"),
+    "another shape": (LAYERS, {"model.norm.weight": torch.ones(3)}, r"norm\.weight \[3\], not \[64\]\)"),
+    "a weight of nothing": (LAYERS, {"model.other.weight": torch.ones(3)}, None),
+}
+LOADS = {
+    "policy": lambda path: build_policy(ModelOptions(path), 1.0),
+    "new critic": lambda path: build_critic(path, "float32", {"split": 1}),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_no_weight_is_drawn_at_random_or_left_out_in_silence(misfit, load, model, capfd):
+    layers, weights, words = MISFITS[misfit]
+    change(model / "config.json", num_hidden_layers=layers)
+    named = load_file(model / "model.safetensors") | weights
+    save_file({name: each for name, each in named.items() if each is not None}, model / "model.safetensors")
+    if words is None:
+        LOADS[load](str(model))
+        said = f"warning: {model}: the model has no place for model.other.weight\n"
+        assert capfd.readouterr().err.count(said) == 1
+        return
+    with pytest.raises(DataError, match=f"^{model}: no model can be built .*{words}; correct config"):
+        LOADS[load](str(model))
+    assert "LOAD REPORT" not in capfd.readouterr().err
+
+
+def test_a_head_of_its_own_that_config_json_ties_is_refused(model):
+    # The rank that reads it would train it, and no other rank or engine would have it.
+    weights = load_file(model / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, model / "model.safetensors")
+    LOADS["policy"](str(model))
+    save_file(weights | {"lm_head.weight": 2 * weights["lm_head.weight"]}, model / "model.safetensors")
+    with pytest.raises(DataError, match=r"config\.json ties lm_head\.weight, the files do not\)"):
+        LOADS["policy"](str(model))
+
+
+def test_layers_that_predict_further_tokens_may_be_left_out(model, capfd):
+    change(model / "config.json", num_hidden_layers=LAYERS - 1, num_nextn_predict_layers=1)
+    LOADS["policy"](str(model))
+    assert f"no place for model.layers.{LAYERS - 1}." in capfd.readouterr().err
+
+
+def test_a_model_is_no_critic(model):
+    with pytest.raises(DataError, match=r"the files lack score\.bias, score\.weight\)"):
+        StepCritic(str(model)).values([], [], 1, torch.device("cpu"))

@@ -10,7 +10,7 @@ from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import RunSections
 from bapo_lightning.configuration.targets import TARGET, option_problems, targets_within
 from bapo_lightning.configuration.trainer_flags import without_refused
-from bapo_lightning.configuration.written import written
+from bapo_lightning.configuration.written import misspelt, written
 from bapo_lightning.errors import ConfigError
 
 ALARM = "bapo_lightning.callbacks.alarm.Alarm"
@@ -34,6 +34,8 @@ def early_problems(plain: Mapping[str, Any], kind: Kind = RunSections, with_rule
     """
     config, found = parse(kind, plain, has_open_keys=kind is EvaluationConfig)
     for path, target in targets_within({name: without_refused(name, node) for name, node in plain.items()}):
+        if remedy := misspelt(target.name):
+            found.append(f"{path}.{TARGET}={target.name} cannot be imported; {remedy}")
         found += _of_options(target.name, target.name, target.node, path)
     alarms = (plain.get("callbacks") or {}).get("alarms")
     for name, node in alarms.items() if isinstance(alarms, Mapping) else ():

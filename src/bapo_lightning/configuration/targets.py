@@ -210,15 +210,14 @@ def run_problems(target: Target, path: str, run: Any, method: str = "run_problem
 
 
 def _told(rules: Any, called: Any, options: Mapping[str, Any], *run: Any) -> list[str]:
-    """The texts of rules, or of options that they need and that are neither given nor have a default."""
+    """The texts of rules, or of an option that they need and that is neither given nor has a default."""
     try:
         return list(rules(options, *run))
-    except (KeyError, TypeError) as error:
-        lacking = [name for name in signature(called).parameters if name not in options]
-        needed = [name for name in lacking if repr(name) in str(error)]
-        if not needed:
+    except KeyError as error:
+        name = error.args[0]
+        if name in options or name not in signature(called).parameters:
             raise
-        return [f"{name} is missing; it {accepted(_hints(called).get(name, Any), name)}" for name in needed]
+        return [f"{name} is missing; it {accepted(_hints(called).get(name, Any), name)}"]
 
 
 def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:

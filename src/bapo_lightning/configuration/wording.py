@@ -63,9 +63,8 @@ def accepted(annotation: Any, name: str) -> str:
 
 
 def _takes_numbers_and_a_class(annotation: Any) -> bool:
-    members, plain = flattened(annotation)[0], (bool, int, float, str, type(None))
-    classes = [member for member in members if isinstance(member, type) and member not in plain]
-    return float in members and bool(classes)
+    members = {*flattened(annotation)[0]} - {bool, int, str, type(None)}
+    return float in members and any(isinstance(member, type) for member in members - {float})
 
 
 @lru_cache(maxsize=1024)

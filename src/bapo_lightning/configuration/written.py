@@ -1,18 +1,24 @@
-"""Signatures as the files of a package have them: nothing is imported, least of all torch."""
+"""Names and signatures as the files of a module have them: nothing is imported, least of all torch."""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, resolve_name
 from inspect import Parameter, Signature
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated, Any, Literal
 
-PACKAGES = ("bapo_lightning", "lightning", "torch")
+from bapo_lightning.errors import nearest
+
 NAMERS = ("typing", "collections.abc", "annotated_types", "bapo_lightning.values")  # light
+# A module that has one of these may have any name: of star imports, of functions that make names.
+ANY_NAME = {"*", "__getattr__", "__path__", "globals", "vars", "exec", "setattr"}
 PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict)}
 
 
@@ -20,8 +26,8 @@ PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str,
 def written(target: str) -> Callable[..., None] | None:
     """A function, never to be called, with the parameters of the class or function of a dotted name. Where an
     annotation has other names than those of `NAMERS` and what is made of them, it is Any. None where the file
-    of that name does not say what it takes: it is of no package of `PACKAGES`, made by a base class, or its
-    decorator does not keep what it takes.
+    of that name does not say what it takes: it is no Python, made by a base class, or its decorator does not
+    keep what it takes.
     """
     module, _, name = target.rpartition(".")
     found, _, module = _found(name, module)
@@ -39,23 +45,48 @@ def written(target: str) -> Callable[..., None] | None:
     return stands_for
 
 
+def misspelt(target: str) -> str | None:
+    """What to do about a dotted name that the files of its modules do not have; None where they have it, or
+    may have it.
+    """
+    module, names = "", target.split(".")
+    while names and all(map(str.isidentifier, names)):
+        bound, step = _bound(module) if module else {}, ".".join(filter(None, (module, names[0])))
+        if names[0] in bound or ANY_NAME & bound.keys():  # also names of the modules within
+            return None
+        if _spec(step) is None:
+            if step in sys.modules:
+                return None
+            folders = _folders(module) if module else None
+            inner = [each.name for each in iter_modules(folders)]
+            near = nearest(names[0], [*bound, *inner])
+            meant = ".".join(filter(None, (module, *near, *names[1:])))
+            return f"did you mean {meant}?" if near else f"check its spelling: there is no {step}"
+        module, names = step, names[1:]
+    return None
+
+
 def _parameters(found: ast.stmt | None, module: str) -> Iterator[tuple[str, ast.expr | None]]:
     """Names and annotations; last `others` where it takes, or may take, any others."""
+    own = 0  # arguments that Python gives
     if isinstance(found, ast.ClassDef):
+        is_data = any("dataclass" in ast.dump(item) for item in found.decorator_list)
+        has_new = any(getattr(node, "name", None) == "__new__" for node in found.body)
+        if found.keywords or has_new or len(found.decorator_list) > is_data:
+            return
         made = next((node for node in found.body if getattr(node, "name", None) == "__init__"), None)
-        if made is None and any("dataclass" in ast.dump(item) for item in found.decorator_list):
+        if made is None and is_data:
             for field in found.body:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     yield field.target.id, field.annotation
             if found.bases:
                 yield "others", None
             return
-        found = made
+        found, own = made, 1
     if not isinstance(found, ast.FunctionDef) or not all(_wraps(it, module) for it in found.decorator_list):
         return
-    for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
-        if argument.arg != "self":
-            yield argument.arg, argument.annotation
+    for argument in [*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs][own:]:
+        yield argument.arg, argument.annotation
     if found.args.kwarg is not None:
         yield "others", None
 
@@ -71,8 +102,8 @@ def _wraps(decorator: ast.expr, module: str) -> bool:
 def _found(
     name: str, module: str, passed: frozenset[tuple[str, str]] = frozenset()
 ) -> tuple[ast.stmt | None, str, str]:
-    """What binds a name, through imports, and its name and module there; the last import where that is of no
-    module of `PACKAGES`, or of one of `NAMERS`.
+    """What binds a name, through imports, and its name and module there; the last import where its file
+    does not bind the name, or it is of one of `NAMERS`.
     """
     node = _bound(module).get(name)
     if not isinstance(node, ast.ImportFrom) or node.module is None:
@@ -84,28 +115,59 @@ def _found(
     return _found(*step, passed | {step})
 
 
+@lru_cache(maxsize=1024)
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is; its packages are not imported."""
+    parent = module.rpartition(".")[0]
+    if parent:
+        return PathFinder.find_spec(module, _folders(parent))
+    try:
+        return find_spec(module)
+    except ValueError:  # it was made in this process
+        return None
+
+
+def _folders(module: str) -> list[str]:
+    """Where its submodules are."""
+    spec = _spec(module)
+    return list((spec and spec.submodule_search_locations) or ())
+
+
 @lru_cache(maxsize=256)
 def _bound(module: str) -> dict[str, ast.stmt]:
-    """What binds each name of a module of `PACKAGES`; relative imports have their full names."""
-    package, *parts = module.split(".")
-    spec = find_spec(package) if package in PACKAGES else None  # of a package at the top: imports nothing
-    if spec is None or spec.origin is None:
+    """What binds each name of a module at last, and `ANY_NAME` of it; relative imports have their full names.
+    What is bound within another statement, such as an if, has that one.
+    """
+    spec = _spec(module)
+    if spec is None or spec.loader is None:  # a folder of modules
         return {}
-    path = Path(spec.origin).parent.joinpath(*parts)
-    is_package = path.is_dir()
-    file = path / "__init__.py" if is_package else path.with_suffix(".py")
-    bound: dict[str, ast.stmt] = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ():
-        if isinstance(node, ast.ImportFrom):
-            if node.level:
-                within = module if is_package else module.rpartition(".")[0]
+    unsaid: dict[str, ast.stmt] = {"*": ast.Pass()}
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return unsaid
+    try:
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.level:
+                within = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
                 node.module = resolve_name("." * node.level + (node.module or ""), within)
-            bound |= {item.asname or item.name: node for item in node.names}
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            bound[node.targets[0].id] = node
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-            bound[node.name] = node
+    except (OSError, ValueError, SyntaxError, ImportError, RecursionError):
+        return unsaid
+    used = {inner.id: tree.body[0] for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
+    bound = {name: used[name] for name in ANY_NAME & used.keys()}
+    for node in tree.body:
+        is_own = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in (node,) if is_own else ast.walk(node):
+            bound |= dict.fromkeys(_names(inner), node)
     return bound
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.alias):
+        yield node.asname or node.name.partition(".")[0]
+    elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
 
 
 def _evaluated(annotation: ast.expr | None, module: str) -> Any:
@@ -118,13 +180,16 @@ def _evaluated(annotation: ast.expr | None, module: str) -> Any:
         is_quoted and not any(one in (Literal, Annotated) for one in meant.values())
     ):
         return Any
-    return eval(compile(ast.Expression(annotation), module, "eval"), {"__builtins__": {}, **meant})
+    try:
+        return eval(compile(ast.Expression(annotation), module, "eval"), {"__builtins__": {}, **meant})
+    except (TypeError, AttributeError):  # such as Annotated[int]: an error of whoever wrote it
+        return Any
 
 
 def _meaning(name: str, module: str) -> Any:
     node, name, module = _found(name, module)
     if isinstance(node, ast.ImportFrom) and node.module in NAMERS:
-        return getattr(import_module(node.module), name)
+        return getattr(import_module(node.module), name, Any)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
         return _evaluated(node.value, module)
     return PLAIN.get(name, Any) if node is None else Any

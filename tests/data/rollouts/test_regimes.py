@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.builders import VOCAB_SIZE, logprobs, module, random_model, random_policy
 
+from bapo_lightning.configuration.targets import options_with_defaults
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.prompts import PlainPrompt
 from bapo_lightning.data.problems.stream import ProblemStream
@@ -226,5 +227,5 @@ REUSE = {"reuse_share": 0.5, "max_reuses": 2, "max_age": 15}
 )
 def test_one_mistake_gives_one_problem(options, problem):
     node = {"_target_": f"{Regime.__module__}.Regime", "name": "mine", "epochs": 1, "minibatches": 4}
-    found = list(Regime.problems(node | options))
+    found = list(Regime.problems(options_with_defaults(Regime, node | options)))
     assert len(found) == bool(problem) and all(re.match(problem, each) for each in found)

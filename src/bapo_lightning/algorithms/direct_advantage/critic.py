@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
-from transformers.utils import logging
 
 from bapo_lightning.algorithms.direct_advantage.steps import Split, StepSplitter, states_of, step_advantages
 from bapo_lightning.data.batches.layout import padded_ids
@@ -28,9 +27,10 @@ from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.run_facts import RunFacts
-from bapo_lightning.errors import ConfigError, first_line
+from bapo_lightning.errors import ConfigError, DataError, first_line
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.phases import phase
+from bapo_lightning.pretrained import load_whole
 from bapo_lightning.types import Group, Rollout, Steps
 
 CRITIC_KEY = "step_critic"  # of config.json, in the folder of a critic
@@ -98,9 +98,7 @@ class StepCritic(BatchStage):
 
     @cached_property
     def _model(self) -> PreTrainedModel:
-        model = AutoModelForTokenClassification.from_pretrained(
-            self._folder, dtype="auto", trust_remote_code=False
-        )
+        model: PreTrainedModel = load_whole(AutoModelForTokenClassification, self._folder, dtype="auto")
         return model.eval().requires_grad_(False)
 
     @torch.no_grad()
@@ -195,21 +193,21 @@ def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedMod
 
     Raises:
         ConfigError: the model's family has no such head in transformers.
+        DataError: not all of the model's weights are there.
     """
     config = AutoConfig.from_pretrained(path, num_labels=1, trust_remote_code=False)
     config.classifier_dropout = 0.0
     setattr(config, CRITIC_KEY, record)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # not that the head is new
     try:
-        return AutoModelForTokenClassification.from_pretrained(
-            path, config=config, dtype=getattr(torch, dtype), trust_remote_code=False
+        model: PreTrainedModel = load_whole(
+            AutoModelForTokenClassification, path, False, config=config, dtype=getattr(torch, dtype)
         )
+    except DataError:
+        raise
     except ValueError as error:
         reason = first_line(error)
         raise ConfigError([f"model.path={path} cannot be made a critic ({reason}); take another"]) from None
-    finally:
-        logging.set_verbosity(verbosity)
+    return model
 
 
 def _config(path: str) -> dict[str, Any]:

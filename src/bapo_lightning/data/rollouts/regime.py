@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
@@ -52,7 +52,7 @@ class Regime:
     @classmethod
     def problems(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Options, of right types, that do not go together: the reason and what to write instead."""
-        regime = cls(**{key: value for key, value in options.items() if key != "_target_"})
+        regime = cls(**{each.name: options[each.name] for each in fields(cls)})
         yield from regime._age_problems()
         yield from regime._stream_problems()
         yield from regime._partial_problems()

@@ -26,7 +26,7 @@ from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import PACKED_SDPA, check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.pretrained import building, weight_names
+from bapo_lightning.pretrained import building, load_whole, weight_names
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
 LOG_Z_SEED = 0  # of the first weights of the head
@@ -220,7 +220,8 @@ def _model_of(options: ModelOptions, config: Any, on_meta: bool) -> PreTrainedMo
         if names := weight_names(options.path):
             note_file_names(model, names)
         return model
-    return AutoModelForCausalLM.from_pretrained(options.path, trust_remote_code=False, **choices)
+    whole: PreTrainedModel = load_whole(AutoModelForCausalLM, options.path, **choices)
+    return whole
 
 
 def _use_liger(model: PreTrainedModel) -> None:
