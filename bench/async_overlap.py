@@ -34,6 +34,9 @@ import psutil
 import run_comparison
 from measuring import Spread, bench_parser, ratio, write_json
 
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Count, SecondsOrZero
+
 QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
 QUIET += [f"callbacks.{name}.every=100000" for name in ("rollout_writer", "console", "checkpoint")]
 WARM_UP = 2  # rollout batches that are not counted, and one at the end
@@ -170,11 +173,11 @@ def show(name: str, runs: list[Measured]) -> None:
 def main() -> None:
     parser = bench_parser(__doc__)
     parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
-    parser.add_argument("--repeats", type=int, help="of each kind of run")
-    parser.add_argument("--batches", type=int, help="rollout batches of a run")
+    parser.add_argument("--repeats", type=number_type(Count), help="of each kind of run")
+    parser.add_argument("--batches", type=number_type(Count), help="rollout batches of a run")
     parser.add_argument(
         "--quiet-seconds",
-        type=float,
+        type=number_type(SecondsOrZero, "seconds"),
         default=20,
         help="that a run waits at most for other processes to leave the cores",
     )
