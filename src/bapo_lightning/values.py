@@ -31,7 +31,8 @@ PathName = Annotated[
     Advice(f"has a name of more than {LONGEST_NAME} bytes, longer than those of files"),
 ]
 Count = Annotated[int, Ge(1)]
-Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made at once
+MOST = 1_000_000
+Size = Annotated[int, Ge(1), Le(MOST)]  # of what is held in memory or made at once
 CountOrZero = Annotated[int, Ge(0)]
 Seed = Annotated[int, Ge(0), Lt(2**32), Advice("must be a whole number from 0 to 4294967295")]
 # Threads that wait, and threads or processes of other machines.

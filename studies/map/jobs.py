@@ -34,7 +34,9 @@ class Job:
 
 def keep_settings(config: MapConfig, folder: Path) -> None:
     """Writes the settings beside the map; methods may be added to one that is there."""
-    plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn", "duels"})
+    plain = config.model_dump(
+        mode="json", exclude={"output", "processes", "controls", "drawn", "duels", "only"}
+    )
     file = folder / "map.yaml"
     if file.exists():
         found = [

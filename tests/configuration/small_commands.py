@@ -20,7 +20,12 @@ from bapo_lightning.rollout.vllm.server_process import ServerProcess
 
 MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 WORLD = ("debug=fast", "experiment=additions")
-FEW = ("scale.prompts_per_batch=4", "scale.num_rollout_batches=2", "scale.validation_problems=2")
+FEW = (
+    "+data.train.limit=8",
+    "scale.prompts_per_batch=4",
+    "scale.num_rollout_batches=2",
+    "scale.validation_problems=2",
+)
 
 
 @dataclass(frozen=True)
