@@ -20,7 +20,8 @@ TARGETS = [
     "bapo_lightning.objectives.bounds.Bounds", "bapo_lightning.errors.ConfigError", "builtins.int", None, 7,
     "", [1], {"a": 1},
 ]  # fmt: skip
-OF_A_FORM = 12  # changes that are drawn together: a form takes as long to compose as some of them to try
+# Changes that are drawn together: a form of a run takes as long to compose as some of them to try.
+OF_A_FORM, OF_A_COMMAND = 12, 4
 NODES = [None, "abc", 7, [1], {}]  # in the place of a mapping
 
 
@@ -104,6 +105,7 @@ def some_changes(names, count, seed):
     while count > 0:
         name = random.choice(names)
         if (run := _run(name)) is not None:
-            drawn = random.sample([text for _, text in changes(name, run)], min(count, OF_A_FORM))
+            most = OF_A_COMMAND if name in COMMANDS else OF_A_FORM
+            drawn = random.sample([text for _, text in changes(name, run)], min(count, most))
             yield from ((name, run, text) for text in drawn)
             count -= len(drawn)

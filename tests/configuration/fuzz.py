@@ -1,8 +1,9 @@
-"""Runs the smallest whole run for every value of every option, and counts how they end; `make fuzz`.
+"""Runs every command in small for every value of every option, and counts how they end; `make fuzz`.
 
     every option of every configuration x values that nobody should write -> a forked run of some updates
+    the own keys of every other command x the same values                 -> the command, forked
 
-A run is right that trains to its end, or is refused in words. What is not right is listed. Results are kept
+A run is right that comes to its end, or is refused in words. What is not right is listed. Results are kept
 in a file, with the overrides and the output of what is not right, so that the same command goes on where it
 was, and `--again` repeats what failed. Forms of a run whose package is not installed are counted, not run.
 """

@@ -14,10 +14,12 @@ from hydra.core.global_hydra import GlobalHydra
 from tests.children import forked_children
 from tests.configuration.compositions import composed_or_refused
 
+from bapo_lightning.__main__ import COMMANDS as SHIPPED
 from bapo_lightning.__main__ import module_of
 from bapo_lightning.configuration.compose import node_at, resolve
 from bapo_lightning.rollout.vllm.server_process import ServerProcess
 
+STUDIES = ("map", "figures")  # which have commands of their own
 MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 WORLD = ("debug=fast", "experiment=additions")
 FEW = (
@@ -32,13 +34,17 @@ FEW = (
 class SmallCommand:
     """A command with the arguments of its smallest run."""
 
-    module: str
+    name: str
     arguments: tuple[str, ...]
     keys: tuple[str, ...] = ()  # its own of those that are composed, and some that it shares; (): all
     values: Mapping = field(default_factory=dict)  # keys that are not composed, nested, with values
     file: str | None = "train"  # that Hydra composes; None: the command reads its arguments itself
     rewrite: str = ""  # name of the function of the module that makes Hydra's overrides of the arguments
     answers: int = 0  # a further exit code that is none of a failure
+
+    @property
+    def module(self):
+        return f"studies.{self.name}.__main__" if self.name in STUDIES else module_of(self.name)
 
     def known(self):
         """What there is to change, as a nested mapping."""
@@ -98,20 +104,20 @@ def _key(text):
     return text.lstrip("+~").partition("=")[0]
 
 
-COMMANDS = {
-    "plan": SmallCommand(
-        module_of("plan"),
+ALL = (
+    SmallCommand(
+        "plan",
         WORLD,
         ("plan", "trainer.devices", "trainer.num_nodes", "scale.max_new_tokens", "model.path"),
         answers=3,  # it does not fit
     ),
-    "data": SmallCommand(
-        module_of("data"),
+    SmallCommand(
+        "data",
         (*WORLD, "+show=2"),
         ("show", "scale.max_prompt_tokens", "scale.validation_problems", "model.path", "data.validation"),
     ),
-    "serve": SmallCommand(
-        module_of("serve"),
+    SmallCommand(
+        "serve",
         (*WORLD, "rollout=vllm_server"),
         (
             "output_root", "rollout.serve_port", "rollout.max_restarts", "rollout.engine.num_servers",
@@ -119,8 +125,8 @@ COMMANDS = {
             "rollout.engine.urls", "rollout.engine.options.tensor_parallel_size",
         ),
     ),
-    "simulate": SmallCommand(
-        module_of("simulate"),
+    SmallCommand(
+        "simulate",
         (
             *WORLD, "simulate.gpus=2", "simulate.num_batches=4", "simulate.skipped_batches=1",
             "simulate.trainer_shares=[0.5]", "simulate.max_ages=[7]", "simulate.what_if=false",
@@ -128,8 +134,8 @@ COMMANDS = {
         ("simulate", "plan.mean_response_share", "scale.max_new_tokens", "seed"),
         rewrite="with_simulate",
     ),
-    "critic": SmallCommand(
-        module_of("critic"),
+    SmallCommand(
+        "critic",
         (*WORLD, *FEW, "critic.to=critic", "critic.num_problems=4", "critic.samples=4", "critic.split=8"),
         ("cpu_threads", "seed"),
         {
@@ -140,8 +146,8 @@ COMMANDS = {
         },
         rewrite="with_critic",
     ),
-    "eval": SmallCommand(
-        module_of("eval"),
+    SmallCommand(
+        "eval",
         (
             f"checkpoint={MODEL}", "sets=additions", "problems_per_set=2", "k=2", "scale.max_new_tokens=4",
             "data/prompt=plain", "reward=last_number",
@@ -150,14 +156,14 @@ COMMANDS = {
         file="eval",
         rewrite="hydra_overrides",
     ),
-    "rehearse": SmallCommand(
-        module_of("rehearse"),
+    SmallCommand(
+        "rehearse",
         ("experiment=additions",),
         values={"experiment": "additions", "rehearsal": {"folder": "rehearsal", "share": "1/3"}},
         file=None,
     ),
-    "sweep": SmallCommand(
-        module_of("sweep"),
+    SmallCommand(
+        "sweep",
         (*WORLD, *FEW, "sweep=smoke", "algorithm=grpo", "launcher.parallel_runs=1"),
         values={
             "sweep": "smoke", "folder": None, "output_root": "outputs",
@@ -166,8 +172,8 @@ COMMANDS = {
         },
         file=None,
     ),
-    "map": SmallCommand(
-        "studies.map.__main__",
+    SmallCommand(
+        "map",
         (
             "output=map", "seeds=2", "gate_seeds=2", "num_updates=4", "measure_every=2", "processes=1",
             "problems_per_update=4", "drawn=[wide_high]", "only=[grpo,wide_high]", "gate=[wide_high]",
@@ -192,13 +198,15 @@ COMMANDS = {
         },
         file=None,
     ),
-    "figures": SmallCommand(
-        "studies.figures.__main__",
+    SmallCommand(
+        "figures",
         (*FEW, "figure=4", "seed=1", "launcher.parallel_runs=1"),
         values={
-            "figure": "4", "seed": 1, "output_root": "outputs",
+            "figure": "4", "seed": 1, "output_root": "outputs", "scale": {"group_size": 8},
             "launcher": {"parallel_runs": 1, "gpus_per_run": 0},
         },
         file=None,
     ),
-}  # fmt: skip
+)  # fmt: skip
+# A leaf or a rival may be deleted with its command.
+COMMANDS = {each.name: each for each in ALL if each.name in (*SHIPPED, *STUDIES)}

@@ -142,6 +142,21 @@ def test_what_a_sweep_cannot_do_is_said_at_once(sweep, arguments, complaint):
         plan_of(sweep, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("parameters", [7, None, [1], "abc", {"seed": 0}, {"seed": []}]),
+        ("cases", [7, "abc", {"seed": 0}, [1], [[1]]]),
+        ("reference", [7, [1], {"a": 1}]),
+        ("folder", [7, [1], "n" * 300]),
+    ],
+)
+def test_keys_of_a_file_have_types(key, wrong):
+    for value in wrong:
+        with pytest.raises(ConfigError, match=rf"hydra\.sweeper\.{key}=.* (must|has a name)"):
+            plan_of("smoke", **{key: value})
+
+
 def test_keys_of_a_file_that_mean_nothing_or_two_things_are_told():
     with pytest.raises(ConfigError, match="colour means nothing; write parameters, cases") as told:
         plan_of("smoke", colour="red", cases=[{"algorithm": "grpo"}])

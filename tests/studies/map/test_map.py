@@ -6,13 +6,14 @@ import subprocess
 import pytest
 from rich.console import Console
 from tests.children import forked_children
+from tests.configuration.small_commands import COMMANDS
 
 from bapo_lightning.report.intervals import LEAST_VALUES
 from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
 from studies.map.exact import CountBar, counted
-from studies.map.plan import read_map
+from studies.map.plan import MapConfig, read_map
 
 SMALL = [
     "seeds=2",
@@ -204,3 +205,7 @@ def test_help_lists_every_map_with_what_it_is():
     assert usage == "usage: python -m studies.map [map=NAME] [KEY=VALUE ...]"
     for file in (CONF / "maps").glob("*.yaml"):
         assert any(len(line.split()) > 3 for line in lines if line.strip().startswith(f"{file.stem} ")), file
+
+
+def test_make_fuzz_changes_every_key_of_a_map():
+    assert COMMANDS["map"].values.keys() == {*MapConfig.model_fields, "map", "extends"}

@@ -64,7 +64,7 @@ class CriticOptions(Section):
     )
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
     epochs: Size = 1
-    batch_size: Count = 64  # responses of an update
+    batch_size: Size = 64  # responses of an update
     learning_rate: Positive | None = None  # None: that of the run
 
     def problems(self) -> Iterator[str]:
