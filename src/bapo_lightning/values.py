@@ -28,7 +28,7 @@ PathName = Annotated[
     Predicate(
         lambda path: all(len(part.encode(errors="replace")) <= LONGEST_NAME for part in path.split("/"))
     ),
-    Advice(f"has a name of more than {LONGEST_NAME} bytes, longer than those of files"),
+    Advice(f"is no text, or has a name of more than {LONGEST_NAME} bytes, longer than those of files"),
 ]
 Count = Annotated[int, Ge(1)]
 MOST = 1_000_000

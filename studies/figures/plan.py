@@ -83,7 +83,7 @@ def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str,
         else:
             try:
                 changes[key] = yaml.safe_load(value)
-            except yaml.YAMLError as error:
+            except (yaml.YAMLError, UnicodeError) as error:
                 problems.append(f"{argument} cannot be read ({first_line(error)}); write KEY=VALUE in YAML")
     if problems:
         raise ConfigError(problems)

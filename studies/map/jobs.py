@@ -66,7 +66,8 @@ def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
 
 def composed(config: MapConfig, name: str) -> RunConfig:
     """The typed configuration of a run by a method: its algorithm and optimizer are used."""
-    overrides = hydra_overrides(config.common | config.methods[name].set)
+    sizes = {"scale.group_size": config.group_size}
+    overrides = hydra_overrides(sizes | config.common | config.methods[name].set)
     try:
         found = validate(compose_run(["run_folder=unused", *overrides]), "run")
     except ConfigError as error:

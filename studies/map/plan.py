@@ -17,7 +17,7 @@ from bapo_lightning.configuration.sections import FASTEST, Section
 from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.errors import ConfigError, first_line
-from bapo_lightning.values import Name, PathName, Size, Workers
+from bapo_lightning.values import Name, Size, Workers
 from studies import CONF
 from studies.exact.world import ExactWorld
 from studies.map.cells import FIRST_COMPARED, MapCell
@@ -40,7 +40,7 @@ class WorldEntry(Section):
 
 
 class MapConfig(Section):
-    output: Annotated[PathName, MinLen(1)]
+    output: Annotated[str, MinLen(1)]
     processes: Workers | None
     gate_seeds: Seeds
     seeds: Seeds
@@ -147,7 +147,7 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
         try:
             if not text.startswith("map="):
                 merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([text]))
-        except (OmegaConfBaseException, yaml.YAMLError, IndexError) as error:
+        except (OmegaConfBaseException, yaml.YAMLError, IndexError, UnicodeError) as error:
             fault = f"{text} cannot be read ({first_line(error)}); write KEY=VALUE in YAML"
             raise ConfigError([fault]) from None
     plain: Any = OmegaConf.to_container(merged)

@@ -153,8 +153,14 @@ def test_what_a_sweep_cannot_do_is_said_at_once(sweep, arguments, complaint):
 )
 def test_keys_of_a_file_have_types(key, wrong):
     for value in wrong:
-        with pytest.raises(ConfigError, match=rf"hydra\.sweeper\.{key}=.* (must|has a name)"):
+        with pytest.raises(ConfigError, match=rf"hydra\.sweeper\.{key}=.* (must be|must hold|is no text)"):
             plan_of("smoke", **{key: value})
+
+
+@pytest.mark.parametrize("root", [None, 7, 1.5, True, "", [1], {"a": 1}])
+def test_the_root_of_a_sweep_is_a_path(root):
+    with pytest.raises(ConfigError, match=r"output_root=.* must be text"):
+        plan_of("smoke", root=root)
 
 
 def test_keys_of_a_file_that_mean_nothing_or_two_things_are_told():

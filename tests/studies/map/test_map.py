@@ -124,6 +124,8 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
         ("common=[1]", "common=[1] cannot be read (Cannot merge DictConfig with ListConfig"),
         ("methods=abc", "methods=abc must be a mapping"),
         ("methods.a/b={label: a, set: {algorithm: grpo}}", "methods.a/b must be letters, digits and"),
+        ("group_size=1", "methods.grpo.set: scale.group_size=1 is refused by the advantages"),
+        ("output=\udcff", "cannot be read"),
         ("only=5", "only=5 must be a list, or null"),
         ("only=[]", "methods names none; leave it out, or write one at least"),
         ("drawn=[grpo]", "drawn names grpo, the method that all others are compared with; leave it out"),

@@ -74,7 +74,7 @@ def read_plan(
     sweep: str | None,
     options: Config,
     arguments: Sequence[str],
-    root: str = "outputs",
+    root: Any = "outputs",
     loader: ConfigLoader | None = None,
     hydra_options: Job = (),
 ) -> SweepPlan:
@@ -92,9 +92,11 @@ def read_plan(
         ConfigError: the overrides do not go together, or nothing is varied.
     """
     options = {**dict.fromkeys(KEYS), "parameters": {}, **options}
-    judged = {key: value_problem(kind, key, options[key]) for key, kind in KEYS.items()}
-    if wrong := {key: text for key, text in judged.items() if text}:
-        raise ConfigError([f"hydra.sweeper.{key}={options[key]} {text}" for key, text in wrong.items()])
+    given = {ROOT: root, **{f"hydra.sweeper.{key}": options[key] for key in KEYS}}
+    kinds = {ROOT: Annotated[str, MinLen(1)], **{f"hydra.sweeper.{key}": KEYS[key] for key in KEYS}}
+    judged = {key: value_problem(kinds[key], key, value) for key, value in given.items()}
+    if wrong := [f"{key}={given[key]} {problem}" for key, problem in judged.items() if problem]:
+        raise ConfigError(wrong)
     varied = {key: [hydra_value(value) for value in values] for key, values in options["parameters"].items()}
     cases = [hydra_overrides(case) for case in options["cases"] or [{}]]
     in_cases = {override.partition("=")[0] for case in cases for override in case}
