@@ -92,10 +92,11 @@ def read_plan(
         ConfigError: the overrides do not go together, or nothing is varied.
     """
     options = {**dict.fromkeys(KEYS), "parameters": {}, **options}
-    given = {ROOT: root, **{f"hydra.sweeper.{key}": options[key] for key in KEYS}}
-    kinds = {ROOT: Annotated[str, MinLen(1)], **{f"hydra.sweeper.{key}": KEYS[key] for key in KEYS}}
-    judged = {key: value_problem(kinds[key], key, value) for key, value in given.items()}
-    if wrong := [f"{key}={given[key]} {problem}" for key, problem in judged.items() if problem]:
+    judged = {key: value_problem(kind, key, options[key]) for key, kind in KEYS.items()}
+    wrong = [f"hydra.sweeper.{key}={options[key]} {text}" for key, text in judged.items() if text]
+    if not (isinstance(root, str | Path) and str(root)):
+        wrong.append(f"{ROOT}={root} must be text")
+    if wrong:
         raise ConfigError(wrong)
     varied = {key: [hydra_value(value) for value in values] for key, values in options["parameters"].items()}
     cases = [hydra_overrides(case) for case in options["cases"] or [{}]]
