@@ -184,7 +184,7 @@ drill: $(READY_DEV) ## kill runs at random moments, resume them, compare (ARGS="
 invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults that it would have caught
 	@$(VENV_PYTHON) bench/invariants.py
 
-fuzz: $(READY_DEV) ## values that nobody should write, for every option, as whole runs in small (ARGS="--sample 400 --seed 3")
+fuzz: $(READY_DEV) ## values that nobody should write, for every option of every command, run in small (ARGS="--sample 400 --seed 3")
 	@$(VENV_PYTHON) -m tests.configuration.fuzz $(ARGS)
 
 families: $(READY_DEV) $(READY_VLLM) ## which of sixty model families train, sample, take LoRA and export (ARGS="--only llama,gpt2")

@@ -1,10 +1,11 @@
 """Generation during training (`regime=async`) against generation in turns with it (`regime=replay`, one
 epoch), on two cores.
 
-    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24]
+    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24] [--lengths log_normal ...]
 
-Three kinds of runs take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and
-minibatches:
+With `--lengths` (shapes of `forced_lengths`, up to 112 tokens in the tiny world) `regime=stream` is measured
+against `regime=async`, and in `vllm` as well. Else kinds of runs take turns, each a
+`python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
 
     async       trainer on the first core with one thread, engine in its own process on the second with one
                 thread
@@ -25,14 +26,19 @@ import resource
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any, get_args
 
 import psutil
 import run_comparison
-from measuring import Spread, bench_parser, ratio, write_json
+from forced_lengths import Shape
+from measuring import Spread, alternating, bench_parser, ratio, write_json
+
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Count, SecondsOrZero
 
 QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
 QUIET += [f"callbacks.{name}.every=100000" for name in ("rollout_writer", "console", "checkpoint")]
@@ -86,6 +92,22 @@ class Measured:
     others: float
 
 
+def forced(world: World, shape: Shape) -> World:
+    """The tiny world with long responses, of lengths of a shape."""
+    engine = "rollout.engine.make_engine"
+    child = ["rollout=hf_child", f"{engine}._target_=forced_lengths.ForcedLengths"]
+    child += [f"+{engine}.shape={shape}", f"{engine}.max_rows=128"]
+    sizes = ["scale.max_new_tokens=112", "scale.overlong_buffer=16", "scale.micro_batch_tokens=4096"]
+    return replace(world, options=[*world.options, *sizes], child=child)
+
+
+def streamed(world: World, first: int, second: int) -> dict[str, tuple[list[str], set[int]]]:
+    """Overlapping generation in passes and in a stream."""
+    in_passes, cores = kinds(world, first, second)["async"]
+    in_stream = [option.replace("regime=async", "regime=stream") for option in in_passes]
+    return {"async": (in_passes, cores), "stream": (in_stream, cores)}
+
+
 def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], set[int]]]:
     in_turns = ["regime=replay", "regime.epochs=1"]
     apart = [*world.child, "cpu_threads=1", "rollout.engine.cpu_threads=1"]
@@ -110,14 +132,20 @@ def measure(
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     if len(rows) != batches * world.updates:
         sys.exit(f"{len(rows)} updates were made instead of {batches * world.updates}")
-    return evaluated(rows[WARM_UP * world.updates : -world.updates], world, "regime=async" in options, others)
+    return evaluated(
+        rows[WARM_UP * world.updates : -world.updates], world, "regime=replay" not in options, others
+    )
 
 
 def train(folder: Path, world: World, batches: int, options: list[str], cores: set[int]) -> None:
     sizes = [f"regime.minibatches={world.updates}", f"scale.num_rollout_batches={batches}"]
     pinned = partial(os.sched_setaffinity, 0, cores)
     run_comparison.train(
-        folder, [*world.options, *options, *sizes], preexec_fn=pinned, OMP_WAIT_POLICY="PASSIVE"
+        folder,
+        [*world.options, *options, *sizes],
+        preexec_fn=pinned,
+        OMP_WAIT_POLICY="PASSIVE",
+        PYTHONPATH=os.pathsep.join([str(run_comparison.ROOT / "src"), str(Path(__file__).parent)]),
     )
 
 
@@ -170,38 +198,58 @@ def show(name: str, runs: list[Measured]) -> None:
 def main() -> None:
     parser = bench_parser(__doc__)
     parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
-    parser.add_argument("--repeats", type=int, help="of each kind of run")
-    parser.add_argument("--batches", type=int, help="rollout batches of a run")
+    parser.add_argument("--repeats", type=number_type(Count), help="of each kind of run")
+    parser.add_argument("--batches", type=number_type(Count), help="rollout batches of a run")
     parser.add_argument(
         "--quiet-seconds",
-        type=float,
+        type=number_type(SecondsOrZero, "seconds"),
         default=20,
         help="that a run waits at most for other processes to leave the cores",
     )
+    parser.add_argument("--lengths", nargs="+", choices=get_args(Shape), help="of responses, in tiny")
     arguments = parser.parse_args()
+    if arguments.lengths and arguments.world != "tiny":
+        parser.error("--lengths are those of the tiny world")
     world = WORLDS[arguments.world]
     repeats, batches = arguments.repeats or world.repeats, arguments.batches or world.batches
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         sys.exit("two cores are needed")
-    runs: dict[str, list[Measured]] = {}
     counted = f"{batches - WARM_UP - 1} of {batches} rollout batches counted"
     print(f"{' '.join([*world.options, *world.child])}: {world.updates} updates per rollout batch, {counted}")
     print(f"method: {repeats} runs of each kind in turns; median (least .. most)")
-    for _ in range(repeats):
-        for name, (options, where) in kinds(world, *cores[:2]).items():
-            runs.setdefault(name, []).append(measure(world, batches, options, where, arguments.quiet_seconds))
+    results = {}
+    for shape in arguments.lengths or [None]:
+        at = world if shape is None else forced(world, shape)
+        compared = kinds(at, *cores[:2]) if shape is None else streamed(at, *cores[:2])
+        if arguments.world == "vllm":
+            compared |= streamed(at, *cores[:2])
+        print(f"lengths: {shape or 'of the policy'}", flush=True)
+        results[shape or "own"] = compare(at, batches, compared, repeats, arguments.quiet_seconds)
+    write_json(arguments.json, {"arguments": vars(arguments), **results})
+
+
+def compare(
+    world: World,
+    batches: int,
+    compared: dict[str, tuple[list[str], set[int]]],
+    repeats: int,
+    quiet_seconds: float,
+) -> dict[str, Any]:
+    """Prints and returns what runs of each kind took."""
+    runs: dict[str, list[Measured]] = {}
+    for number in range(repeats):
+        for name in alternating(compared, number):
+            options, where = compared[name]
+            runs.setdefault(name, []).append(measure(world, batches, options, where, quiet_seconds))
     for name, measured in runs.items():
         show(name, measured)
     ratios = {}
-    for name in ("in turns", "one process"):
+    for name in [name for name in runs if name != "async"]:
         ratios[name] = ratio([run.update for run in runs[name]], [run.update for run in runs["async"]])
         print(f"{name} / async: {ratios[name].text()} of neighbouring runs")
     updates = {name: Spread.of([run.update for run in measured]) for name, measured in runs.items()}
-    write_json(
-        arguments.json,
-        {"arguments": vars(arguments), "runs": runs, "update_seconds": updates, "to_async": ratios},
-    )
+    return {"runs": runs, "update_seconds": updates, "to_async": ratios}
 
 
 if __name__ == "__main__":

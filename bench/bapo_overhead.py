@@ -20,6 +20,7 @@ import torch
 from measuring import Spread, Turn, alternating, bench_parser, method, ratio, turn, write_json
 from updates import attach
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
@@ -28,6 +29,7 @@ from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.ranks.rank_group import ALONE
 from bapo_lightning.runs.build import build_data_module, build_module
 from bapo_lightning.runs.inputs import read_inputs
+from bapo_lightning.values import Count
 
 MODES = "exact", "speculative", "bitwise"
 FIXED = "algorithm/bounds=fixed", "algorithm.bounds.low=0.8", "algorithm.bounds.high=1.28"
@@ -100,9 +102,11 @@ def main() -> None:
     parser = bench_parser(__doc__, rounds=32, warm_up=4, threads=1)
     parser.add_argument("--experiment", default="quickstart")
     parser.add_argument(
-        "--staleness", type=int, nargs="+", default=[4, 32], help="updates on a rollout batch"
+        "--staleness", type=number_type(Count), nargs="+", default=[4, 32], help="updates on a rollout batch"
     )
-    parser.add_argument("--parts", type=int, nargs="+", default=[1, 4, 16], help="micro-batches of an update")
+    parser.add_argument(
+        "--parts", type=number_type(Count), nargs="+", default=[1, 4, 16], help="micro-batches of an update"
+    )
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--checkpointing", nargs="+", choices=["false", "true"], default=["false", "true"])
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all runs")

@@ -10,13 +10,15 @@ choose the same bounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import torch
+from annotated_types import Ge, Le
 from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.objectives.bounds import (
     Kind,
     bound_grid,
@@ -148,7 +150,12 @@ def compare(
 
 def main() -> None:
     parser = bench_parser(__doc__, tokens=1000000, threads=2, repeats=11)
-    parser.add_argument("--spread", type=float, default=0.3, help="standard deviation of log r")
+    parser.add_argument(
+        "--spread",
+        type=number_type(Annotated[float, Ge(0), Le(10)]),
+        default=0.3,
+        help="standard deviation of log r",
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     tokens = lognormal_tokens(arguments.tokens, arguments.spread)

@@ -27,6 +27,9 @@ from typing import Any
 
 from measuring import write_json
 
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Workers
+
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 TRL, MODEL, VLLM, RAY = "TRL", "SmolLM2", "vLLM", "Ray"
@@ -172,7 +175,9 @@ def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--only", nargs="+", choices=list(known), metavar="PART", help="these parts")
     parser.add_argument("--full", action="store_true", help="sizes of the scripts instead of small ones")
     parser.add_argument(
-        "--threads", type=int, help="default: all cores at small sizes, else the script's own"
+        "--threads",
+        type=number_type(Workers),
+        help="default: all cores at small sizes, else the script's own",
     )
     parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "bench.json", help="gets all numbers")
     arguments = parser.parse_args(own)

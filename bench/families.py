@@ -25,6 +25,9 @@ from zlib import crc32
 
 from bench.family_checks import COLUMNS, VLLM_COLUMNS, checked, load_vllm
 
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Seconds
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "outputs/families", ROOT / "docs/results/families.md"
 READ = ("src", "bench")  # what a row depends on
@@ -62,7 +65,7 @@ def main() -> None:
     """Runs what is missing and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default=",".join(FAMILIES))
-    parser.add_argument("--seconds", type=float, default=300, help="limit of a row")
+    parser.add_argument("--seconds", type=number_type(Seconds, "seconds"), default=300, help="limit of a row")
     options = parser.parse_args()
     made_at = versions()
     file = RESULTS / f"{made_at['commit']}.json"

@@ -42,6 +42,9 @@ from measuring import write_json
 from rich.console import Console
 from rich.table import Table
 
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Minutes
+
 ROOT = Path(__file__).resolve().parents[1]
 # What ends a run at its start comes first, since the minutes may be over before the last stage.
 STAGES = ("machine", "rehearsal", "vllm", "memory", "kernels", "train", "speed")
@@ -195,7 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="EXP=NAME",
         help="an experiment to rehearse, and changes: EXP=bapo_7b trainer.devices=4; may be given again",
     )
-    parser.add_argument("--minutes", type=float, default=60.0, help="after which no check goes on")
+    parser.add_argument(
+        "--minutes", type=number_type(Minutes, "minutes"), default=60.0, help="after which no check goes on"
+    )
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
     )

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.cli.command import number
-from bapo_lightning.values import Count, CountOrZero
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Count, CountOrZero, Seed, Workers
+
+KINDS = {"seed": Seed, "warm_up": CountOrZero, "threads": Workers}  # of numbers that are no counts
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def bench_parser(doc: str | None, has_json: bool = True, **numbers: int) -> Argu
     """Options of a benchmark: whole numbers by name, and `--json` unless it has none."""
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, value in numbers.items():
-        kind = number(name, CountOrZero if name in ("seed", "warm_up") else Count)
+        kind = number_type(KINDS.get(name, Count))
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=kind, default=value, help="default: %(default)s")
     if has_json:

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from measuring import bench_parser
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.data.problems.columns import ColumnMapping
-from bapo_lightning.data.problems.overlap import LeakageFilter
+from bapo_lightning.data.problems.overlap import FewTokens, LeakageFilter
 from bapo_lightning.data.problems.table import problem_table
 from bapo_lightning.types import Problem
+from bapo_lightning.values import Share
 
 RATES = (0.0, 0.02, 0.05, 0.1)
 NUM_WORDS = 20_000
@@ -30,8 +32,8 @@ def main() -> None:
     parser.add_argument("--evaluation", nargs="+", type=Path, required=True)
     parser.add_argument("--problem", default="problem", help="column")
     parser.add_argument("--answer", default="answer", help="column")
-    parser.add_argument("--ngram", type=int, default=LeakageFilter().ngram)
-    parser.add_argument("--min-share", type=float, default=LeakageFilter().min_share)
+    parser.add_argument("--ngram", type=number_type(FewTokens), default=LeakageFilter().ngram)
+    parser.add_argument("--min-share", type=number_type(Share), default=LeakageFilter().min_share)
     options = parser.parse_args()
     rule = LeakageFilter(ngram=options.ngram, min_share=options.min_share)
     mapping = ColumnMapping(options.problem, options.answer)

@@ -33,6 +33,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.token_tables import prepared_for_update
@@ -42,6 +43,7 @@ from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.runs.callbacks import build_monitors
 from bapo_lightning.types import Score, ScoreStatus
+from bapo_lightning.values import Count, CountOrZero
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH, GROUP_SIZE = 4000, 8  # tokens of a response, responses of a group
@@ -54,9 +56,15 @@ Work = Callable[[], object]
 def main() -> None:
     parser = bench_parser(__doc__, repeats=5)
     parser.add_argument("--other", type=Path, help="folder of another checkout")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rank", type=int, nargs=3, help=argparse.SUPPRESS)  # rank, ranks, port
+    parser.add_argument("--tokens", type=number_type(Count), nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--ranks", type=number_type(Count), nargs="+", default=[1, 2, 4])
+    parser.add_argument(
+        "--rank",
+        type=number_type(CountOrZero),
+        nargs=3,
+        metavar=("RANK", "RANKS", "PORT"),
+        help=argparse.SUPPRESS,
+    )
     arguments = parser.parse_args()
     if arguments.rank:
         serve(*arguments.rank, arguments.tokens, arguments.repeats)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -26,6 +27,7 @@ from bapo_lightning.ray.engine import RayEngine
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.values import Count
 
 MODEL = "locks"
 SAMPLING = SamplingParams(1.0, stop_token_ids=())
@@ -41,9 +43,15 @@ def requests(count: int) -> list[GenerationRequest]:
 
 def main() -> None:
     parser = bench_parser(__doc__, repeats=7)
-    parser.add_argument("--requests", type=int, nargs="+", default=[512, 2048], help="of a pass")
-    parser.add_argument("--per-call", type=int, nargs="+", default=[64, 512], help="sampled at once")
-    parser.add_argument("--engines", type=int, nargs="+", default=[1, 2, 3], help="of the fleets")
+    parser.add_argument(
+        "--requests", type=number_type(Count), nargs="+", default=[512, 2048], help="of a pass"
+    )
+    parser.add_argument(
+        "--per-call", type=number_type(Count), nargs="+", default=[64, 512], help="sampled at once"
+    )
+    parser.add_argument(
+        "--engines", type=number_type(Count), nargs="+", default=[1, 2, 3], help="of the fleets"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = model_path(str(Path("src/bapo_lightning/tiny_worlds", MODEL, "model")))

@@ -23,6 +23,7 @@ from statistics import fmean
 from async_overlap import QUIET, WARM_UP, WORLDS, kinds, train, wait_for_quiet
 from measuring import Spread, bench_parser, write_json
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import Row
 from bapo_lightning.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
@@ -30,6 +31,7 @@ from bapo_lightning.simulation.lengths import table_of
 from bapo_lightning.simulation.run import Setting, VirtualRun
 from bapo_lightning.simulation.study import outcome_of
 from bapo_lightning.simulation.times import ServiceTimes, measured_times
+from bapo_lightning.values import SecondsOrZero
 
 WORLD = WORLDS["tiny"]
 U = WORLD.updates
@@ -55,7 +57,12 @@ class Look:
 
 def main() -> None:
     parser = bench_parser(__doc__, repeats=3, batches=24)
-    parser.add_argument("--quiet-seconds", type=float, default=20, help="to wait at most for quiet cores")
+    parser.add_argument(
+        "--quiet-seconds",
+        type=number_type(SecondsOrZero, "seconds"),
+        default=20,
+        help="to wait at most for quiet cores",
+    )
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

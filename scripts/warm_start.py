@@ -19,11 +19,13 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
+from bapo_lightning.cli.command import number_type
 from bapo_lightning.tiny_worlds.additions import task as additions
 from bapo_lightning.tiny_worlds.locks import task as locks
 from bapo_lightning.tiny_worlds.sums import task as sums
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
 from bapo_lightning.types import Problem
+from bapo_lightning.values import Count, Seed
 from world_figures import (
     AdditionFigures,
     LockFigures,
@@ -160,17 +162,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Make the starting model of a tiny world.")
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--output", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--steps", type=int, help="supervised updates (default: the world's)")
+    parser.add_argument("--steps", type=number_type(Count), help="supervised updates (default: the world's)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)"
+        "--seed",
+        type=number_type(Seed),
+        default=0,
+        help="seed of weights and demonstrations (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     world = WORLDS[options.world]
     steps = world.steps if options.steps is None else options.steps
-    if steps < 1:
-        parser.error(
-            f"--steps is {steps}, but training needs at least one update: write --steps {world.steps}"
-        )
     set_seed(options.seed)
     tokenizer = build_tokenizer(world.characters)
     model = build_model(tokenizer)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Predicate
+from annotated_types import Ge, Gt, Le, Lt, Predicate
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,13 @@ PathName = Annotated[
     Predicate(
         lambda path: all(len(part.encode(errors="replace")) <= LONGEST_NAME for part in path.split("/"))
     ),
-    Advice(f"has a name of more than {LONGEST_NAME} bytes, longer than those of files"),
+    Advice(f"is no text, or has a name of more than {LONGEST_NAME} bytes, longer than those of files"),
 ]
 Count = Annotated[int, Ge(1)]
-Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made at once
+MOST = 1_000_000
+Size = Annotated[int, Ge(1), Le(MOST)]  # of what is held in memory or made at once
 CountOrZero = Annotated[int, Ge(0)]
+Seed = Annotated[int, Ge(0), Lt(2**32), Advice("must be a whole number from 0 to 4294967295")]
 # Threads that wait, and threads or processes of other machines.
 Threads = Annotated[int, Ge(1), Le(4096)]
 ThreadsOrZero = Annotated[int, Ge(0), Le(4096)]
@@ -52,6 +54,7 @@ Megabytes = Annotated[int, Ge(1), Le(1 << 24)]  # 16 terabytes; the kernel's lim
 LONGEST = 100_000_000  # seconds, three years: what is beyond the clocks of the system is never waited for
 Seconds = Annotated[float, Gt(0), Le(LONGEST)]
 Minutes = Annotated[float, Gt(0), Le(LONGEST // 50)]
+SecondsOrZero = Annotated[float, Ge(0), Le(LONGEST)]
 MinutesOrZero = Annotated[float, Ge(0), Le(LONGEST // 50)]
 Share = Annotated[float, Gt(0), Le(1)]
 # Keys and values of running responses, after new weights: those of the old ones stay, or the tokens are read

@@ -13,9 +13,17 @@ Shapes: S seeds, C contexts, F features, K decisions, A actions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
+
+from bapo_lightning.values import Seed, Share
+
+Few = Annotated[int, Ge(1), Le(1000)]  # every seed has a table of all contexts, decisions and actions
+Actions = Annotated[int, Ge(3), Le(1000)]  # the popular one, the key, and others
+Chance = Annotated[float, Ge(0), Le(1)]
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,14 @@ class ExactWorld:
     key: Tensor  # [C], the rare action of the first decision that is always right
     right_tokens: int  # of a right answer
     wrong_tokens: int  # of a wrong answer
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for answers that are shorter than their decisions."""
+        decisions = self.prior.shape[1]
+        if min(self.right_tokens, self.wrong_tokens) < decisions:
+            raise ValueError(
+                f"right_tokens and wrong_tokens must be at least {decisions}, one for each decision"
+            )
 
     @property
     def num_contexts(self) -> int:
@@ -58,13 +74,13 @@ class ExactWorld:
 
 
 def contextual_table(
-    num_contexts: int = 64,
-    num_actions: int = 20,
-    key_prior: float = 0.03,
-    popular_prior: float = 0.6,
-    popular_right: float = 0.4,
-    right_tokens: int = 5,
-    wrong_tokens: int = 9,
+    num_contexts: Few = 64,
+    num_actions: Actions = 20,
+    key_prior: Share = 0.03,
+    popular_prior: Share = 0.6,
+    popular_right: Chance = 0.4,
+    right_tokens: Few = 5,
+    wrong_tokens: Few = 9,
 ) -> ExactWorld:
     """Returns a world in which every context has logits of its own: nothing generalises.
 
@@ -92,17 +108,17 @@ def contextual_table(
 
 
 def factored_softmax(
-    num_classes: int = 8,
-    contexts_per_class: int = 8,
-    num_decisions: int = 4,
-    num_actions: int = 64,
-    key_prior: float = 0.02,
-    popular_prior: float = 0.6,
-    popular_right: float = 0.4,
-    habit_prior: float = 0.8,
-    right_tokens: int = 5,
-    wrong_tokens: int = 9,
-    seed: int = 0,
+    num_classes: Few = 8,
+    contexts_per_class: Few = 8,
+    num_decisions: Few = 4,
+    num_actions: Actions = 64,
+    key_prior: Share = 0.02,
+    popular_prior: Share = 0.6,
+    popular_right: Chance = 0.4,
+    habit_prior: Annotated[float, Gt(0), Lt(1)] = 0.8,
+    right_tokens: Few = 5,
+    wrong_tokens: Few = 9,
+    seed: Seed = 0,
 ) -> ExactWorld:
     """Returns a world of several decisions in which the contexts of a class share parameters.
 
@@ -148,7 +164,11 @@ def factored_softmax(
 def _first_decision(
     num_actions: int, popular: int, popular_prior: float, key: int, key_prior: float
 ) -> Tensor:
-    """Probabilities of the popular action, of the key, and of the others, which share the rest."""
+    """Probabilities of the popular action, of the key, and of the others, which share the rest. Raises
+    ValueError where nothing is left for them.
+    """
+    if key_prior + popular_prior >= 1:
+        raise ValueError(f"key_prior={key_prior} and popular_prior={popular_prior} must be below 1 together")
     row = torch.full((num_actions,), (1 - key_prior - popular_prior) / (num_actions - 2))
     row[popular], row[key] = popular_prior, key_prior
     return row

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from bapo_lightning.configuration.compose import hydra_overrides
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.runs.sweeps.launchers import Launch, chosen_launcher
 from bapo_lightning.runs.sweeps.plan import ROOT, SweepPlan, folder_name
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol
@@ -81,7 +81,10 @@ def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str,
         elif key in (FIGURE, SEED, ROOT) or key.lstrip("+").startswith("hydra"):
             own[key] = value
         else:
-            changes[key] = yaml.safe_load(value)
+            try:
+                changes[key] = yaml.safe_load(value)
+            except (yaml.YAMLError, UnicodeError) as error:
+                problems.append(f"{argument} cannot be read ({first_line(error)}); write KEY=VALUE in YAML")
     if problems:
         raise ConfigError(problems)
     return own, changes

@@ -116,12 +116,16 @@ def _written(
 ) -> list[Path]:
     folder, reference = Path(config.output), next(iter(labels))
     methods = methods_of(config)
+
+    def others_than(drawn: str) -> list[str]:
+        return [name for name in (reference, *config.controls) if name != drawn]
+
     return [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
         write_json(folder / "map.json", [result.plain() for result in results]),
         draw_gap(results, methods, folder / "gap.png"),
         *(
-            draw_phases(results, name, [reference, *config.controls], methods, folder / f"{name}.png")
+            draw_phases(results, name, others_than(name), methods, folder / f"{name}.png")
             for name in config.drawn
         ),
     ]

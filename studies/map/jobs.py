@@ -34,7 +34,9 @@ class Job:
 
 def keep_settings(config: MapConfig, folder: Path) -> None:
     """Writes the settings beside the map; methods may be added to one that is there."""
-    plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn", "duels"})
+    plain = config.model_dump(
+        mode="json", exclude={"output", "processes", "controls", "drawn", "duels", "only"}
+    )
     file = folder / "map.yaml"
     if file.exists():
         found = [
@@ -64,7 +66,8 @@ def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
 
 def composed(config: MapConfig, name: str) -> RunConfig:
     """The typed configuration of a run by a method: its algorithm and optimizer are used."""
-    overrides = hydra_overrides(config.common | config.methods[name].set)
+    sizes = {"scale.group_size": config.group_size}
+    overrides = hydra_overrides(sizes | config.common | config.methods[name].set)
     try:
         found = validate(compose_run(["run_folder=unused", *overrides]), "run")
     except ConfigError as error:

@@ -6,19 +6,23 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Annotated, Any
 
-from annotated_types import Ge
+import yaml
+from annotated_types import Ge, Le, MinLen
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 
-from bapo_lightning.configuration.parse import parse
-from bapo_lightning.configuration.sections import Section
+from bapo_lightning.configuration.parse import distinct, parse
+from bapo_lightning.configuration.sections import FASTEST, Section
 from bapo_lightning.configuration.targets import Target, target_problems
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.values import Count
+from bapo_lightning.configuration.wording import value_problem
+from bapo_lightning.errors import ConfigError, first_line
+from bapo_lightning.values import Name, Size, Workers
 from studies import CONF
-from studies.map.cells import MapCell
+from studies.exact.world import ExactWorld
+from studies.map.cells import FIRST_COMPARED, MapCell
 
+Seeds = Annotated[int, Ge(2), Le(FIRST_COMPARED)]
 PROTOCOL_AXES = ("learning_rate", "staleness")
 
 
@@ -36,20 +40,21 @@ class WorldEntry(Section):
 
 
 class MapConfig(Section):
-    output: str
-    processes: Count | None
-    gate_seeds: Annotated[int, Ge(2)]
-    seeds: Annotated[int, Ge(2)]
-    num_updates: Count
-    problems_per_update: Count
-    group_size: Count
-    micro_batches: Count
-    measure_every: Count
+    output: Annotated[str, MinLen(1)]
+    processes: Workers | None
+    gate_seeds: Seeds
+    seeds: Seeds
+    num_updates: Size
+    problems_per_update: Size
+    group_size: Size
+    micro_batches: Size
+    measure_every: Size
     common: dict[str, Any]
     gate: list[str]
     controls: list[str]
     drawn: list[str]
     duels: list[tuple[str, str]] = Field(default_factory=list)
+    only: list[str] | None = None
     methods: dict[str, MethodEntry]
     worlds: dict[str, WorldEntry]
 
@@ -70,10 +75,23 @@ class MapConfig(Section):
         return found
 
     def problems(self) -> Iterator[str]:
+        for key in ("methods", "worlds"):
+            if not getattr(self, key):
+                yield f"{key} names none; leave it out, or write one at least"
+            for name in getattr(self, key):
+                if problem := value_problem(Name, "name", name):
+                    yield f"{key}.{name} {problem}"
         for key in ("gate", "controls", "drawn"):
             for name in getattr(self, key):
                 if name not in self.methods:
                     yield f"{key} names {name}, which is none of methods"
+                elif name == next(iter(self.methods)):
+                    yield f"{key} names {name}, the method that all others are compared with; leave it out"
+        if self.measure_every > self.num_updates:
+            yield (
+                f"measure_every={self.measure_every} measures nothing of num_updates={self.num_updates}; "
+                f"write measure_every={self.num_updates}, or less"
+            )
         for name in {name for pair in self.duels for name in pair} - self.methods.keys():
             yield f"duels names {name}, which is none of methods"
         for name, entry in self.worlds.items():
@@ -88,17 +106,27 @@ class MapConfig(Section):
         for axis, values in entry.axes.items():
             if not values:
                 yield f"{path}.axes.{axis} is empty; write its values, e.g. {path}.axes.{axis}=[8]"
-        options = {axis: values[0] for axis, values in entry.axes.items() if values}
-        options = {axis: value for axis, value in options.items() if axis not in PROTOCOL_AXES}
-        if entry.world is not None:
-            yield from target_problems({**entry.world.node, **options}, f"{path}.world")
-            return
         for staleness in entry.axes.get("staleness", ()):
             if staleness < 1 or self.num_updates % staleness:
                 yield (
                     f"{path}.axes.staleness={staleness} does not divide num_updates={self.num_updates}, and "
                     "runs make whole rollout batches; write another one"
                 )
+        for rate in entry.axes.get("learning_rate", ()):
+            if not 0 < rate <= FASTEST:
+                yield f"{path}.axes.learning_rate={rate} is no rate; write positive ones, at most {FASTEST:g}"
+        if entry.world is None:
+            return
+        others = {axis: values for axis, values in entry.axes.items() if axis not in PROTOCOL_AXES}
+        for options in product(*others.values()):
+            target = Target({**entry.world.node, **dict(zip(others, options, strict=True))})
+            found = list(target_problems(target.node, f"{path}.world"))
+            yield from found
+            if not found:
+                try:
+                    target.make(ExactWorld)
+                except ConfigError as error:
+                    yield from (f"{path}.world: {text}" for text in error.problems)
 
 
 def read_map(arguments: Sequence[str]) -> MapConfig:
@@ -111,34 +139,38 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
     shipped = {path.stem: path for path in (CONF / "maps").glob("*.yaml")}
     if name not in shipped:
         raise ConfigError([f"map={name} is no map; write one of {', '.join(sorted(shipped))}"])
-    changes = OmegaConf.from_dotlist([text for text in arguments if not text.startswith("map=")])
     own = OmegaConf.load(shipped[name])
     assert isinstance(own, DictConfig)
     extended = own.pop("extends", None)
-    files = [own] if extended is None else [OmegaConf.load(shipped[extended]), own]
-    try:
-        plain: Any = OmegaConf.to_container(OmegaConf.merge(*files, changes))
-    except OmegaConfBaseException as error:
-        raise ConfigError([str(error).splitlines()[0]]) from None
+    merged = own if extended is None else OmegaConf.merge(OmegaConf.load(shipped[extended]), own)
+    for text in arguments:
+        try:
+            if not text.startswith("map="):
+                merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([text]))
+        except (OmegaConfBaseException, yaml.YAMLError, IndexError, UnicodeError) as error:
+            fault = f"{text} cannot be read ({first_line(error)}); write KEY=VALUE in YAML"
+            raise ConfigError([fault]) from None
+    plain: Any = OmegaConf.to_container(merged)
     for group in ("methods", "worlds", "common"):
-        plain[group] = {name: entry for name, entry in plain[group].items() if entry is not None}
-    config, problems = parse(MapConfig, chosen_methods(plain))
+        if isinstance(plain[group], dict):
+            plain[group] = {name: entry for name, entry in plain[group].items() if entry is not None}
+    config, problems = parse(MapConfig, plain)
     if config is None:
         raise ConfigError(problems)
+    config = with_chosen_methods(config)
     if found := list(config.problems()):
-        raise ConfigError(found)
+        raise ConfigError(distinct(found))
     return config
 
 
-def chosen_methods(plain: dict[str, Any]) -> dict[str, Any]:
+def with_chosen_methods(config: MapConfig) -> MapConfig:
     """Returns the settings with the methods that `only` names, and the duels between them."""
-    only = plain.pop("only", None)
-    if only is None:
-        return plain
-    if unknown := [str(name) for name in only if name not in plain["methods"]]:
-        raise ConfigError([f"only names {', '.join(unknown)}; write some of {', '.join(plain['methods'])}"])
-    methods = {name: entry for name, entry in plain["methods"].items() if name in only}
-    duels = [pair for pair in plain.get("duels", []) if methods.keys() >= set(pair)]
-    if plain.get("duels") and not duels:
-        raise ConfigError([f"only leaves none of the duels; name both methods of one: {plain['duels']}"])
-    return {**plain, "methods": methods, "duels": duels}
+    if config.only is None:
+        return config
+    if unknown := [name for name in config.only if name not in config.methods]:
+        raise ConfigError([f"only names {', '.join(unknown)}; write some of {', '.join(config.methods)}"])
+    methods = {name: entry for name, entry in config.methods.items() if name in config.only}
+    duels = [pair for pair in config.duels if methods.keys() >= set(pair)]
+    if config.duels and not duels:
+        raise ConfigError([f"only leaves none of the duels; name both methods of one: {config.duels}"])
+    return config.model_copy(update={"methods": methods, "duels": duels})

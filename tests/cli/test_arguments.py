@@ -1,5 +1,5 @@
 """No argument of a command with options of its own ends it in a traceback: every option, found in its parser,
-x values that nobody should write. Overrides of Hydra's commands are tried in `tests/configuration`.
+x values that nobody should write. Keys of the others are tried by `make fuzz`.
 """
 
 import argparse
@@ -7,6 +7,7 @@ import random
 from importlib import import_module
 
 import pytest
+from tests.configuration import small_commands
 from tests.report.synthetic_runs import synthetic_row, write_run
 
 from bapo_lightning.__main__ import COMMANDS, module_of
@@ -93,3 +94,7 @@ def test_no_value_of_an_argument_ends_in_a_traceback(count, monkeypatch, capsys)
             if code not in (0, 1, 2) or (code and "error: " not in told):
                 found.append(f"{name} {line}: ended with {code} and {told}")
     assert found == [], "\n".join(found)
+
+
+def test_every_command_is_tried_here_or_by_make_fuzz(monkeypatch):
+    assert {"train", *with_own_parsers(monkeypatch), *small_commands.COMMANDS} >= COMMANDS.keys()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -108,6 +109,16 @@ def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
         "interrupted: 1 finished, 1 failed, 1 half done, 2 not begun; the same command goes on with them",
     ]
     assert print_failures(plan, {"e": STOPPED}) == STOPPED
+
+
+def test_a_folder_may_begin_as_an_option_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for algorithm in ("grpo", "bapo"):
+        write_run(
+            Path("-1", algorithm), [{"step": step, "train/reward": 0.5} for step in range(4)], algorithm
+        )
+    multirun.compare(SweepPlan("smoke", Path("-1"), {"grpo": (), "bapo": ()}, (), "bapo"))
+    assert "2 of 2 runs" in capsys.readouterr().out
 
 
 def test_the_table_tells_of_earlier_runs(tmp_path, capsys):

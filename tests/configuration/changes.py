@@ -5,7 +5,8 @@ from random import Random
 
 from hydra.utils import get_object
 from tests.configuration.compositions import composed
-from tests.configuration.forms import SMALL, names_of_forms, overrides_of
+from tests.configuration.forms import SMALL, overrides_of
+from tests.configuration.small_commands import COMMANDS
 
 from bapo_lightning.configuration.compose import hydra_value
 from bapo_lightning.configuration.targets import HYDRA_KEYS, TARGET, UNREADABLE
@@ -19,15 +20,18 @@ TARGETS = [
     "bapo_lightning.objectives.bounds.Bounds", "bapo_lightning.errors.ConfigError", "builtins.int", None, 7,
     "", [1], {"a": 1},
 ]  # fmt: skip
-OF_A_FORM = 12  # changes that are drawn together: a form takes as long to compose as some of them to try
+# Changes that are drawn together: a form of a run takes as long to compose as some of them to try.
+OF_A_FORM, OF_A_COMMAND = 12, 4
 NODES = [None, "abc", 7, [1], {}]  # in the place of a mapping
 
 
-def changes(run):
-    """Yields (place, override) for every option of a run: `place` is equal where two runs have the same."""
-    plain = composed(*SMALL, *run)
+def changes(name, run):
+    """Yields (place, override) for every option of a form: `place` is equal where two forms have the same."""
+    is_command = name in COMMANDS
+    plain = COMMANDS[name].known() if is_command else composed(*SMALL, *run)
     for path, value in _nodes(plain):
-        key, place = ".".join(path), _place(plain, path)
+        key, (target, option) = ".".join(path), _place(plain, path)
+        place = target or (name if is_command else ""), option
         if isinstance(value, dict) and value:
             yield from ((place, f"{key}={hydra_value(new)}") for new in NODES)
             yield from ((place, f"+{key}.{name}") for name in _unset(value))
@@ -76,26 +80,32 @@ def _unset(node):
             yield from (f"{name}={hydra_value(value)}" for value in VALUES)
 
 
-def all_changes():
-    """Yields (form, overrides, override): every change of every option, each option of a target once; the
-    first of a form is "", no change. The overrides of a form that cannot run here are None.
+def _run(name):
+    return () if name in COMMANDS else overrides_of(name)
+
+
+def all_changes(names):
+    """Yields (form, overrides, override) for these forms and commands: every change of every option, each
+    option of a target once; the first of a form is "", no change. The overrides of a form that cannot run
+    here are None.
     """
     told = set()
-    for name in names_of_forms():
-        run = overrides_of(name)
+    for name in names:
+        run = _run(name)
         yield name, run, ""
         if run is not None:
-            found = list(changes(run))
+            found = list(changes(name, run))
             yield from ((name, run, text) for place, text in found if place not in told)
             told |= {place for place, _ in found}
 
 
-def some_changes(count, seed):
+def some_changes(names, count, seed):
     """Yields so many of them as they are drawn, of a few forms, without a look at the others."""
     random = Random(seed)
     while count > 0:
-        name = random.choice(names_of_forms())
-        if (run := overrides_of(name)) is not None:
-            drawn = random.sample([text for _, text in changes(run)], min(count, OF_A_FORM))
+        name = random.choice(names)
+        if (run := _run(name)) is not None:
+            most = OF_A_COMMAND if name in COMMANDS else OF_A_FORM
+            drawn = random.sample([text for _, text in changes(name, run)], min(count, most))
             yield from ((name, run, text) for text in drawn)
             count -= len(drawn)

@@ -9,11 +9,14 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.utils import get_object
 from omegaconf import OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
 
-from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.compose import composition_problem, resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 
@@ -50,11 +53,12 @@ GROUPS = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.
 
 
 @lru_cache(maxsize=256)
-def _chosen(choices):
-    if not any(choice.startswith("experiment=") for choice in choices):
-        choices = ("experiment=additions", *choices)
+def _chosen(choices, file):
+    if file == "train":
+        named = any(choice.startswith("experiment=") for choice in choices)
+        choices = ("run_folder=outputs/unused", *(() if named else ("experiment=additions",)), *choices)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", overrides=["run_folder=outputs/unused", *choices])
+        return compose(file, overrides=list(choices))
 
 
 ADDITIONS = yaml.safe_load((CONF / "experiment/additions.yaml").read_text())
@@ -66,10 +70,10 @@ def _algorithm(name):
         return compose(f"algorithm/{name}").algorithm
 
 
-def unresolved(*overrides):
-    """What Hydra makes of overrides. It takes a fifth of a second for a choice of groups, so that each choice
-    is composed once, an algorithm by itself, as its files do not reach into others; values are then set by
-    Hydra's own code. The experiment is the additions unless named.
+def unresolved(*overrides, file="train"):
+    """What Hydra makes of a file of conf/ and overrides. It takes a fifth of a second for a choice of groups,
+    so that each choice is composed once, an algorithm by itself, as its files do not reach into others;
+    values are then set by Hydra's own code. The experiment is the additions unless named.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     chosen, values, algorithm = [], [], None
@@ -82,17 +86,26 @@ def unresolved(*overrides):
             values.append(item)
     if algorithm is not None and not any(text.startswith("experiment=") for text in chosen):
         chosen.remove(algorithm.input_line)
-        config = deepcopy(_chosen(tuple(chosen)))
+        config = deepcopy(_chosen(tuple(chosen), file))
         config.algorithm = OmegaConf.merge(_algorithm(algorithm.value()), ADDITIONS["algorithm"])
     else:
-        config = deepcopy(_chosen(tuple(chosen)))
+        config = deepcopy(_chosen(tuple(chosen), file))
     with flag_override(config, "struct", True):
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
     return config
 
 
-def composed(*overrides):
-    return resolve(unresolved(*overrides))
+def composed_or_refused(*overrides, file="train"):
+    """`unresolved`, with errors as a command tells them."""
+    refuse_no_names(overrides)
+    try:
+        return unresolved(*overrides, file=file)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError([composition_problem(error, lambda key: {})]) from None
+
+
+def composed(*overrides, file="train"):
+    return resolve(unresolved(*overrides, file=file))
 
 
 def validated(*overrides):

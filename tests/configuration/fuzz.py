@@ -1,8 +1,9 @@
-"""Runs the smallest whole run for every value of every option, and counts how they end; `make fuzz`.
+"""Runs every command in small for every value of every option, and counts how they end; `make fuzz`.
 
     every option of every configuration x values that nobody should write -> a forked run of some updates
+    the own keys of every other command x the same values                 -> the command, forked
 
-A run is right that trains to its end, or is refused in words. What is not right is listed. Results are kept
+A run is right that comes to its end, or is refused in words. What is not right is listed. Results are kept
 in a file, with the overrides and the output of what is not right, so that the same command goes on where it
 was, and `--again` repeats what failed. Forms of a run whose package is not installed are counted, not run.
 """
@@ -19,53 +20,47 @@ import tempfile
 from collections import Counter
 from functools import partial
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 
 import yaml
-from hydra.errors import HydraException
 from tests.commands import WARM, leave_pictures_blank
 from tests.configuration.attempts import HANG, RAN, REFUSED, RIGHT, TRACEBACK, Attempt, attempt
 from tests.configuration.changes import all_changes, some_changes
-from tests.configuration.compositions import unresolved
-from tests.configuration.forms import RUNS, SMALL, lacks
+from tests.configuration.compositions import composed_or_refused
+from tests.configuration.forms import RUNS, SMALL, lacks, names_of_forms
+from tests.configuration.small_commands import COMMANDS
 
 from bapo_lightning.cli import train
-from bapo_lightning.cli.command import command
-from bapo_lightning.configuration.compose import composition_problem, requested_ranks, resolve
+from bapo_lightning.cli.command import command, number_type
+from bapo_lightning.cli.rehearse import share_of
+from bapo_lightning.configuration.compose import requested_ranks, resolve
 from bapo_lightning.configuration.early import refuse_early
-from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.launch import starts_ranks
 from bapo_lightning.runs import train as training
+from bapo_lightning.values import Count, Seconds, Seed, Workers
 
 RESULTS = Path("outputs/fuzz.jsonl")
 NOT_HERE = "not run here"
 SLOW = "model.compile"  # of a minute, in a compiler
 
 
-def composed(overrides):
-    refuse_no_names(overrides)
-    try:
-        return unresolved(*overrides)
-    except HydraException as error:
-        raise ConfigError([composition_problem(error, lambda key: {})]) from None
-
-
 @command(1)
 def whole_run(name, overrides):
-    """Trains as the command line would, but for the pictures; returns the exit code."""
+    """Does as the command line would, but for the pictures; returns the exit code."""
     leave_pictures_blank()
+    if name in COMMANDS:
+        return COMMANDS[name].run(overrides)
     if name not in RUNS:  # what is left to change are parts that pictures see by their metrics alone
         training.plot_run = lambda folder: None
-    return train.train(composed(overrides))
+    return train.train(composed_or_refused(*overrides))
 
 
 def is_refused(overrides):
     """Whether the checks refuse it, in the order of a run and without a fork: nine of ten are."""
     try:
-        plain = resolve(composed(overrides))
+        plain = resolve(composed_or_refused(*overrides))
         refuse_early(plain)
         starts_ranks(*requested_ranks(plain))
         validate(plain)
@@ -78,10 +73,13 @@ def is_refused(overrides):
 
 def tried(name, run, change, folder, seconds):
     """How a run with a change ends, as a row of results."""
-    overrides = [*SMALL, *(run or ()), *[change] * bool(change)]
+    if name in COMMANDS:
+        overrides = COMMANDS[name].given(change)
+    else:
+        overrides = [*SMALL, *(run or ()), *[change] * bool(change)]
     if run is None:
         done = Attempt(NOT_HERE, f"needs {lacks(name)}", 0.0)
-    elif change and is_refused(overrides):
+    elif change and name not in COMMANDS and is_refused(overrides):
         done = Attempt(REFUSED, "", 0.0)
     else:
         limit = seconds * (10 if SLOW in change else 1)
@@ -96,11 +94,6 @@ def tried(name, run, change, folder, seconds):
 def known(file):
     rows = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
     return {(row["run"], row["change"]): row for row in rows}
-
-
-def share_of(items, text):
-    number, count = map(int, text.split("/"))
-    return islice(items, number - 1, None, count)
 
 
 def is_told(row):
@@ -146,22 +139,30 @@ def get_ready():
     gc.freeze()
 
 
+@command(2)
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="changes that hold this text")
-    parser.add_argument("--share", default="1/1", help="N/M: the Nth of M parts")
-    parser.add_argument("--sample", type=int, help="so many changes of a few forms of run, drawn by --seed")
-    parser.add_argument("--seed", type=int, default=0)
+    kinds = {"training": names_of_forms(), "commands": [*COMMANDS]}
+    parser.add_argument("--of", nargs="+", choices=kinds, default=[*kinds], help="default: both")
+    parser.add_argument("--share", default="1/1", help="N/M: the Nth of M parts; auto/M: by the day")
+    few = "so many changes of a few forms of run, drawn by --seed"
+    parser.add_argument("--sample", type=number_type(Count), help=few)
+    parser.add_argument("--seed", type=number_type(Seed), default=0)
     parser.add_argument("--again", action="store_true", help="what was not right, once more")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
-    parser.add_argument("--seconds", type=float, default=60, help="that a run may take")
+    parser.add_argument(
+        "--seconds", type=number_type(Seconds, "seconds"), default=60, help="that a run may take"
+    )
     cores = min(4, os.cpu_count() or 1)
-    parser.add_argument("--workers", type=int, default=cores, help=f"processes that try them, here {cores}")
+    many = f"processes that try them, here {cores}"
+    parser.add_argument("--workers", type=number_type(Workers), default=cores, help=many)
     given = parser.parse_args(arguments)
     get_ready()
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    changes = all_changes() if given.sample is None else some_changes(given.sample, given.seed)
-    meant = [item for item in share_of(changes, given.share) if given.only in item[2]]
+    names = [name for kind in given.of for name in kinds[kind]]
+    changes = all_changes(names) if given.sample is None else some_changes(names, given.sample, given.seed)
+    meant = [item for item in share_of([*changes], given.share, "--share ") if given.only in item[2]]
     before = known(given.results)
     keys = [(name, change) for name, _, change in meant]
     left = [

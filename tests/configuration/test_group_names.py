@@ -6,6 +6,7 @@ import pytest
 
 from bapo_lightning.configuration.compose import composed_run
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.group_names import NODES
 from bapo_lightning.errors import ConfigError
 
 GROUPS = sorted({
@@ -28,3 +29,10 @@ def test_the_remedy_can_be_written():
         composed_run([override])
     for override in ("resume=null", "cpu_threads=null", "callbacks.console=null"):  # keys, not groups
         composed_run([override])
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_hydra_keeps_its_own_settings(node):
+    for override in (*(f"{node}={value}" for value in ("null", "7", "abc", "[1]", "true")), f"~{node}"):
+        with pytest.raises(ConfigError, match=rf"leaves nothing of Hydra's own .*; write {node}\.KEY=VALUE"):
+            composed_run([override])

@@ -7,6 +7,7 @@ from tests.configuration.compositions import composed
 from bapo_lightning.configuration.plan import _architecture_of_files
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.modules.policy.folder import model_path
 
 
 @pytest.mark.parametrize("name", ["README.md", "folder"])
@@ -24,3 +25,9 @@ def test_a_path_that_no_file_can_have_is_refused_before_the_system_is_asked(path
     plain["model"]["path"] = path
     with pytest.raises(ConfigError, match=r"model\.path=.* has a name of more than 255 bytes"):
         validate(plain)
+
+
+@pytest.mark.parametrize("package", ["nowhere", "", "os", "..", "\udcff"])
+def test_a_package_that_is_not_installed_is_named(package):
+    with pytest.raises(DataError, match=r"no package .* is installed here; write a model folder"):
+        model_path(f"package://{package}/model")

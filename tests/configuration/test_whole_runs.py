@@ -1,5 +1,5 @@
-"""Changes drawn from those of `make fuzz`, as whole runs: none ends in a traceback or hangs. And that the
-command would see it.
+"""Changes drawn from those of `make fuzz`, as whole runs and commands: none ends in a traceback or
+hangs. And that `make fuzz` would see it.
 """
 
 import os
@@ -14,9 +14,17 @@ from tests.configuration.attempts import HANG, KILLED, RAN, REFUSED, SILENT, STO
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("count", "seed"), [(36, 0), pytest.param(270, 1, marks=pytest.mark.slow)])
-def test_no_change_of_an_option_ends_in_a_traceback_or_hangs(count, seed, tmp_path):
-    options = "--sample", count, "--seed", seed, "--results", tmp_path / "fuzz.jsonl"
+@pytest.mark.parametrize(
+    ("of", "count", "seed"),
+    [
+        ("training", 36, 0),
+        ("commands", 16, 5),
+        pytest.param("training", 270, 1, marks=pytest.mark.slow),
+        pytest.param("commands", 120, 5, marks=pytest.mark.slow),
+    ],
+)
+def test_no_change_of_an_option_ends_in_a_traceback_or_hangs(of, count, seed, tmp_path):
+    options = "--of", of, "--sample", count, "--seed", seed, "--results", tmp_path / "fuzz.jsonl"
     done = run_command("tests.configuration.fuzz", *options, cwd=ROOT, timeout=900)
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith(f"{count} changes: "), done.stdout

@@ -83,8 +83,9 @@ def test_shares_take_turns_and_leave_nothing_out():
     shares = [share_of(names, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(name for share in shares for name in share) == names
     assert share_of(names, "auto/3") in shares
-    with pytest.raises(ConfigError, match=r"rehearsal\.share=half is no share; write e\.g\. 1/3"):
-        share_of(names, "half")
+    for text in ("half", "0/3", "4/3", "1/0", "auto/0", "\u00b2/3", f"1/{'9' * 5000}"):
+        with pytest.raises(ConfigError, match=rf"rehearsal\.share={text} is no share; write e\.g\. 1/3"):
+            share_of(names, text)
 
 
 def rehearse(*arguments):

@@ -132,8 +132,12 @@ def test_wrong_keys_are_named_with_the_remedy(overrides, complaint):
     assert complaint in str(refused.value)
 
 
-def test_too_few_gpus_and_runs_that_are_none_are_refused():
+def test_too_few_and_too_many_gpus_and_runs_that_are_none_are_refused():
     with pytest.raises(ConfigError, match=r"simulate\.gpus=1 cannot be split.*write GPUS=2 or more"):
         world_of(*read_simulate(plain("simulate.gpus=1")))
+    with pytest.raises(
+        ConfigError, match=r"simulate\.gpus=100001: .* on at most 100,000 GPUs; write a smaller"
+    ):
+        world_of(*read_simulate(plain("simulate.gpus=100001")))
     with pytest.raises(DataError, match="nowhere"):
         world_of(*read_simulate(plain("simulate.measured=nowhere")))

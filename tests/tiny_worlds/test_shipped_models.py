@@ -86,4 +86,4 @@ def test_warm_start_makes_the_same_loadable_model_twice(world, tmp_path, capsys,
 def test_warm_start_refuses_zero_steps(tmp_path, capsys):
     with pytest.raises(SystemExit):
         warm_start.main(["additions", "--output", str(tmp_path), "--steps", "0"])
-    assert "--steps is 0" in capsys.readouterr().err
+    assert "--steps: 0 must be a whole number of at least 1" in capsys.readouterr().err

@@ -122,6 +122,7 @@ def hydra_command(
                 return main(config)
 
         @command(code, usage=usage)
+        @wraps(main)
         def start() -> None:
             installed_folders()  # whose error Hydra would wrap in its own
             for text in filter(_OPTION_WITH_VALUE.match, sys.argv[1:]):
@@ -178,8 +179,8 @@ def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def number(name: str, annotation: Any) -> Callable[[str], Any]:
-    """The `type` of an option `name` that is a number of this annotation."""
+def number_type(annotation: Any, unit: str = "number") -> Callable[[str], Any]:
+    """The `type` of an option that is a number of this annotation."""
 
     def read(text: str) -> Any:
         from bapo_lightning.configuration.wording import accepted, value_problem
@@ -187,8 +188,8 @@ def number(name: str, annotation: Any) -> Callable[[str], Any]:
         try:
             value = get_args(annotation)[0](text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text} {accepted(annotation, name)}") from None
-        if problem := value_problem(annotation, name, value):
+            raise argparse.ArgumentTypeError(f"{text} {accepted(annotation, unit)}") from None
+        if problem := value_problem(annotation, unit, value):
             raise argparse.ArgumentTypeError(f"{text} {problem}")
         return value
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from annotated_types import Ge, Le
 
-from bapo_lightning.cli.command import command, number, parser_of
+from bapo_lightning.cli.command import command, number_type, parser_of
 from bapo_lightning.errors import CheckpointError, DataError
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "precision of the weights (default: as trained)"
     parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
     text = "size limit of one file (default: %(default)s)"
-    size = number("gigabytes", Annotated[float, Ge(1e-6), Le(1e6)])
+    size = number_type(Annotated[float, Ge(1e-6), Le(1e6)], "gigabytes")
     parser.add_argument("--shard-gigabytes", type=size, default=5.0, metavar="GB", help=text)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
     parsed = parser.parse_args(arguments)

@@ -67,7 +67,9 @@ def sweep(
             raise ConfigError(["torchrun starts the ranks of one run; leave it out for several"])
         hydra = config.hydra
         options: Any = OmegaConf.to_container(hydra.sweeper, resolve=False)
-        given = hydra.runtime.choices.get("sweep"), options, arguments, config.output_root
+        root: Any = OmegaConf.select(config, "output_root")
+        root = OmegaConf.to_container(root) if OmegaConf.is_config(root) else root
+        given = hydra.runtime.choices.get("sweep"), options, arguments, root
         plan = read_plan(*given, context.config_loader, hydra_options(hydra))
         plugin = partial(Plugins.instance().instantiate_launcher, context, task_function, config)
         codes = run_plan(plan, *launcher_of(hydra.launcher, plugin))
@@ -84,7 +86,7 @@ def compare(plan: SweepPlan) -> None:
     from bapo_lightning.cli.compare import main
     from bapo_lightning.run_folder.find import find_runs
 
-    main([str(plan.folder), *(["--reference", plan.reference] if plan.reference else [])])
+    main([*([f"--reference={plan.reference}"] if plan.reference else []), "--", str(plan.folder)])
     if earlier := len(find_runs([str(plan.folder)])) - len(plan.jobs):
         print(f"  runs of earlier calls in this folder: {earlier}")
     print(f'  again, or with other runs: make compare RUNS="{plan.folder}"', flush=True)

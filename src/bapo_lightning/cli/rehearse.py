@@ -7,11 +7,13 @@ can hold the experiment with its real model, elsewhere with a small one of its f
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from bapo_lightning.cli.command import command
 from bapo_lightning.configuration.conf_dir import choice_files
@@ -20,6 +22,8 @@ from bapo_lightning.report.progress.display import phases_shown
 
 EXPERIMENT, FOLDER, SHARE = "experiment=", "rehearsal.folder=", "rehearsal.share="
 FAILED = 3  # exit code
+T = TypeVar("T")
+_NUMBER = re.compile("[1-9][0-9]{0,5}")
 USAGE = """\
 usage: python -m bapo_lightning rehearse [experiment=NAME,NAME] [KEY=VALUE ...]
        make rehearse EXP=bapo_7b
@@ -62,15 +66,16 @@ def _read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str
     return named or others, Path(given.get(FOLDER) or "outputs/rehearsal"), overrides
 
 
-def share_of(names: Sequence[str], text: str) -> list[str]:
-    """Returns the Nth of M parts of `names` for a text N/M; `auto` is another part each day. Raises
-    ConfigError for another text.
+def share_of(items: Sequence[T], text: str, key: str = SHARE) -> list[T]:
+    """Returns the Nth of M parts of `items` for a text N/M; `auto` is another part each day. Raises
+    ConfigError, which begins with `key`, for another text.
     """
     number, _, count = text.partition("/")
-    if not (count.isdigit() and int(count) > 0 and (number == "auto" or number.isdigit())):
-        raise ConfigError([f"{SHARE}{text} is no share; write e.g. 1/3, or auto/3"])
+    is_part = _NUMBER.fullmatch(number) and _NUMBER.fullmatch(count) and int(number) <= int(count)
+    if not (is_part or (number == "auto" and _NUMBER.fullmatch(count))):
+        raise ConfigError([f"{key}{text} is no share; write e.g. 1/3, or auto/3"])
     first = int(time.time() // 86400) if number == "auto" else int(number) - 1
-    return list(names[first % int(count) :: int(count)])
+    return list(items[first % int(count) :: int(count)])
 
 
 def _rehearse(name: str, overrides: Sequence[str], folder: Path) -> bool:

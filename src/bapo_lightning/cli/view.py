@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bapo_lightning.cli.command import command, number, parser_of
+from bapo_lightning.cli.command import command, number_type, parser_of
 from bapo_lightning.report.view.page import write_view
 from bapo_lightning.run_folder.find import find_runs
 from bapo_lightning.values import Seconds
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the page once, or again and again while the run goes on, until Ctrl-C."""
     parser = parser_of("view", __doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, or a folder or glob of runs: the newest")
-    every = number("seconds", Seconds)
+    every = number_type(Seconds, "seconds")
     parser.add_argument("--every", type=every, default=5.0, metavar="SECONDS", help="default: 5")
     parser.add_argument("--once", action="store_true", help="write it once, even of a run that goes on")
     parsed = parser.parse_args(arguments)

@@ -14,7 +14,7 @@ from bapo_lightning.configuration.sections import (
     environment_problems,
 )
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.values import Count, CountOrZero
+from bapo_lightning.values import Count, CountOrZero, Size
 
 
 class EvaluationScale(Section):
@@ -36,7 +36,7 @@ class EvaluationConfig(Composed):
     """Everything that one evaluation is, with all open keys filled."""
 
     checkpoint: str
-    k: Count
+    k: Size
     problems_per_set: Count | None
     data: EvaluationData
     model: Model

@@ -10,6 +10,7 @@ from hydra.errors import OverrideParseException
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.errors import ConfigError
 
+NODES = ("hydra", "hydra.sweeper", "hydra.launcher")  # whose settings are asked for before any other
 LISTED = ("logger",)  # groups of which several files, or none, can be chosen
 
 
@@ -24,6 +25,9 @@ def _problems(overrides: Sequence[str]) -> Iterator[str]:
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         group = key.partition("@")[0]
+        if (node := key.lstrip("~")) in NODES and not value.startswith("{"):
+            yield f"{override} leaves nothing of Hydra's own settings; write {node}.KEY=VALUE"
+            continue
         if key.startswith(("-", "~")) or not value or not (names := choice_files(group)):
             continue
         try:

@@ -12,7 +12,7 @@ from math import isfinite
 from sys import float_info
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Gt, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import UNREADABLE, Target
@@ -29,6 +29,7 @@ from bapo_lightning.values import (
     Name,
     NonNegative,
     PathName,
+    Seed,
     Share,
     Size,
     ThreadsOrZero,
@@ -60,7 +61,7 @@ class Composed(Section):
     """A whole configuration, with the keys that training and evaluation share."""
 
     name: Name
-    seed: Annotated[int, Ge(0), Lt(2**32), Advice("must be a whole number from 0 to 4294967295")]
+    seed: Seed
     output_root: Annotated[str, MinLen(1)]
     group: str
     job_type: str

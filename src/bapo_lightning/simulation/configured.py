@@ -25,6 +25,7 @@ from bapo_lightning.simulation.study import MeasuredWorld, Study, World, make_st
 from bapo_lightning.simulation.times import measured_times
 from bapo_lightning.values import Count, CountOrZero, Minutes, NonNegative, Positive, Share
 
+MOST_GPUS = 100_000
 AHEAD = (0, 1, 2, 4)  # rollout batches, of the bounds that are tried
 
 
@@ -122,6 +123,11 @@ def world_of(config: RunConfig, options: SimulateOptions) -> World:
     plan, scale = plan_of(config), config.scale
     gpus, unit = options.gpus or config.num_ranks, plan.run.engine.tensor_parallel
     measured = read_run(options.measured) if options.measured else None
+    if gpus > MOST_GPUS:
+        raise ConfigError([
+            f"simulate.gpus={gpus}: every copy of the model is simulated by itself, on at most {MOST_GPUS:,} "
+            "GPUs; write a smaller GPUS"
+        ])  # fmt: skip
     if measured is None and gpus < 2 * unit:
         raise ConfigError([
             f"simulate.gpus={gpus} cannot be split: trainer and fleet take whole copies of the engine's "

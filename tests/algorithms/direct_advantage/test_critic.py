@@ -11,6 +11,7 @@ from tests.algorithms.direct_advantage.critics import ADDITIONS, written_descrip
 from tests.algorithms.resuming import SETTINGS, check_resumed_run, rows, weights
 from tests.commands import run_command
 from tests.configuration.compositions import composed, found
+from tests.configuration.small_commands import COMMANDS
 from tests.runs.test_fake_gpu import done, keeps_to_its_device
 
 from bapo_lightning.algorithms.direct_advantage.make import (
@@ -170,3 +171,15 @@ def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_p
         "algorithm.stages.step_advantages gives every step its own advantage, by the verifier's scores, and "
         "algorithm.rules.length_shaping changes rewards"
     )
+
+
+def test_make_fuzz_changes_every_option_of_the_command():
+    assert COMMANDS["critic"].values["critic"].keys() == CriticOptions.model_fields.keys()
+
+
+@pytest.mark.parametrize("key", ["samples", "completions", "epochs", "batch_size"])
+def test_no_size_is_beyond_what_a_machine_can_hold(key):
+    with pytest.raises(
+        ConfigError, match=rf"critic\.{key}=1000001 must be a whole number in \[[01], 1000000\]"
+    ):
+        read_critic(composed() | {"critic": {"to": "critic", key: 1_000_001}})

@@ -142,6 +142,27 @@ def test_what_a_sweep_cannot_do_is_said_at_once(sweep, arguments, complaint):
         plan_of(sweep, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("parameters", [7, None, [1], "abc", {"seed": 0}, {"seed": []}]),
+        ("cases", [7, "abc", {"seed": 0}, [1], [[1]]]),
+        ("reference", [7, [1], {"a": 1}]),
+        ("folder", [7, [1], "n" * 300]),
+    ],
+)
+def test_keys_of_a_file_have_types(key, wrong):
+    for value in wrong:
+        with pytest.raises(ConfigError, match=rf"hydra\.sweeper\.{key}=.* (must be|must hold|is no text)"):
+            plan_of("smoke", **{key: value})
+
+
+@pytest.mark.parametrize("root", [None, 7, 1.5, True, "", [1], {"a": 1}])
+def test_the_root_of_a_sweep_is_a_path(root):
+    with pytest.raises(ConfigError, match=r"output_root=.* must be text"):
+        plan_of("smoke", root=root)
+
+
 def test_keys_of_a_file_that_mean_nothing_or_two_things_are_told():
     with pytest.raises(ConfigError, match="colour means nothing; write parameters, cases") as told:
         plan_of("smoke", colour="red", cases=[{"algorithm": "grpo"}])

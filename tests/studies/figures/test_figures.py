@@ -66,6 +66,10 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own():
         (["figure=2", "algorithm=bapo"], "is set by the variants of studies/conf/figures/protocol.yaml"),
         (["seed=one"], "seed=one must be whole numbers"),
         (["2"], "2 cannot be read; write KEY=VALUE"),
+        (
+            ["model.path={"],
+            "model.path={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML",
+        ),
         pytest.param(["figure=2", "scale.nothing=1"], "scale.nothing", marks=pytest.mark.slow),
         (["launcher=cloud"], "hydra/launcher=cloud is no choice here; it takes local"),
     ],

@@ -6,13 +6,14 @@ import subprocess
 import pytest
 from rich.console import Console
 from tests.children import forked_children
+from tests.configuration.small_commands import COMMANDS
 
 from bapo_lightning.report.intervals import LEAST_VALUES
 from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
 from studies.map.exact import CountBar, counted
-from studies.map.plan import read_map
+from studies.map.plan import MapConfig, read_map
 
 SMALL = [
     "seeds=2",
@@ -118,6 +119,33 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
         ),
         ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
         ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
+        ("seeds={", "seeds={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML"),
+        ("[0=1", "[0=1 cannot be read"),
+        ("common=[1]", "common=[1] cannot be read (Cannot merge DictConfig with ListConfig"),
+        ("methods=abc", "methods=abc must be a mapping"),
+        ("methods.a/b={label: a, set: {algorithm: grpo}}", "methods.a/b must be letters, digits and"),
+        ("group_size=1", "methods.grpo.set: scale.group_size=1 is refused by the advantages"),
+        ("output=\udcff", "cannot be read"),
+        ("only=5", "only=5 must be a list, or null"),
+        ("only=[]", "methods names none; leave it out, or write one at least"),
+        ("drawn=[grpo]", "drawn names grpo, the method that all others are compared with; leave it out"),
+        ("controls=[grpo]", "controls names grpo, the method that all others"),
+        (
+            "measure_every=481",
+            "measure_every=481 measures nothing of num_updates=480; write measure_every=480",
+        ),
+        ("worlds.table.axes.staleness=[7]", "axes.staleness=7 does not divide num_updates=480"),
+        ("worlds.table.axes.learning_rate=[-1]", "axes.learning_rate=-1 is no rate; write positive ones"),
+        (
+            "worlds.table.axes.wrong_tokens=[3, -1]",
+            "worlds.table.world.wrong_tokens=-1 must be a whole number",
+        ),
+        (
+            "worlds.table.axes.key_prior=[0.1, 0.4]",
+            "key_prior=0.4 and popular_prior=0.6 must be below 1 together",
+        ),
+        ("worlds.factored.world.num_decisions=6", "right_tokens and wrong_tokens must be at least 6"),
+        ("worlds.table.world._target_=torch.nn.Identity", "no studies.exact.world.ExactWorld"),
     ],
 )
 def test_wrong_input_is_one_error_before_anything_is_computed(argument, message, tmp_path, capsys):
@@ -179,3 +207,7 @@ def test_help_lists_every_map_with_what_it_is():
     assert usage == "usage: python -m studies.map [map=NAME] [KEY=VALUE ...]"
     for file in (CONF / "maps").glob("*.yaml"):
         assert any(len(line.split()) > 3 for line in lines if line.strip().startswith(f"{file.stem} ")), file
+
+
+def test_make_fuzz_changes_every_key_of_a_map():
+    assert COMMANDS["map"].values.keys() == {*MapConfig.model_fields, "map", "extends"}

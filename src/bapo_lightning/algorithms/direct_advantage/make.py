@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import lightning as L
 import torch
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY, build_critic
 from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter
@@ -47,7 +47,7 @@ from bapo_lightning.runs.build import build_algorithm, build_engine, build_sampl
 from bapo_lightning.runs.inputs import Inputs, read_inputs
 from bapo_lightning.runs.train import quiet_libraries
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, CountOrZero, Positive
+from bapo_lightning.values import MOST, Count, Positive, Size
 
 
 class CriticOptions(Section):
@@ -58,11 +58,13 @@ class CriticOptions(Section):
     # Tokens of a step, or a regular expression that ends one.
     split: Annotated[int, Ge(1)] | Annotated[str, MinLen(1)] = r"\n+"
     num_problems: Count | None = None  # of the training problems; None: all
-    samples: Count = 8  # responses to each
-    completions: CountOrZero = 0  # of each prefix, besides the response that it begins; the paper: 16
+    samples: Size = 8  # responses to each
+    completions: Annotated[int, Ge(0), Le(MOST)] = (
+        0  # of each prefix, besides the response that it begins; the paper: 16
+    )
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
-    epochs: Count = 1
-    batch_size: Count = 64  # responses of an update
+    epochs: Size = 1
+    batch_size: Size = 64  # responses of an update
     learning_rate: Positive | None = None  # None: that of the run
 
     def problems(self) -> Iterator[str]:

@@ -19,14 +19,20 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 
 def model_path(path: str) -> str:
     """Returns the folder or hub name that transformers understands. `package://name/sub/folder` is a folder
-    inside an installed package.
+    inside an installed package. Raises DataError where that is not installed.
     """
     if not path.startswith(PACKAGE_PREFIX):
         if not Path(path).exists():
             stay_offline_without_hub()
         return path
     package, _, inside = path.removeprefix(PACKAGE_PREFIX).partition("/")
-    return str(files(package).joinpath(inside))
+    try:
+        return str(files(package).joinpath(inside))
+    except (ImportError, TypeError, ValueError):  # not there, no package, or no name of one
+        raise DataError(
+            f"{path}: no package {package or 'without a name'} is installed here; write a model folder, "
+            f"a hub name (owner/name), or one like {PACKAGE_PREFIX}bapo_lightning/tiny_worlds/locks/model"
+        ) from None
 
 
 def is_hub_name(path: str) -> bool:

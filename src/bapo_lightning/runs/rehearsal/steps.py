@@ -92,7 +92,7 @@ class Rehearsal:
 
     def export(self) -> str:
         """Writes the trained policy as a model folder."""
-        arguments = [str(self.run_folder), str(self.folder / "export"), "--overwrite"]
+        arguments = ["--overwrite", "--", str(self.run_folder), str(self.folder / "export")]
         self._run("export", "export", arguments)
         return f"{sum(file.stat().st_size for file in (self.folder / 'export').glob('*.safetensors'))} bytes"
 

@@ -16,22 +16,37 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import MinLen
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides, hydra_value
 from bapo_lightning.configuration.early import early_problems
+from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.errors import ConfigError, DataError, MachineError
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.run_folder.config_keys import changes, short_names
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import is_finished
+from bapo_lightning.values import Advice, PathName
 
 Config = dict[str, Any]
 Job = tuple[str, ...]
-KEYS = ("parameters", "cases", "parallel_runs", "reference", "folder")  # of conf/sweep/<name>.yaml
+# Keys of conf/sweep/<name>.yaml; the launcher judges `parallel_runs`.
+KEYS = {
+    "parameters": Annotated[
+        dict[str, Annotated[list[Any], MinLen(1)]],
+        Advice("must hold a list of values for each key: {seed: [0, 1]}"),
+    ],
+    "cases": Annotated[
+        list[dict[str, Any]] | None, Advice("must be a list of settings: [{seed: 0}, {seed: 1}]")
+    ],
+    "parallel_runs": Any,
+    "reference": str | None,
+    "folder": PathName | None,
+}
 ROOT, SWEEP = "output_root", "sweep"
 OWN = ("run_folder", "resume")  # keys that a sweep sets in each run
 NEEDS = ("GPUs", "memory", "model")  # lines of a MachineError, in its order
@@ -59,7 +74,7 @@ def read_plan(
     sweep: str | None,
     options: Config,
     arguments: Sequence[str],
-    root: str = "outputs",
+    root: Any = "outputs",
     loader: ConfigLoader | None = None,
     hydra_options: Job = (),
 ) -> SweepPlan:
@@ -76,6 +91,13 @@ def read_plan(
     Raises:
         ConfigError: the overrides do not go together, or nothing is varied.
     """
+    options = {**dict.fromkeys(KEYS), "parameters": {}, **options}
+    judged = {key: value_problem(kind, key, options[key]) for key, kind in KEYS.items()}
+    wrong = [f"hydra.sweeper.{key}={options[key]} {text}" for key, text in judged.items() if text]
+    if not (isinstance(root, str | Path) and str(root)):
+        wrong.append(f"{ROOT}={root} must be text")
+    if wrong:
+        raise ConfigError(wrong)
     varied = {key: [hydra_value(value) for value in values] for key, values in options["parameters"].items()}
     cases = [hydra_overrides(case) for case in options["cases"] or [{}]]
     in_cases = {override.partition("=")[0] for case in cases for override in case}
