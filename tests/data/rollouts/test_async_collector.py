@@ -10,6 +10,8 @@ from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
+from bapo_lightning.data.rollouts.streaming import Streaming
 from bapo_lightning.errors import EngineError
 
 REGIME = Regime("async", 1, 1, max_new_tokens=4, async_generation=True, max_age=3)
@@ -91,6 +93,31 @@ def test_weights_come_only_where_a_pass_would_begin():
     protocol.visit(TrainerState(2, 2))
     protocol.serve_weights()
     assert given == [0, 2] and protocol.may_begin()
+
+
+def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it():
+    regime = Regime("stream", 1, 2, max_new_tokens=6, async_generation=True, max_age=7, stream="keep")
+    engine, given = ScriptedEngine(6), []
+
+    def refresh():
+        given.append(protocol.trainer.version)
+        engine.load_weights(None, protocol.trainer.version)
+
+    protocol = StreamProtocol(scheduler(engine, regime, 2, num_batches=4), refresh, needed=2)
+    streaming, scored = Streaming(protocol.scheduler, "keep"), []
+    for version in range(12):
+        protocol.visit(TrainerState(version // 6, version // 6))
+        protocol.serve_weights()
+        assert protocol.may_begin() and given == list(range(version // 6 + 1))
+        finished, _ = protocol.sampled(streaming.sample(protocol.begin()))
+        assert not protocol.in_pass
+        scored += [(finished, protocol.scheduler.sampler.score(finished, 0))] * bool(finished)
+    running = protocol.scheduler.running
+    assert scored and all(group in running for finished, _ in scored for group in finished)
+    assert protocol.scheduler.finished == [] and protocol.scheduler.num_ready == 0
+    for finished, groups in scored:
+        protocol.scored(finished, groups, 0.0)
+    assert protocol.scheduler.num_ready + len(protocol.scheduler._rejected) == sum(len(g) for _, g in scored)
 
 
 def test_no_weights_come_during_a_pass_and_none_begins_while_the_engine_is_held():

@@ -156,6 +156,8 @@ def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
         Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=3),
         Regime("async_partial", 1, 2, max_new_tokens=8, async_generation=True, max_age=5, partial_tokens=2),
         Regime("reuse", 1, 2, 8, max_age=9, partial_tokens=3, reuse_share=0.5, max_reuses=1),
+        # Read anew, a running response is one of its newest weights; else a mixture (`StreamContract`).
+        Regime("stream", 2, 2, 8, async_generation=True, max_age=7, stream="recompute"),
     ],
     ids=lambda regime: regime.name,
 )
@@ -218,9 +220,15 @@ REUSE = {"reuse_share": 0.5, "max_reuses": 2, "max_age": 15}
         ({"max_segments": 2}, "max_segments=2 without partial_tokens has no effect"),
         (REUSE | {"max_reuses": 0}, "max_reuses=0 with reuse_share=0.5 reuses nothing; write max_reuses=1"),
         (REUSE | {"max_age": 6}, "max_age=6 lets no group be reused: .* write max_age=7 at least"),
+        ({"stream": "keep"}, "stream=keep without async_generation: .*; write regime=stream"),
+        (
+            {"stream": "keep", "async_generation": True, "max_age": 7, **PARTIAL},
+            "partial_tokens=8 with stream=keep: in a stream no response is stopped",
+        ),
         ({"max_reuses": 1}, "max_reuses=1 without reuse_share has no effect; write regime=reuse"),
         ({}, None),
         ({"async_generation": True, "max_age": 7, **PARTIAL}, None),
+        ({"async_generation": True, "max_age": 7, "stream": "keep", "stale_action": "mask"}, None),
         (PARTIAL | {"stale_action": "mask", "max_age": 7, "max_segments": 2}, None),
         (REUSE, None),
     ],

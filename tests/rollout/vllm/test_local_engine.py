@@ -9,7 +9,7 @@ import torch
 from tests.builders import VOCAB_SIZE, model_config, random_policy
 from tests.rollout.contract import SAMPLING, SmallSteps, requests
 from tests.rollout.faults import step
-from tests.rollout.stream_contract import StreamContract
+from tests.rollout.stream_contract import Stream, StreamContract, by_number
 from tests.rollout.vllm.vllm_contract import VLLMContract
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
@@ -18,6 +18,7 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION
 from bapo_lightning.rollout.vllm import weights as vllm_weights
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+from bapo_lightning.rollout.vllm.streamed import StreamedRequests
 from bapo_lightning.rollout.weight_sync import WeightSync
 
 
@@ -36,6 +37,31 @@ class TestVLLMLocalEngine(VLLMContract, StreamContract, SmallSteps):
         with monkeypatch.context() as patch:
             patch.setattr(VLLMLocalEngine, "_watched", lambda *given: old.replace(watched(*given)))
             yield
+
+
+def test_versions_of_a_streams_tokens_are_those_that_vllm_notes_itself(engine, monkeypatch):
+    spans = {}
+    kept = StreamedRequests.kept
+
+    def noted(self, outputs, version):
+        for output in outputs:
+            if output.finished and output.request_id.startswith("stream/"):
+                found = output.outputs[0].weight_versions
+                spans[self._running[output.request_id]] = [(int(s.version), s.start, s.end) for s in found]
+        return kept(self, outputs, version)
+
+    monkeypatch.setattr(StreamedRequests, "kept", noted)
+    stream = Stream(engine)
+    wanted = by_number(requests(12, limit=20))
+    for version in range(4, 8):
+        engine.load_weights(random_policy(), version)
+        engine._llm.llm_engine.set_weight_version(str(version))
+        stream.call(dict(list(wanted.items())[3 * (version - 4) : 3 * (version - 3)]), steps=3)
+    stream.to_the_end()
+    engine.load_weights(random_policy(), version=3)
+    assert max(map(len, spans.values())) > 1
+    for number, versions in stream.versions.items():
+        assert list(versions) == [v for v, start, end in spans[number] for _ in range(start, end)]
 
 
 def test_without_the_repacking_of_tied_heads_the_probe_fails(engine, monkeypatch):
