@@ -32,7 +32,7 @@ class Column:
 
 # What of the regime sets apart conditions of one staleness.
 CONDITION_KEYS = tuple(
-    f"regime.{key}" for key in ("partial_tokens", "async_generation", "max_age", "reuse_share")
+    f"regime.{key}" for key in ("partial_tokens", "async_generation", "stream", "max_age", "reuse_share")
 )
 STATISTICS = {
     "final": "mean of the last tenth",
@@ -104,7 +104,7 @@ def condition_of(staleness: int | None, config: dict[str, Any]) -> str:
     regime = config.get("regime", {})
     parts = [
         (regime.get("partial_tokens") is not None, f"{regime.get('partial_tokens')} tokens a pass"),
-        (regime.get("async_generation"), "async"),
+        (regime.get("async_generation"), "stream" if regime.get("stream") else "async"),
         (regime.get("max_age") is not None, f"age at most {regime.get('max_age')}"),
         (regime.get("reuse_share"), f"reuse {regime.get('reuse_share')}"),
     ]
