@@ -209,7 +209,8 @@ def test_samples_of_another_problem_are_not_taken_for_ones_own(whole, tmp_path):
             for name in ("data", "set", "problem_set")
         ),
         ([f"checkpoint={MODEL}"], "no problems to answer; write DATA=NAME,NAME"),
-        ([f"checkpoint={MODEL}", *SMALL, "k=1.5"], "k=1.5 must be a whole number of at least 1"),
+        ([f"checkpoint={MODEL}", *SMALL, "k=1.5"], r"k=1.5 must be a whole number in \[1, 1000000\]"),
+        ([f"checkpoint={MODEL}", *SMALL, "k=1000000000"], r"k=1000000000 must be a whole number in \[1,"),
         (
             [f"checkpoint={MODEL}", *SMALL, "rollout.temperature=-1"],
             "rollout.temperature=-1 must be at least 0",

@@ -21,7 +21,7 @@ TARGETS = [
     "", [1], {"a": 1},
 ]  # fmt: skip
 # Changes that are drawn together: a form of a run takes as long to compose as some of them to try.
-OF_A_FORM, OF_A_COMMAND = 12, 4
+OF_A_FORM, OF_A_COMMAND = 12, 2
 NODES = [None, "abc", 7, [1], {}]  # in the place of a mapping
 
 

@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
     ("of", "count", "seed"),
     [
         ("training", 36, 0),
-        ("commands", 16, 5),
+        ("commands", 8, 31),
         pytest.param("training", 270, 1, marks=pytest.mark.slow),
-        pytest.param("commands", 120, 5, marks=pytest.mark.slow),
+        pytest.param("commands", 120, 15, marks=pytest.mark.slow),
     ],
 )
 def test_no_change_of_an_option_ends_in_a_traceback_or_hangs(of, count, seed, tmp_path):
