@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bapo_lightning.errors import DataError, first_line
+
 FRESH = "fresh"  # the first method on data of the newest policy: what staleness costs is measured from here
 FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide which cells can tell anything
 
@@ -35,10 +37,19 @@ class Measured:
 
     @classmethod
     def read(cls, path: Path, gate: bool = False) -> Measured:
-        """Reads what a job wrote: the seeds that are compared, or those of the gate."""
-        with np.load(path) as file:
-            rows = (file["seeds"] < FIRST_COMPARED) == gate
-            return cls({name: file[name][rows] for name in file.files if name != "seeds"})
+        """Reads what a job wrote: the seeds that are compared, or those of the gate. Raises DataError for a
+        damaged file.
+        """
+        try:
+            with np.load(path) as file:
+                rows = (file["seeds"] < FIRST_COMPARED) == gate
+                curves = {name: file[name][rows] for name in file.files if name != "seeds"}
+            if curves["reward"].ndim != 2:
+                raise ValueError("it has no curves of the reward")
+        except Exception as error:  # zipfile and numpy have types of their own
+            reason = f"{path} is damaged ({first_line(error)}); remove it, and the same command computes it"
+            raise DataError(reason) from None
+        return cls(curves)
 
     @property
     def area(self) -> np.ndarray:

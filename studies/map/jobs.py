@@ -15,9 +15,13 @@ from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.run_folder.config_keys import ABSENT, differences
+from bapo_lightning.run_folder.record import read_mapping
+from bapo_lightning.run_folder.shapes import Plain
 from bapo_lightning.run_folder.text_file import write_text
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.plan import MapConfig
+
+_ANOTHER = "write output=ANOTHER/FOLDER"
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,11 @@ def keep_settings(config: MapConfig, folder: Path) -> None:
     if file.exists():
         found = [
             f"{key}={now}: {folder} began with {before}"
-            for key, before, now in differences(yaml.safe_load(file.read_text()), plain)
+            for key, before, now in differences(read_mapping(file, Plain, _ANOTHER), plain)
             if not (before == ABSENT and key.startswith("methods."))
         ]
         if found:
-            raise ConfigError([*found, "write output=ANOTHER/FOLDER for another map"])
+            raise ConfigError([*found, f"{_ANOTHER} for another map"])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
 

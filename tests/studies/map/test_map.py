@@ -8,6 +8,7 @@ from rich.console import Console
 from tests.children import forked_children
 from tests.configuration.small_commands import COMMANDS
 
+from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import LEAST_VALUES
 from studies import CONF
 from studies.map.__main__ import help_text, main
@@ -211,3 +212,19 @@ def test_help_lists_every_map_with_what_it_is():
 
 def test_make_fuzz_changes_every_key_of_a_map():
     assert COMMANDS["map"].values.keys() == {*MapConfig.model_fields, "map", "extends"}
+
+
+@pytest.mark.parametrize("content", ["[1]", "a: [", "\x00", "a: !!python/object:x.Y {}"])
+def test_a_damaged_file_of_settings_is_told_with_its_name(content, tmp_path, capsys):
+    (tmp_path / "map.yaml").write_text(content)
+    assert main([*SMALL, f"output={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert "map.yaml" in error and "write output=ANOTHER/FOLDER" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"PK\x03\x04"])
+def test_damaged_measurements_are_told_with_their_name(content, tmp_path):
+    file = tmp_path / "cell.npz"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"cell\.npz is damaged .*; remove it"):
+        Measured.read(file)
