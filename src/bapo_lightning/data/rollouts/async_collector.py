@@ -93,7 +93,7 @@ class AsyncCollector(Collector):
             self._visit(state)
             self._protocol.held = True
             wanted = "the end of a pass, to use the engine itself"
-            self._wait_until(lambda: not self._protocol.in_pass, "training", wanted)
+            self._wait_until(self._is_at_rest, "training", wanted)
             self.note("validation")
         try:
             yield
@@ -111,6 +111,10 @@ class AsyncCollector(Collector):
             return True
         self._thread.join(STOP_SECONDS)
         return not self._thread.is_alive()
+
+    def _is_at_rest(self) -> bool:
+        """Whether neither the engine nor the reward is at work."""
+        return not self._protocol.in_pass
 
     def _visit(self, state: TrainerState) -> None:
         self._protocol.visit(state)

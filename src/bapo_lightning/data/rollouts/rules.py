@@ -4,7 +4,8 @@
                                                   |
                                                   +--admits--> ready, or rejected
 
-Where generation goes on during training, its thread calls them.
+Where generation goes on during training, its thread calls them; in a stream a second one calls `shape` and
+`keeps`.
 """
 
 from __future__ import annotations

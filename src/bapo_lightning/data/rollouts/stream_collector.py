@@ -47,13 +47,17 @@ class StreamCollector(AsyncCollector):
 
     def close(self) -> bool:
         """Lets the present steps end, if they do so soon."""
+        has_ended = super().close()
         self._scorer.shutdown(wait=False, cancel_futures=True)
-        return super().close()
+        return has_ended
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
         """Notes that the engine has none of the responses that are running."""
         with self._changed:
             self.scheduler.note("resumed")
+
+    def _is_at_rest(self) -> bool:
+        return super()._is_at_rest() and not self._scoring
 
     def _new_protocol(self) -> AsyncProtocol:
         return StreamProtocol(self.scheduler, self.refresh_engine, self.needed)
@@ -75,11 +79,11 @@ class StreamCollector(AsyncCollector):
         made = self._streaming.sample(requests)
         with self._changed:
             finished, version = self._protocol.sampled(made)
+            if finished and not self._stopping:
+                future = self._scorer.submit(self._score, finished, version)
+                self._scoring.append((finished, future))
+                future.add_done_callback(lambda _: self._notify())
             self._changed.notify_all()
-        if finished:
-            future = self._scorer.submit(self._score, finished, version)
-            self._scoring.append((finished, future))
-            future.add_done_callback(lambda _: self._notify())
         if not self._stopping:
             self.sampler.engine.restart()
 
