@@ -54,10 +54,11 @@ def test_the_record_is_json_and_nothing_is_written_without_a_path(tmp_path):
 
 def test_every_invariant_names_a_test():
     rows = invariants()
-    assert len(rows) == 18
+    assert len(rows) == 21
     for _, test, _ in rows:
         path, *names = test.split("::")
         text = (ROOT / path).read_text()
         if path.endswith("test_engine_contract.py"):  # its tests are inherited
             text += (ROOT / "tests/rollout/contract.py").read_text()
+            text += (ROOT / "tests/rollout/stream_contract.py").read_text()
         assert all(re.search(rf"(?:class|def) {name}\b", text) for name in names), test

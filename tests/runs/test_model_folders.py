@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from tests.configuration.compositions import composed
 from tests.damages import of_file
 
-from bapo_lightning.algorithms.direct_advantage.critic import StepCritic, build_critic
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import BapoLightningError, DataError
 from bapo_lightning.modules.policy.factory import build_policy
@@ -138,26 +137,21 @@ MISFITS = {
     "another shape": (LAYERS, {"model.norm.weight": torch.ones(3)}, r"norm\.weight \[3\], not \[64\]\)"),
     "a weight of nothing": (LAYERS, {"model.other.weight": torch.ones(3)}, None),
 }
-LOADS = {
-    "policy": lambda path: build_policy(ModelOptions(path), 1.0),
-    "new critic": lambda path: build_critic(path, "float32", {"split": 1}),
-}
 
 
-@pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_no_weight_is_drawn_at_random_or_left_out_in_silence(misfit, load, model, capfd):
+def test_no_weight_is_drawn_at_random_or_left_out_in_silence(misfit, model, capfd):
     layers, weights, words = MISFITS[misfit]
     change(model / "config.json", num_hidden_layers=layers)
     named = load_file(model / "model.safetensors") | weights
     save_file({name: each for name, each in named.items() if each is not None}, model / "model.safetensors")
     if words is None:
-        LOADS[load](str(model))
+        build_policy(ModelOptions(str(model)), 1.0)
         said = f"warning: {model}: the model has no place for model.other.weight\n"
         assert capfd.readouterr().err.count(said) == 1
         return
     with pytest.raises(DataError, match=f"^{model}: no model can be built .*{words}; correct config"):
-        LOADS[load](str(model))
+        build_policy(ModelOptions(str(model)), 1.0)
     assert "LOAD REPORT" not in capfd.readouterr().err
 
 
@@ -166,18 +160,13 @@ def test_a_head_of_its_own_that_config_json_ties_is_refused(model):
     weights = load_file(model / "model.safetensors")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     save_file(weights, model / "model.safetensors")
-    LOADS["policy"](str(model))
+    build_policy(ModelOptions(str(model)), 1.0)
     save_file(weights | {"lm_head.weight": 2 * weights["lm_head.weight"]}, model / "model.safetensors")
     with pytest.raises(DataError, match=r"config\.json ties lm_head\.weight, the files do not\)"):
-        LOADS["policy"](str(model))
+        build_policy(ModelOptions(str(model)), 1.0)
 
 
 def test_layers_that_predict_further_tokens_may_be_left_out(model, capfd):
     change(model / "config.json", num_hidden_layers=LAYERS - 1, num_nextn_predict_layers=1)
-    LOADS["policy"](str(model))
+    build_policy(ModelOptions(str(model)), 1.0)
     assert f"no place for model.layers.{LAYERS - 1}." in capfd.readouterr().err
-
-
-def test_a_model_is_no_critic(model):
-    with pytest.raises(DataError, match=r"the files lack score\.bias, score\.weight\)"):
-        StepCritic(str(model)).values([], [], 1, torch.device("cpu"))

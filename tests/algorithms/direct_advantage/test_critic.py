@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from contextlib import redirect_stdout
 
 import pytest
@@ -14,6 +15,7 @@ from tests.configuration.compositions import composed, found
 from tests.configuration.small_commands import COMMANDS
 from tests.runs.test_fake_gpu import done, keeps_to_its_device
 
+from bapo_lightning.algorithms.direct_advantage.critic import StepCritic, build_critic
 from bapo_lightning.algorithms.direct_advantage.make import (
     CriticOptions,
     make_critic,
@@ -21,6 +23,7 @@ from bapo_lightning.algorithms.direct_advantage.make import (
     split_problems,
 )
 from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.types import Problem
 
 COMMAND, TRAIN = "bapo_lightning.algorithms.direct_advantage.command", "bapo_lightning.cli.train"
@@ -183,3 +186,15 @@ def test_no_size_is_beyond_what_a_machine_can_hold(key):
         ConfigError, match=rf"critic\.{key}=1000001 must be a whole number in \[[01], 1000000\]"
     ):
         read_critic(composed() | {"critic": {"to": "critic", key: 1_000_001}})
+
+
+def test_a_model_whose_weights_are_not_its_own_becomes_no_critic(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(model_path("package://bapo_lightning/tiny_worlds/additions/model"), model)
+    with pytest.raises(DataError, match=r"the files lack score\.bias, score\.weight\)"):
+        StepCritic(str(model)).values([], [], 1, torch.device("cpu"))
+    config = json.loads((model / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"the files lack model\.layers\.2\."):
+        build_critic(str(model), "float32", {"split": 1})
