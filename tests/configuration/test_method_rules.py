@@ -6,7 +6,7 @@ from tests.configuration.compositions import found, names, problems_of, unresolv
 from bapo_lightning.configuration.compose import resolve
 
 REUSING = {"reuse", "spear", "pipo"}
-SYNCHRONOUS = {*names("regime")} - {"async", "windowed_fifo"}
+SYNCHRONOUS = {*names("regime")} - {"async", "stream", "windowed_fifo"}
 CRITIC = "algorithm.stages.step_advantages.critic"
 # Algorithms that need something of the regime, and the regimes that have it.
 REGIMES_OF = {"spear": REUSING, "spear_turns": REUSING, "pipo": REUSING, "aepo": SYNCHRONOUS}

@@ -30,6 +30,8 @@ CORRECTIONS = {
     "log-linear": {"proximal": log_linear},
     "step size": {"step_scale": ess_step_scale},
 }
+FLOAT32 = 1e-5  # share of what weights have moved
+STEP = 0.05  # of the search
 PASSES = {
     "clipped gradient": (random_policy, {"max_grad_norm": 1e-2}),
     "packed": (lambda: Policy(random_model(), 1.0, packed=True), {}),
@@ -88,20 +90,27 @@ def with_optimizer(owner):
     owner.lr_schedulers = lambda: made["lr_scheduler"]["scheduler"]
 
 
-def check(batches, rule, rounding=1e-5, **options):
+def check(batches, rule, rounding=FLOAT32, **options):
     start = flat(options.get("policy", random_policy)())
     weights, bounds, _, exact = trained("exact", batches, rule, **options)
     assert exact.num_skipped_updates == 1 and not torch.equal(weights, start)
     for mode, resumes_at in [("bitwise", 3), ("speculative", None)]:
         found, found_bounds, guesses, owner = trained(mode, batches, rule, resumes_at=resumes_at, **options)
         assert owner.num_skipped_updates == 1
-        assert torch.equal(found_bounds, bounds)
         assert guesses[0] is None and (None in guesses[1:]) == (rule.get("scope") == "microbatch")
         if mode == "bitwise":
-            assert torch.equal(found, weights)
-        else:
-            allowed = rounding * (weights - start).norm() + 1e-7 * weights.norm()
-            assert (found - weights).norm() <= allowed
+            assert torch.equal(found_bounds, bounds) and torch.equal(found, weights)
+            continue
+        wanted, count = weights, len(batches)
+        if rounding > FLOAT32:
+            # Weights are equal up to the update that was redone first, and then but for rounding, which in 16
+            # bits may move a later bound by a step and with it what is clipped.
+            count = 1 + guesses.index(0.0)
+            wanted, found = (trained(way, batches[:count], rule, **options)[0] for way in ("exact", mode))
+        assert torch.equal(found_bounds[:count], bounds[:count])
+        assert (found_bounds - bounds).abs().max() < 1.5 * STEP
+        allowed = rounding * (wanted - start).norm() + 1e-7 * wanted.norm()
+        assert (found - wanted).norm() <= allowed
     return guesses
 
 

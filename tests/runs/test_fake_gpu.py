@@ -20,8 +20,8 @@ NOW_AND_THEN = {
     "modules/bapo_module.py:on_save_checkpoint",
     "modules/policy/policy.py:_apply",
     "rollout/hf/engine.py:_generate_rows",
-    "rollout/hf/engine.py:__init__",
-    "rollout/hf/engine.py:_forward",  # transformers, where prompts are padded
+    "rollout/hf/forward.py:next_logits",  # transformers, where prompts are padded
+    "rollout/hf/forward.py:opened",
     "modules/policy/policy.py:<genexpr>",  # scores of whole batches
     "modules/policy/policy.py:forward",  # transformers, where rows are padded
     "data/data_module.py:_rollout_batch",  # an entropy that a stage samples by
