@@ -42,6 +42,10 @@ class Segment:
         """Returns an environment's tokens, whose log-probs are 0 by definition."""
         return cls(token_ids, array("f", bytes(4 * len(token_ids))), NO_VERSION, is_feedback=True)
 
+    def joined(self, later: Segment) -> Segment:
+        """Returns one segment of this one's tokens and those of a later one of the same version."""
+        return Segment(self.token_ids + later.token_ids, self.logprobs + later.logprobs, self.version)
+
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(
@@ -86,10 +90,7 @@ class Rollout:
         """
         earlier = self.segments
         if earlier and earlier[-1].version == segment.version and not earlier[-1].is_feedback:
-            last = earlier[-1]
-            segment = Segment(
-                last.token_ids + segment.token_ids, last.logprobs + segment.logprobs, last.version
-            )
+            segment = earlier[-1].joined(segment)
             earlier = earlier[:-1]
         longer = replace(self, segments=(*earlier, segment))
         has_ended = finish is FinishReason.STOP or longer.length >= max_new_tokens

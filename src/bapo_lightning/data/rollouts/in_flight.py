@@ -45,16 +45,16 @@ class InFlight:
 
     def is_complete(self, group: RunningGroup) -> bool:
         """Whether every sample of a group has ended, and none waits for a reply."""
-        return group.is_finished and not self._waits(group)
+        return group.is_finished and not self.waiting(group)
 
     def rests(self, group: RunningGroup) -> bool:
         """Whether nothing of a group can go on by itself now."""
-        return self.is_scored(group) or (group.is_finished and self._waits(group))
+        return self.is_scored(group) or (group.is_finished and bool(self.waiting(group)))
 
     @property
     def has_reply(self) -> bool:
         """Whether a reply is there that was not taken."""
-        return any(future.done() for *_, future in self._waiting.values())
+        return bool(self.replies())
 
     @property
     def places(self) -> set[Place]:
@@ -101,9 +101,9 @@ class InFlight:
                     self._waiting[id(group), index] = group, index, future
                     future.add_done_callback(lambda _: self.on_reply())
 
-    def replies(self) -> list[Place]:
+    def replies(self) -> set[Place]:
         """Places whose replies are there."""
-        return [place for place, (*_, future) in self._waiting.items() if future.done()]
+        return {place for place, (*_, future) in self._waiting.items() if future.done()}
 
     def waiting(self, group: RunningGroup) -> list[int]:
         """Samples of a group that wait for a reply, in order."""
@@ -126,9 +126,6 @@ class InFlight:
         """Notes that groups are scored."""
         for group in groups:
             self._scored.pop(id(group), None)
-
-    def _waits(self, group: RunningGroup) -> bool:
-        return bool(self.waiting(group))
 
     def _give_up(self, numbers: Sequence[int]) -> None:
         for number in numbers:

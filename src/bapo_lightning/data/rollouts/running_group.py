@@ -65,3 +65,8 @@ class SampledPass:
     def is_lost(self) -> bool:
         """Whether the engine died in it."""
         return len(self.continued) < len(self.requests)
+
+
+def place(group: int, index: int) -> GenerationRequest:
+    """A request of a pass that says no more than which sample it continues."""
+    return GenerationRequest(array("i"), 0, 0, group, index)

@@ -23,10 +23,9 @@ from typing import Any
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
-from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass, place
 from bapo_lightning.data.rollouts.schedule import TRAINER_EVENTS, Row, TrainerEvent
 from bapo_lightning.errors import EngineError, TrainingError
-from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 
 
@@ -95,8 +94,8 @@ class ScheduledCollector(Collector):
         self._scored_version, self._added = state["scored_version"], state.get("added", 0)
         self._pass = None
         if state["pass"] is not None:
-            places = [GenerationRequest(store.ints([0, 0]), 0, 0, *place[:2]) for place in state["pass"]]
-            made = {number: unpack_continued(store, place[2]) for number, place in enumerate(state["pass"])}
+            places = [place(group, index) for group, index, _ in state["pass"]]
+            made = {row: unpack_continued(store, packed) for row, (*_, packed) in enumerate(state["pass"])}
             self._pass = SampledPass(places, made, 0.0, state.get("rounds", ()))
 
     def _visit(self, state: TrainerState) -> None:

@@ -173,7 +173,7 @@ class RolloutScheduler:
         """Continues the rollouts of a stream whose replies are there, or those of a `recorded` row, for which
         it waits.
         """
-        there = set(self.in_flight.replies())
+        there = self.in_flight.replies()
         wanted = {(name, index) for name, numbers in recorded or () for index in numbers}
         taken: list[tuple[RunningGroup, list[int]]] = []
         for group in self.running:

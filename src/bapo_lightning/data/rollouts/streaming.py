@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.running_group import SampledPass, place
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
 from bapo_lightning.types import Rollout
@@ -37,22 +36,18 @@ class Streaming:
         made = sampler.engine.stream_once(call, sampler.sampling) if held or given_up else {}
         numbers = {id(group): number for number, group in enumerate(running)}
         sampled = held if made is None else made
-        places = [_place(numbers[id(held[number][0])], held[number][1]) for number in sampled]
+        places = [place(numbers[id(held[number][0])], held[number][1]) for number in sampled]
         continued: dict[int, Rollout] = {}
         if made is None:
             in_flight.lose_engine()
         else:
-            for place, (number, each) in enumerate(made.items()):
+            for row, (number, each) in enumerate(made.items()):
                 group, index = held[number]
                 rollout = group.rollouts[index]
                 for segment in each.segments:
                     finish = each.finish if segment is each.segments[-1] else None
                     rollout = rollout.extended(segment, finish, sampler.max_new_tokens)
-                continued[place] = rollout
+                continued[row] = rollout
                 if each.finish is not None:
                     in_flight.leave(number)
         return SampledPass(places, continued, time.perf_counter() - start, is_streamed=True)
-
-
-def _place(group: int, index: int) -> GenerationRequest:
-    return GenerationRequest(array("i"), 0, 0, group, index)

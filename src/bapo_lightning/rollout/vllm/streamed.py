@@ -4,7 +4,6 @@ for, also where vLLM goes on with them while another call needs its loop.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,15 +62,13 @@ class StreamedRequests:
                 others.append(output)
                 continue
             made = output.outputs[0]
-            if made.token_ids:
-                assert self.sampling is not None
-                logprobs, reason = made.logprobs.logprobs, made.finish_reason
-                fresh = generation_of(made.token_ids, logprobs, reason, self.sampling, version)
-                self._append(number, fresh.segment)
+            assert self.sampling is not None
+            logprobs, reason = made.logprobs.logprobs, made.finish_reason
+            fresh = generation_of(made.token_ids, logprobs, reason, self.sampling, version)
+            self._append(number, fresh.segment)
             if output.finished:
                 del self._running[output.request_id]
-                stopped = made.finish_reason == "stop"
-                self._finished[number] = FinishReason.STOP if stopped else FinishReason.LENGTH
+                self._finished[number] = fresh.finish
                 advance()
         return others
 
@@ -99,10 +96,9 @@ class StreamedRequests:
     def _append(self, number: int, fresh: Segment) -> None:
         parts = self._made.setdefault(number, [])
         if parts and parts[-1].version == fresh.version:
-            last = parts.pop()
-            tokens, logprobs = last.token_ids + fresh.token_ids, last.logprobs + fresh.logprobs
-            fresh = Segment(array("i", tokens), array("f", logprobs), fresh.version)
-        parts.append(fresh)
+            fresh = parts.pop().joined(fresh)
+        if fresh.token_ids:
+            parts.append(fresh)
 
 
 def settle(engine: Any, step: Callable[[], object]) -> None:
