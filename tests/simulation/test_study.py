@@ -124,6 +124,7 @@ def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
         (["simulate.measured=x", "simulate.gpus=8"], "leave out gpus (GPUS=...) or measured"),
         (["regime=async", "simulate.max_ages=[2]"], "write max_ages of at least 3"),
         (["regime=reuse"], "regime=reuse reuses past groups, which is not simulated; write regime=async"),
+        (["regime=stream"], "regime=stream is a stream, which is not simulated; write regime=async"),
     ],
 )
 def test_wrong_keys_are_named_with_the_remedy(overrides, complaint):

@@ -111,10 +111,10 @@ def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
             f"simulate.max_ages={small}: the last of {updates} updates on a rollout batch sees age "
             f"{updates - 1} at least; write max_ages of at least {updates - 1}"
         ])  # fmt: skip
-    if config.staleness.reuse_share:
-        raise ConfigError(
-            [f"regime={config.staleness.name} reuses past groups, which is not simulated; write regime=async"]
-        )
+    regime = config.staleness
+    unknown = "reuses past groups" if regime.reuse_share else "is a stream" if regime.is_stream else None
+    if unknown:
+        raise ConfigError([f"regime={regime.name} {unknown}, which is not simulated; write regime=async"])
     return config, options
 
 
