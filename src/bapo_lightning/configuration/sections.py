@@ -393,8 +393,7 @@ class RunSections(Composed):
 
     def problems(self) -> Iterator[str]:
         """Yields what needs no library to be seen."""
-        for name in ("scale", "data", "rollout", "optimizer", "plan"):
-            yield from (f"{name}.{text}" for text in getattr(self, name).problems())
-        if self.model.lora is not None:
-            yield from (f"model.lora.{text}" for text in self.model.lora.problems())
+        parts = {name: getattr(self, name) for name in ("scale", "data", "rollout", "optimizer", "plan")}
+        for name, part in (parts | {"model.lora": self.model.lora}).items():
+            yield from (f"{name}.{text}" for text in (part.problems() if part is not None else ()))
         yield from trainer_problems(self.trainer)

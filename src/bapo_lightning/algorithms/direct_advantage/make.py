@@ -59,9 +59,8 @@ class CriticOptions(Section):
     split: Annotated[int, Ge(1)] | Annotated[str, MinLen(1)] = r"\n+"
     num_problems: Count | None = None  # of the training problems; None: all
     samples: Size = 8  # responses to each
-    completions: Annotated[int, Ge(0), Le(MOST)] = (
-        0  # of each prefix, besides the response that it begins; the paper: 16
-    )
+    # Of each prefix, besides the response that it begins; the paper: 16.
+    completions: Annotated[int, Ge(0), Le(MOST)] = 0
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
     epochs: Size = 1
     batch_size: Size = 64  # responses of an update
