@@ -20,7 +20,6 @@ NOW_AND_THEN = {
     "modules/bapo_module.py:on_save_checkpoint",
     "modules/policy/policy.py:_apply",
     "rollout/hf/engine.py:_generate_rows",
-    "rollout/hf/engine.py:__init__",
     "rollout/hf/forward.py:next_logits",  # transformers, where prompts are padded
     "rollout/hf/forward.py:opened",
     "modules/policy/policy.py:<genexpr>",  # scores of whole batches
