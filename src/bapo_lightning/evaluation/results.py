@@ -64,14 +64,14 @@ def estimates(values_PM: NDArray[np.float64], ranges: Sequence[Interval]) -> lis
         raise ValueError("an interval needs at least one problem, got none")
     num_problems, generator = len(values_PM), np.random.default_rng(SEED)
     shares = np.full(num_problems, 1 / num_problems)
-    # The counts of drawn problems are multinomial: one matrix product replaces the gathering.
-    sums_RM = np.concatenate([
-        generator.multinomial(num_problems, shares, _ROWS) @ values_PM for _ in range(NUM_RESAMPLES // _ROWS)
-    ])  # fmt: skip
-    lows, highs = np.quantile(sums_RM / num_problems, [TAIL, 1 - TAIL], axis=0)
+    # One product per metric: a product of several may round a metric by its place among them.
+    columns_MP = np.ascontiguousarray(values_PM.T)
+    # The counts of drawn problems are multinomial: a matrix product replaces the gathering.
+    counts = (generator.multinomial(num_problems, shares, _ROWS) for _ in range(NUM_RESAMPLES // _ROWS))
+    sums_MR = np.hstack([[drawn @ column for column in columns_MP] for drawn in counts])
+    lows, highs = np.quantile(sums_MR / num_problems, [TAIL, 1 - TAIL], axis=1)
     found = []
-    for metric, (smallest, largest) in enumerate(ranges):
-        column = values_PM[:, metric]
+    for metric, (column, (smallest, largest)) in enumerate(zip(columns_MP, ranges, strict=True)):
         if np.all(column == column[0]):
             value, missed = float(column[0]), 1 - TAIL ** (1 / num_problems)
             low = value if smallest is None else value - missed * (value - smallest)

@@ -47,9 +47,9 @@ def streamed(rng, groups_per_batch):
     """A stream, some of them with the bound of a window."""
     if rng.random() < 0.3:
         return replace(windowed(rng, groups_per_batch), stream="keep", partial_tokens=None)
-    updates, action = rng.randint(1, 4), rng.choice(["evict", "mask"])
+    updates, action, longest = rng.randint(1, 4), rng.choice(["evict", "mask"]), rng.choice([6, 24])
     bound = updates - 1 + rng.randint(0, 8)
-    return Regime("stream", 1, updates, 6, True, bound, action, stream="keep")
+    return Regime("stream", 1, updates, longest, True, bound, action, stream="keep")
 
 
 @pytest.fixture
@@ -118,9 +118,11 @@ def test_every_stream_keeps_ages_and_fates(kind, tmp_path, in_time):
 @pytest.mark.slow
 @pytest.mark.parametrize("talks", [False, True])
 def test_every_random_stream_keeps_ages_and_fates(talks, tmp_path, in_time):
-    number = NUM_SCHEDULES // (5 if talks else 1)
+    number = NUM_SCHEDULES // (10 if talks else 2)
     fates, _, _ = all_schedules(number, tmp_path, in_time, streamed, talks=talks)
-    assert fates["dropped", "too old"] and fates["trained", None] > 10 * fates["dropped", "too old"]
+    # The oldest group goes first, so few are overtaken until they are too old: none where turns are short.
+    assert talks or fates["dropped", "too old"]
+    assert fates["trained", None] > 10 * fates["dropped", "too old"]
 
 
 def test_a_windowed_stream_drops_nothing(tmp_path, in_time):

@@ -56,7 +56,7 @@ class TrainingRun:
     def open(self):
         """A new process: everything that is not in a checkpoint is gone."""
         make_engine = ScriptedEngine if self.environment is None else TurnEngine
-        engine = make_engine(6, self.engine_seed, dies=self.engine_dies)
+        engine = make_engine(self.regime.max_new_tokens, self.engine_seed, dies=self.engine_dies)
         files = [Ledger(self.folder / FILES[0]), ScheduleRecorder(self.folder / FILES[1])]
         sizes = (self.groups_per_batch, self.num_batches, NUM_PROBLEMS)
         self.scheduler = scheduler(engine, self.regime, *sizes, observers=files, rules=self.rules)
