@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
-from tests.data.rollouts.test_random_schedules import random_regime
+from tests.data.rollouts.test_random_schedules import random_regime, streamed
 from tests.simulation.worlds import LONGEST, simulated, times
 
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
@@ -14,6 +14,7 @@ from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
+from bapo_lightning.data.rollouts.streaming import STEPS
 from bapo_lightning.simulation.fleet import EngineTimes, Failures
 from bapo_lightning.simulation.lengths import length_table
 from bapo_lightning.simulation.run import Clock, Setting, VirtualRun
@@ -55,6 +56,41 @@ def test_a_hand_over_of_weights_stops_both_halves():
     run = simulated(times(update=2.0, sync=5.0), async_generation=True, max_age=3, num_batches=4)
     assert run.end == 4 * (5 + 8 + 4 * 2.0)
     assert outcome_of(run, 0).syncing == pytest.approx(5 / 21)
+
+
+def test_a_stream_keeps_the_engine_busy_where_passes_wait_for_their_longest_response():
+    lengths = length_table("lognormal", 8.0, 64, 1.0)
+    found = {}
+    for stream in (None, "keep"):
+        run = simulated(
+            times(update=0.1), async_generation=True, max_age=15, num_batches=40, lengths=lengths,
+            max_new_tokens=64, stream=stream, is_endless=True, group_size=8,
+        )  # fmt: skip
+        found[stream] = outcome_of(run, 4)
+    assert found["keep"].tokens_per_second > 1.25 * found[None].tokens_per_second
+    assert found["keep"].fleet_idle < 0.05
+
+
+def test_a_stream_of_equal_lengths_takes_as_long_as_passes():
+    service = ServiceTimes(1, EngineTimes(1.0, slots=8), lambda responses: 10.0)
+    sizes = {"max_new_tokens": 64, "lengths": length_table("constant", 64, 64, 0.0)}
+    runs = [
+        simulated(service, async_generation=True, max_age=7, stream=stream, **sizes)
+        for stream in (None, "keep")
+    ]
+    assert runs[0].end == pytest.approx(runs[1].end, rel=0.1)
+    assert all(max(max(update.ages) for update in run.updates) <= 7 for run in runs)
+
+
+def test_new_weights_wait_for_the_end_of_the_present_steps_and_responses_go_on():
+    run = simulated(
+        times(update=10.0), async_generation=True, max_age=7, num_batches=8, max_new_tokens=64, stream="keep",
+        lengths=length_table("constant", 64, 64, 0.0),
+    )  # fmt: skip
+    passes, syncs = run.engine.passes, [begin for begin, _ in run.engine.syncs]
+    assert not any(begin < sync < begin + done.seconds for begin, done in passes for sync in syncs)
+    assert len(syncs) > 6 and all(done.seconds == STEPS for _, done in passes)
+    assert max(len(update.ages) for update in run.updates) > 3  # tokens of several versions in one response
 
 
 def test_the_schedule_is_the_one_that_a_run_would_write(tmp_path):
@@ -99,10 +135,11 @@ def test_ages_in_turns_are_those_of_the_real_collector_to_the_token(partial_toke
     assert max(max(update.ages) for update in run.updates) > 5 or partial_tokens is None
 
 
+@pytest.mark.parametrize("kind", [random_regime, streamed])
 @pytest.mark.parametrize("seed", range(30))
-def test_random_regimes_end_with_whole_batches_and_ages_within_the_bound(seed):
+def test_random_regimes_end_with_whole_batches_and_ages_within_the_bound(seed, kind):
     rng = random.Random(seed)
-    regime = random_regime(rng)
+    regime = kind(rng, 1)
     lengths = length_table("geometric", 3.0, regime.max_new_tokens, 0.0)
     admission = {"rules": Rules({"admission": DynamicSampling(2)}), "uniform_share": 0.5}
     options = (admission if rng.random() < 0.5 else {}) | {"seed": seed}

@@ -36,7 +36,7 @@ def world(**options):
 def result(trainer, age, speed, in_turns=False, stale=0.0):
     ages = {0: 1 - stale, age: stale} if stale else {0: 1.0}
     outcome = VirtualOutcome(10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0)
-    return CellResult(Cell(trainer, 8 if in_turns else 8 - trainer, age, None, in_turns), outcome)
+    return CellResult(Cell(trainer, 8 if in_turns else 8 - trainer, age, in_turns=in_turns), outcome)
 
 
 def test_splits_are_whole_copies_and_leave_some_for_both():
@@ -124,7 +124,6 @@ def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
         (["simulate.measured=x", "simulate.gpus=8"], "leave out gpus (GPUS=...) or measured"),
         (["regime=async", "simulate.max_ages=[2]"], "write max_ages of at least 3"),
         (["regime=reuse"], "regime=reuse reuses past groups, which is not simulated; write regime=async"),
-        (["regime=stream"], "regime=stream is a stream, which is not simulated; write regime=async"),
     ],
 )
 def test_wrong_keys_are_named_with_the_remedy(overrides, complaint):

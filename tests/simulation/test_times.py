@@ -54,8 +54,8 @@ def test_weights_take_their_way_besides_a_constant():
     assert times.sync_seconds == 5 + 2 * RUN.model.num_parameters / 1000
 
 
-def run_record(overlaps, rows):
-    return RunRecord(Path("run"), {"regime": {"async_generation": overlaps}}, {}, rows)
+def run_record(overlaps, rows, stream=None):
+    return RunRecord(Path("run"), {"regime": {"async_generation": overlaps, "stream": stream}}, {}, rows)
 
 
 def row(passes, tokens, **others):
@@ -107,3 +107,9 @@ def test_lengths_of_a_run_are_taken_as_they_are():
     assert table_of([3, 1]).dtype == np.int64
     with pytest.raises(ValueError, match="no lengths"):
         table_of([])
+
+
+def test_a_step_of_a_stream_takes_its_share_of_a_call():
+    rows = [row(1, 7), row(1, 100), row(2, 300), row(1, 50)]
+    engine = measured_times(run_record(True, rows, "keep")).engine
+    assert (engine.begin, engine.step, engine.sequence) == (0.0, pytest.approx(0.5 / 8), pytest.approx(0.01))

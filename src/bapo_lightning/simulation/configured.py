@@ -23,7 +23,7 @@ from bapo_lightning.simulation.page import write_page
 from bapo_lightning.simulation.run import Setting
 from bapo_lightning.simulation.study import MeasuredWorld, Study, World, make_study
 from bapo_lightning.simulation.times import measured_times
-from bapo_lightning.values import Count, CountOrZero, Minutes, NonNegative, Positive, Share
+from bapo_lightning.values import Count, CountOrZero, Minutes, NonNegative, Positive, Share, StaleContext
 
 MOST_GPUS = 100_000
 AHEAD = (0, 1, 2, 4)  # rollout batches, of the bounds that are tried
@@ -36,6 +36,7 @@ class SimulateOptions(Section):
     trainer_shares: list[Annotated[float, Gt(0), Lt(1)]]
     max_ages: list[CountOrZero] | None
     partial_tokens: list[Count | None] | None
+    streams: list[StaleContext] | None
     lengths: LengthKind | Literal["empirical"]
     spread: NonNegative
     failures_per_hour: Annotated[NonNegative, Le(3600)]
@@ -88,7 +89,10 @@ def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
     partial = options.partial_tokens
     if partial is None:
         partial = [None, *([tokens] if tokens < config.scale.max_new_tokens else [])]
-    cells = world.cells(options.trainer_shares, ages, partial)
+    streams = options.streams
+    if streams is None:
+        streams = [config.staleness.stream] if config.staleness.stream is not None else []
+    cells = world.cells(options.trainer_shares, ages, partial, streams)
     try:
         study = make_study(world, cells, options.least_gain, options.what_if)
     except ValueError as error:
@@ -111,10 +115,9 @@ def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
             f"simulate.max_ages={small}: the last of {updates} updates on a rollout batch sees age "
             f"{updates - 1} at least; write max_ages of at least {updates - 1}"
         ])  # fmt: skip
-    regime = config.staleness
-    unknown = "reuses past groups" if regime.reuse_share else "is a stream" if regime.is_stream else None
-    if unknown:
-        raise ConfigError([f"regime={regime.name} {unknown}, which is not simulated; write regime=async"])
+    if config.staleness.reuse_share:
+        name = config.staleness.name
+        raise ConfigError([f"regime={name} reuses past groups, which is not simulated; write regime=async"])
     return config, options
 
 

@@ -76,9 +76,13 @@ class VirtualFleet:
                 self.bury(number)
         done = _Pass(self, start, work)
         done.run()
-        factor = self._random.choice(self.times.jitter)
+        factor = self.draw_jitter()
         seconds, busy = self.times.begin + done.end - start, self.times.begin * self.copies + done.busy
         return FleetPass(seconds * factor, busy * factor, done.lost_tokens, done.deaths)
+
+    def draw_jitter(self) -> float:
+        """A factor of the time of a pass."""
+        return self._random.choice(self.times.jitter)
 
     def bury(self, number: int) -> None:
         """Lets a copy die at its time."""

@@ -41,10 +41,9 @@ def _throughput(axes: Axes, study: Study) -> None:
 
 
 def _idle(axes: Axes, study: Study) -> None:
-    tokens = study.best.cell.partial_tokens
-    where = f"max_age {study.best.cell.max_age}" + ("" if tokens is None else f", {tokens:,} a pass")
+    where = f"max_age {study.best.cell.max_age}, {study.best.cell.generation}"
     style.style_axes(axes, f"Idle, {where}", "GPUs that train", "share of the time")
-    line = _like_best(study, "max_age", "partial_tokens")
+    line = _like_best(study, "max_age", "generation")
     places = [result.cell.trainer_gpus for result in line]
     curves: list[tuple[str, str, Callable[[CellResult], float]]] = [
         ("trainer waits", style.VERMILLION, lambda result: result.outcome.trainer_waits),
@@ -90,7 +89,7 @@ def _ages(axes: Axes, study: Study) -> None:
     style.style_axes(
         axes, f"Ages, {_split(study.best.cell)} GPUs", "age of a token, updates", "share of trained tokens"
     )
-    same = _like_best(study, "trainer_gpus", "partial_tokens")
+    same = _like_best(study, "trainer_gpus", "generation")
     for result, colour in zip(same, style.shades(style.BLUE, len(same)), strict=True):
         shares = result.outcome.ages
         ages = range(max(shares) + 2)
@@ -102,14 +101,13 @@ def _ages(axes: Axes, study: Study) -> None:
 
 def _waste(axes: Axes, study: Study) -> None:
     style.style_axes(
-        axes, f"Tokens of a pass, {_split(study.best.cell)} GPUs", "max_age, updates", "tokens a second"
+        axes, f"Ways to generate, {_split(study.best.cell)} GPUs", "max_age, updates", "tokens a second"
     )
     own = _like_best(study, "trainer_gpus")
-    kinds = list(dict.fromkeys(result.cell.partial_tokens for result in own))
+    kinds = list(dict.fromkeys(result.cell.generation for result in own))
     for kind, colour in zip(kinds, style.shades(style.GREEN, len(kinds)), strict=True):
-        line = [result for result in own if result.cell.partial_tokens == kind]
-        label = "whole responses" if kind is None else f"{kind:,} a pass"
-        axes.plot([r.cell.max_age for r in line], [*map(SPEED, line)], "o-", color=colour, ms=4, label=label)
+        line = [result for result in own if result.cell.generation == kind]
+        axes.plot([r.cell.max_age for r in line], [*map(SPEED, line)], "o-", color=colour, ms=4, label=kind)
     axes.set_ylim(bottom=0)
     style.draw_legend(axes)
 
@@ -125,7 +123,7 @@ def _split(cell: Cell) -> str:
 
 
 HEADS = (
-    "train + generate", "max_age", "a pass", "tokens/s", "GPUs idle", "trainer waits", "fleet idle",
+    "train + generate", "max_age", "generation", "tokens/s", "GPUs idle", "trainer waits", "fleet idle",
     "mean age", "in vain",
 )  # fmt: skip
 
@@ -133,11 +131,9 @@ HEADS = (
 def answer(study: Study) -> str:
     """Returns the best split, what it gives, and the bound beyond which staleness does not pay."""
     best, cell, turns = study.best, study.best.cell, study.turns
-    tokens = cell.partial_tokens
-    passes = "whole responses" if tokens is None else f"passes of {tokens:,} tokens"
     text = (
         f"Best split: {cell.trainer_gpus} of {cell.gpus} GPUs train and {cell.fleet_gpus} generate, with "
-        f"max_age={cell.max_age} and {passes}: {best.speed:,.0f} response tokens/s, GPUs "
+        f"max_age={cell.max_age} and {cell.generation}: {best.speed:,.0f} response tokens/s, GPUs "
         f"idle {best.idle:.0%} of the time."
     )
     if study.paying_age < max(study.by_age):
@@ -215,7 +211,7 @@ def _row(result: CellResult) -> list[str]:
     return [
         f"{cell.trainer_gpus} in turns" if cell.in_turns else _split(cell),
         str(cell.max_age),
-        "whole" if cell.partial_tokens is None else f"{cell.partial_tokens:,}",
+        cell.generation,
         f"{result.speed:,.0f}",
         f"{result.idle:.0%}",
         f"{found.trainer_waits:.0%}",

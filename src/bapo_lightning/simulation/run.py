@@ -5,8 +5,8 @@ of training; only tokens, weights and the clock are not real.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Container, Generator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -18,23 +18,26 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.in_flight import InFlight
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams
-from bapo_lightning.simulation.fleet import Failures, FleetPass, VirtualFleet
+from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
+from bapo_lightning.data.rollouts.streaming import Streaming
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.simulation.engine import VirtualEngine, VirtualRequest, unwritten
+from bapo_lightning.simulation.fleet import Failures, VirtualFleet
+from bapo_lightning.simulation.fleet_stream import FleetStream
 from bapo_lightning.simulation.times import ServiceTimes
 from bapo_lightning.types import (
-    FinishReason,
     Group,
     Problem,
     Sample,
     Score,
     ScoreStatus,
-    Segment,
     WorkItem,
 )
 
@@ -109,73 +112,6 @@ class VirtualUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unwritten:
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __add__(self, other: _Unwritten) -> _Unwritten:
-        return _Unwritten(self.count + other.count)
-
-
-def unwritten(count: int) -> Any:
-    """Returns so many tokens, or log-probs, in place of an array."""
-    return _Unwritten(count)
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualRequest(GenerationRequest):
-    """A request that knows where its response will end."""
-
-    left: int = 0  # tokens to the end of the response
-
-
-@dataclass(eq=False)
-class VirtualEngine:
-    """A fleet behind those methods of `RestartingEngine` that collectors call; `owed` adds up its time."""
-
-    fleet: VirtualFleet
-    sync_seconds: float
-    now: Callable[[], float]
-    version: int = UNSYNCED_VERSION
-    ready_at: float = 0.0  # seconds; the last weights are there
-    owed: float = 0.0  # seconds of calls that the clock does not know of yet
-    passes: list[tuple[float, FleetPass]] = field(default_factory=list)  # with their begins
-    syncs: list[tuple[float, float]] = field(default_factory=list)  # begins and seconds
-
-    def generate(self, requests: Sequence[VirtualRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples all requests."""
-        tokens = [min(request.max_new_tokens, request.left) for request in requests]
-        work = [(len(request.token_ids), count) for request, count in zip(requests, tokens, strict=True)]
-        begin = self.now() + self.owed
-        self.passes.append((begin, self.fleet.run(begin, work)))
-        self.owed += self.passes[-1][1].seconds
-        return [
-            Generation(
-                Segment(unwritten(count), unwritten(count), self.version),
-                FinishReason.STOP if count == request.left else FinishReason.LENGTH,
-            )
-            for request, count in zip(requests, tokens, strict=True)
-        ]
-
-    def load(self, version: int) -> None:
-        """Takes weights."""
-        self.version = version
-        self.syncs.append((self.now() + self.owed, self.sync_seconds))
-        self.owed += self.sync_seconds
-        self.ready_at = self.now() + self.owed
-
-    def take_owed(self) -> float:
-        """Returns the seconds since the last call, for the clock."""
-        owed, self.owed = self.owed, 0.0
-        return owed
-
-    def sleep(self) -> None:
-        """Does nothing."""
-
-
-@dataclass(frozen=True, slots=True)
 class VirtualSampler(RolloutSampler):
     """Draws lengths and scores by the number of the problem: equal in every cell of a study."""
 
@@ -186,14 +122,16 @@ class VirtualSampler(RolloutSampler):
     drawn: dict[WorkItem, tuple[list[int], bool]] = field(default_factory=dict)  # lengths, whether uniform
 
     def requests(
-        self, groups: Sequence[RunningGroup], partial_tokens: int, held: Container[tuple[int, int]] = ()
+        self, groups: Sequence[RunningGroup], partial_tokens: int, in_flight: InFlight | None = None
     ) -> list[GenerationRequest]:
         """See `RolloutSampler.requests`."""
-        found: list[GenerationRequest] = []
+        found, held = list[GenerationRequest](), in_flight or InFlight()
         for number, group in enumerate(groups):
+            if held.has_all(group):
+                continue
             lengths = self._drawn(group.item, len(group.rollouts))[0]
             for index, rollout in enumerate(group.rollouts):
-                if rollout.finish is None and (id(group), index) not in held:
+                if rollout.finish is None and not held.has(group, index):
                     sampled = rollout.length
                     context = unwritten(len(rollout.prompt_ids) + sampled)
                     limit = min(partial_tokens, self.max_new_tokens - sampled)
@@ -230,7 +168,12 @@ class VirtualRun:
         regime, self._times, self.setting = setting.regime, times, setting
         self.clock = Clock()
         fleet = VirtualFleet(times.copies, times.engine, setting.failures, setting.seed)
-        self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now)
+        stream = (
+            FleetStream(fleet, regime.stream, float(setting.lengths.mean()))
+            if regime.stream is not None
+            else None
+        )
+        self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now, stream=stream)
         prompt = unwritten(setting.prompt_tokens)
         self.sampler = VirtualSampler(
             engine=self.engine,
@@ -260,6 +203,12 @@ class VirtualRun:
         self.end = 0.0
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, setting.seed)
         self._version = 0
+        # Of a stream: scored groups that generation has not noticed; when the scorer is free; whether
+        # decoding steps are made now; how much has happened that may change what runs.
+        self._scored: deque[tuple[list[RunningGroup], list[Group]]] = deque()
+        self._scorer_free = 0.0  # seconds
+        self._in_steps = False
+        self._events = 0
 
     def run(self) -> None:
         """Simulates all updates."""
@@ -271,8 +220,11 @@ class VirtualRun:
     def _train(self) -> Process:
         # As `RolloutDataModule.next_batch` lets the trainer go on.
         regime, clock = self.setting.regime, self.clock
-        protocol = AsyncProtocol(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
-        if regime.async_generation:
+        kind = StreamProtocol if regime.is_stream else AsyncProtocol
+        protocol = kind(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
+        if isinstance(protocol, StreamProtocol):
+            clock.start(self._stream(protocol))
+        elif regime.async_generation:
             clock.start(self._generate(protocol))
         for _ in range(self.setting.num_batches * regime.updates_per_rollout_batch):
             visited = clock.now
@@ -294,6 +246,9 @@ class VirtualRun:
 
     def _overlapping(self, protocol: AsyncProtocol) -> Process:
         protocol.visit(self._state)
+        self._events += 1
+        while self._in_steps and self.engine.version != self._version:
+            yield None
         if len(self._queue):
             protocol.serve_weights()
         else:
@@ -301,6 +256,7 @@ class VirtualRun:
                 self.clock.changed()
                 yield self.engine.take_owed() or None
             self._enter(protocol.take(protocol.needed))
+            self._events += 1
         self.clock.changed()
         yield self.engine.take_owed()
 
@@ -322,6 +278,43 @@ class VirtualRun:
                 yield self._reward_seconds(sum(len(group.samples) for group in groups))
                 protocol.scored(finished, groups, 0.0)
                 self.clock.changed()
+
+    def _stream(self, protocol: StreamProtocol) -> Process:
+        # As the generating thread of `StreamCollector` does it. Steps in which no response begins or ends are
+        # made without asking the scheduler, until something else happens.
+        assert self.setting.regime.stream is not None
+        streaming = Streaming(self.scheduler, self.setting.regime.stream)
+        while True:
+            while self._scored:
+                protocol.scored(*self._scored.popleft(), 0.0)
+                self.clock.changed()
+            if not protocol.may_begin():
+                if protocol.wants_weights:
+                    self.clock.changed()
+                yield None
+            elif (pause := self.engine.ready_at - self.clock.now) > 0:
+                yield pause
+            else:
+                self._in_steps = True
+                made, events = streaming.sample(protocol.begin()), self._events
+                yield self.engine.take_owed()
+                finished, version = protocol.sampled(made)
+                if finished:
+                    self.clock.start(self._score(finished, version))
+                while events == self._events and not finished and self.engine.stream_on():
+                    yield self.engine.take_owed()
+                self._in_steps = False
+                self.clock.changed()
+
+    def _score(self, finished: list[RunningGroup], version: int) -> Process:
+        # As the scoring thread does it, one call after the other.
+        groups = self.sampler.score(finished, version)
+        seconds = self._reward_seconds(sum(len(group.samples) for group in groups))
+        self._scorer_free = max(self._scorer_free, self.clock.now) + seconds
+        yield self._scorer_free - self.clock.now
+        self._scored.append((finished, groups))
+        self._events += 1
+        self.clock.changed()
 
     @property
     def _state(self) -> TrainerState:

@@ -17,6 +17,7 @@ from bapo_lightning.simulation.fleet import Failures
 from bapo_lightning.simulation.lengths import LengthKind, length_table
 from bapo_lightning.simulation.run import Setting, VirtualRun
 from bapo_lightning.simulation.times import ServiceTimes, planned_times
+from bapo_lightning.values import StaleContext
 
 Span = tuple[float, float]  # begin and end, in seconds
 
@@ -97,7 +98,8 @@ class Cell:
     trainer_gpus: int
     fleet_gpus: int
     max_age: int  # in updates
-    partial_tokens: int | None = None  # None: whole responses
+    partial_tokens: int | None = None  # of a pass; None: whole responses
+    stream: StaleContext | None = None  # None: generation goes in passes
     # Generation and training take turns on the same GPUs, as in synchronous regimes.
     in_turns: bool = False
     what_if: str = ""  # what differs from the study's assumptions
@@ -106,6 +108,14 @@ class Cell:
     def gpus(self) -> int:
         """Number of GPUs."""
         return self.trainer_gpus if self.in_turns else self.trainer_gpus + self.fleet_gpus
+
+    @property
+    def generation(self) -> str:
+        """How responses are sampled, in words."""
+        if self.stream is not None:
+            return "a stream" if self.stream == "keep" else "a stream that recomputes"
+        tokens = self.partial_tokens
+        return "whole responses" if tokens is None else f"passes of {tokens:,} tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,16 +161,24 @@ class World:
         return f"{self.gpus} x {self.plan.gpu.name}, times of the plan"
 
     def cells(
-        self, shares: Sequence[float], max_ages: Sequence[int], partial_tokens: Sequence[int | None]
+        self,
+        shares: Sequence[float],
+        max_ages: Sequence[int],
+        partial_tokens: Sequence[int | None],
+        streams: Sequence[StaleContext] = (),
     ) -> list[Cell]:
-        """Returns the cells of a study: in turns on all GPUs, and every split, bound and length of a pass."""
+        """Returns the cells of a study: in turns on all GPUs, and every split and bound with every length of
+        a pass and every kind of stream.
+        """
         whole, splits = self._splits(shares)
         turns = [
             Cell(whole, whole, self._regime(tokens).natural_age, tokens, in_turns=True)
             for tokens in partial_tokens
         ]
-        choices = product(partial_tokens, max_ages, splits)
-        return turns + [Cell(*split, age, tokens) for tokens, age, split in choices]
+        kinds: list[tuple[int | None, StaleContext | None]] = [(tokens, None) for tokens in partial_tokens]
+        kinds += [(None, stream) for stream in streams]
+        choices = product(kinds, max_ages, splits)
+        return turns + [Cell(*split, age, *kind) for kind, age, split in choices]
 
     def problems(self, cell: Cell) -> list[str]:
         """Reasons why a cell does not fit the GPUs' memory; empty if it does."""
@@ -168,10 +186,12 @@ class World:
 
     def simulate(self, cell: Cell, setting: Setting | None = None) -> CellResult:
         """Simulates a cell; another `setting` than the world's for a what-if."""
-        regime = replace(self._regime(cell.partial_tokens), window=None)
+        regime = self._regime(cell.partial_tokens)
         if not cell.in_turns:
-            window = self.setting.regime.window
-            regime = replace(regime, async_generation=True, max_age=cell.max_age, window=window)
+            own = self.setting.regime
+            regime = replace(regime, async_generation=True, max_age=cell.max_age, window=own.window)
+            if cell.stream is not None:
+                regime = replace(regime, stream=cell.stream, stale_action=own.stale_action)
         run = VirtualRun(replace(setting or self.setting, regime=regime), self._times(cell))
         run.run()
         return CellResult(cell, outcome_of(run, self.num_skipped))
@@ -205,7 +225,12 @@ class World:
     def _regime(self, partial_tokens: int | None) -> Regime:
         # In turns, without a bound of its own.
         regime = replace(
-            self.setting.regime, async_generation=False, max_age=None, partial_tokens=partial_tokens
+            self.setting.regime,
+            async_generation=False,
+            max_age=None,
+            window=None,
+            stream=None,
+            partial_tokens=partial_tokens,
         )
         return regime if partial_tokens else replace(regime, stale_action="evict", max_segments=None)
 
@@ -229,6 +254,17 @@ class MeasuredWorld(World):
 
     measured: ServiceTimes
     hardware = "a measured run's times"
+
+    def cells(
+        self,
+        shares: Sequence[float],
+        max_ages: Sequence[int],
+        partial_tokens: Sequence[int | None],
+        streams: Sequence[StaleContext] = (),
+    ) -> list[Cell]:
+        """See `World.cells`. A stream only if the run was one: passes do not tell the time of a step."""
+        tried = streams if self.setting.regime.is_stream else ()
+        return super().cells(shares, max_ages, partial_tokens, tried)
 
     def problems(self, cell: Cell) -> list[str]:
         """None: the run fitted."""

@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from bapo_lightning.data.rollouts.streaming import STEPS
 from bapo_lightning.errors import DataError
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.planning import Assumptions
@@ -83,8 +84,9 @@ def planned_times(
 def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     """Returns the times of a finished run with one engine, without its first update.
 
-    A pass takes a time of its own and one by token, fitted by least squares; passes and updates scatter as in
-    the run.
+    A pass takes a time of its own and one by token, fitted by least squares; of a stream, whose calls all
+    have the same number of steps, a step takes its share of that time. Passes and updates scatter as in the
+    run.
 
     Raises:
         DataError: it has too few updates, or did not measure.
@@ -106,9 +108,11 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     seconds, generator = updates.tolist(), random.Random(seed)
     begin, each = _fitted(passes[made], tokens[made], sampling[made])
     jitter = sampling[made] / (begin * passes[made] + each * tokens[made])
+    is_stream = value_of(record.config, "regime.stream") is not None
+    step, begin = (begin / STEPS, 0.0) if is_stream else (0.0, begin)
     return ServiceTimes(
         copies=1,
-        engine=EngineTimes(0.0, each, begin=begin, jitter=tuple((jitter / jitter.mean()).tolist())),
+        engine=EngineTimes(step, each, begin=begin, jitter=tuple((jitter / jitter.mean()).tolist())),
         update=lambda responses: generator.choice(seconds),
         sync_seconds=float(syncs[syncs > 0].mean()) if syncs.any() else 0.0,
         reward_seconds=float(rewards.sum() / max(1.0, values("rollout/num_samples").sum())),

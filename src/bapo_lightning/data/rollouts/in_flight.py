@@ -29,6 +29,11 @@ class InFlight:
     # Told from any thread that a reply has come.
     on_reply: Callable[[], None] = lambda: None
     _sampled: dict[int, tuple[RunningGroup, int]] = field(default_factory=dict, init=False)  # by number
+    _numbers: dict[Place, int] = field(default_factory=dict, init=False)  # of the same
+    # Groups that were running at the last call, by identity; those that need a look at every sample, since
+    # the engine may lack one that can go on.
+    _known: dict[int, RunningGroup] = field(default_factory=dict, init=False)
+    _unsettled: set[int] = field(default_factory=set, init=False)
     _waiting: dict[Place, tuple[RunningGroup, int, Future[Reply]]] = field(default_factory=dict, init=False)
     _scored: dict[int, RunningGroup] = field(default_factory=dict, init=False)
     _given_up: list[int] = field(default_factory=list, init=False)  # numbers that the engine is not told yet
@@ -56,25 +61,37 @@ class InFlight:
         """Whether a reply is there that was not taken."""
         return bool(self.replies())
 
-    @property
-    def places(self) -> set[Place]:
-        """Places of the samples that the engine has."""
-        return {(id(group), index) for group, index in self._sampled.values()}
+    def has(self, group: RunningGroup, index: int) -> bool:
+        """Whether the engine has a sample."""
+        return (id(group), index) in self._numbers
+
+    def has_all(self, group: RunningGroup) -> bool:
+        """Whether it is known without a look that the engine has every sample that can go on."""
+        return id(group) in self._known and id(group) not in self._unsettled
 
     def enter(self, group: RunningGroup, index: int) -> int:
         """Notes that the engine gets a sample; returns the number of its request."""
         self._next_number += 1
         self._sampled[self._next_number] = group, index
+        self._numbers[id(group), index] = self._next_number
         return self._next_number
+
+    def settle(self, running: Sequence[RunningGroup]) -> None:
+        """Notes that the engine has all samples that can go on; `running` are the only groups."""
+        self._known = {id(group): group for group in running}
+        self._unsettled.clear()
 
     def leave(self, number: int) -> None:
         """Notes that the engine has ended a request."""
-        del self._sampled[number]
+        group, index = self._sampled.pop(number)
+        del self._numbers[id(group), index]
 
     def drop_others(self, running: Sequence[RunningGroup]) -> None:
         """Forgets all groups that are not `running`."""
         kept = {id(group) for group in running}
-        self._give_up([number for number, (group, _) in self._sampled.items() if id(group) not in kept])
+        gone = [group for name, group in self._known.items() if name not in kept]
+        places = [(id(group), index) for group in gone for index in range(len(group.rollouts))]
+        self._give_up(sorted(self._numbers[place] for place in places if place in self._numbers))
         for place in [place for place in self._waiting if place[0] not in kept]:
             group, index, future = self._waiting.pop(place)
             future.cancel()
@@ -83,6 +100,7 @@ class InFlight:
     def lose_engine(self) -> None:
         """Forgets what the engine has; it is requested again."""
         self._give_up(list(self._sampled))
+        self._unsettled |= self._known.keys()
 
     def take_given_up(self) -> list[int]:
         """Numbers of requests that the engine need not go on with, since the last call."""
@@ -116,6 +134,7 @@ class InFlight:
             del self._waiting[id(group), index]
             assert self.conversations is not None
             self._journal_has(group, index)
+            self._unsettled.add(id(group))
             group.rollouts[index] = self.conversations.answered(group.rollouts[index], reply)
 
     def begin_scoring(self, groups: Sequence[RunningGroup]) -> None:
@@ -129,7 +148,7 @@ class InFlight:
 
     def _give_up(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            del self._sampled[number]
+            self.leave(number)
         self._given_up += numbers
 
     def _journal_has(self, group: RunningGroup, index: int) -> None:

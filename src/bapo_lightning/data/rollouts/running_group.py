@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Rollout, WorkItem
@@ -17,6 +17,7 @@ class RunningGroup:
     item: WorkItem
     rollouts: list[Rollout]
     hint: float = 0.0  # share of the solution that the prompt shows
+    _oldest: int | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def prompt_ids(self) -> array[int]:
@@ -35,10 +36,11 @@ class RunningGroup:
 
     @property
     def oldest_version(self) -> int | None:
-        """Policy version of the oldest token; None before the first."""
-        return min(
-            (segment.version for rollout in self.rollouts for segment in rollout.aging_segments), default=None
-        )
+        """Policy version of the oldest token; None before the first. Later tokens are never older."""
+        if self._oldest is None:
+            versions = (seg.version for rollout in self.rollouts for seg in rollout.aging_segments)
+            self._oldest = min(versions, default=None)
+        return self._oldest
 
     def cut_at_segments(self, max_segments: int, version: int) -> None:
         """Ends the samples that could only go on with one policy version more than `max_segments`."""

@@ -10,7 +10,7 @@ seed and the weights alone. Where an environment answers the policy, `Conversati
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations, ReplyJournal, Rounds
+from bapo_lightning.data.rollouts.in_flight import InFlight
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.texts import decoded
@@ -79,16 +80,18 @@ class RolloutSampler:
         self,
         groups: Sequence[RunningGroup],
         partial_tokens: int,
-        held: Container[tuple[int, int]] = (),
+        in_flight: InFlight | None = None,
     ) -> list[GenerationRequest]:
         """One request of at most `partial_tokens` per unfinished sample, `group` numbered as in `groups`;
-        none for samples that an engine has, `held` by the identity of their group and their number in it.
+        none for samples that are `in_flight` in an engine.
         """
+        held = in_flight or InFlight()
         return [
             self._request(number, group, index, partial_tokens)
             for number, group in enumerate(groups)
+            if not held.has_all(group)
             for index, rollout in enumerate(group.rollouts)
-            if rollout.finish is None and (id(group), index) not in held
+            if rollout.finish is None and not held.has(group, index)
         ]
 
     def continued(

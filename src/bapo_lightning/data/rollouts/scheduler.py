@@ -114,6 +114,7 @@ class RolloutScheduler:
     _num_entered: int = field(default=0, init=False)  # places in rollout batches that are filled for good
     # Passes that started something for the batch to come; of a stream, the groups that they started.
     _rounds: int = field(default=0, init=False)
+    _swept: tuple[int, int] | None = field(default=None, init=False)  # versions for which no group is too old
 
     def __post_init__(self) -> None:
         # In a stream the group that must enter soonest enters first, since others may have overtaken it.
@@ -174,6 +175,8 @@ class RolloutScheduler:
         it waits.
         """
         there = self.in_flight.replies()
+        if not there and not recorded:
+            return
         wanted = {(name, index) for name, numbers in recorded or () for index in numbers}
         taken: list[tuple[RunningGroup, list[int]]] = []
         for group in self.running:
@@ -206,7 +209,7 @@ class RolloutScheduler:
             for group in self.running:
                 group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
         limit = regime.partial_tokens or regime.max_new_tokens
-        requests = self.sampler.requests(self.running, limit, self.in_flight.places)
+        requests = self.sampler.requests(self.running, limit, self.in_flight)
         for observer in self._observers:
             observer.on_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
@@ -261,6 +264,8 @@ class RolloutScheduler:
     def has_batch(self, needed: int) -> bool:
         """Whether `needed` groups can enter training; after `drop_late`."""
         fill = len(self._rejected) if self._rounds_are_over and not self.running else 0
+        if len(self._ready) + fill < needed:
+            return False
         return len(self._next_ready(needed)) + fill >= needed
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
@@ -350,6 +355,9 @@ class RolloutScheduler:
 
     def _give_up_late_ones(self, version: int) -> list[RunningGroup]:
         newest = self.sampler.engine.version  # of the tokens that they would sample next
+        if self._swept == (newest, version):
+            return []
+        self._swept = newest, version
         late = [
             group
             for group in self.running

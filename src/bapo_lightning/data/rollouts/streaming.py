@@ -31,6 +31,7 @@ class Streaming:
         running = self.scheduler.running
         in_flight.drop_others(running)
         begun = {in_flight.enter(running[request.group], request.index): request for request in requests}
+        in_flight.settle(running)
         given_up, held = in_flight.take_given_up(), in_flight.sampled
         call = StreamCall(begun, given_up, STEPS, self.context)
         made = sampler.engine.stream_once(call, sampler.sampling) if held or given_up else {}
