@@ -13,6 +13,7 @@ import fcntl
 import multiprocessing
 import os
 import pty
+import re
 import runpy
 import signal
 import struct
@@ -49,7 +50,13 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(WARM)
 # A start looks at all children, and an exit code can be read once: threads that start and wait take turns.
 ONE_AT_A_TIME = threading.Lock()
+PROGRESS = re.compile(r".+, (\d+ s|\d+:\d\d)")
 STARTED_BY = "BAPO_STARTED_BY"  # variable: number of the process that a command must not outlive
+
+
+def said(output):
+    """Lines of an output without those that tell how long something takes on a slow machine."""
+    return [line for line in output.splitlines() if not PROGRESS.fullmatch(line)]
 
 
 class Command:

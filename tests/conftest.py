@@ -4,8 +4,13 @@ tests inherit them.
 
 import os
 import signal
+from collections.abc import Sequence
+from typing import TypeVar
 
 import hypothesis
+import pytest
+
+T = TypeVar("T")
 
 for name, value in {
     "OMP_NUM_THREADS": "1",  # the tensors are tiny: a second thread only waits
@@ -27,3 +32,34 @@ hypothesis.settings.load_profile("repository")
 
 # Tests interrupt processes, and a shell that starts them in the background lets all of them ignore that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "of drills and of the matrix's rows, N/M: the Nth of M parts; auto/M: another one each day"
+    parser.addoption("--share", default="1/1", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    text = config.getoption("--share")
+    count = text.removeprefix("auto/")
+    if count != text and count.isdigit():  # once for all workers, whatever the time
+        config.option.share = f"{_share_of(range(1, int(count) + 1), text)[0]}/{count}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    parts = [item for item in items if "drill" in item.keywords]
+    kept = {id(item) for item in _share_of(parts, config.getoption("--share"))}
+    left_out = [item for item in parts if id(item) not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    gone = {id(item) for item in left_out}
+    items[:] = [item for item in items if id(item) not in gone]
+
+
+def _share_of(items: Sequence[T], text: str) -> list[T]:
+    from bapo_lightning.cli.rehearse import share_of  # after the settings above
+    from bapo_lightning.errors import ConfigError
+
+    try:
+        return share_of(items, text, "--share=")
+    except ConfigError as error:
+        raise pytest.UsageError("; ".join(error.problems)) from None

@@ -94,6 +94,7 @@ def test_the_page_has_the_files_that_a_baseline_takes():
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_every_command_of_the_page_works(shown, tree):
     composed, tested, _, swept, compared, own = shown.values()
     assert yaml.safe_load(composed)["weighting"]["_target_"].endswith("sequence_mean")

@@ -252,6 +252,7 @@ def test_without_one_rival_the_others_are_imported(copy):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_types_are_right_without_leaves_and_rivals(copy):
     """Nothing imports either, see above, so that to delete one shows nothing that to delete all does not."""
     for leaf in OWN:

@@ -77,6 +77,7 @@ def test_a_line_holds_what_a_reader_needs_to_check_the_verdict(whole):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_an_evaluation_that_is_killed_ends_as_one_that_was_not(tmp_path):
     settings = [f"checkpoint={MODEL}", *TINY, "problems_per_set=50", "k=8", "cpu_threads=1"]
     settings.append("samples_per_call=4")
@@ -130,6 +131,7 @@ def test_it_goes_on_with_the_same_settings_and_weights_only(whole, trained):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_a_child_that_dies_is_replaced_and_nothing_is_lost(whole, tmp_path, capsys):
     options = ["rollout=hf_child", "rollout.engine.cpu_threads=1", "samples_per_call=1"]
     options.append(f"run_folder={tmp_path / 'child'}")

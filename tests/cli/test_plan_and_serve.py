@@ -62,6 +62,7 @@ def test_a_model_that_is_nowhere_is_named():
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth():
     done = run_command(ROOT / "bench" / "plan.py", "--models", "llama, 3M, tied", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -83,6 +83,7 @@ def test_a_run_that_is_stopped_goes_on_saves_and_ends_when_its_sweep_is_killed(t
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_a_launcher_of_hydra_runs_the_jobs_with_files_of_ones_own(tmp_path):
     (tmp_path / "conf" / "sweep").mkdir(parents=True)
     text = "# @package hydra.sweeper\ncases: [{seed: 1}, {seed: 2, algorithm.positive_share_target: 0.4}]\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hydra.utils import get_object
 from tests.configuration.compositions import composed, problems_of
-from tests.configuration.test_fuzz import RUNS, SAMPLED, VALUES, changed, leaves
+from tests.configuration.test_fuzz import MORE, RUNS, SAMPLED, VALUES, changed, leaves
 
 from bapo_lightning.configuration.early import early_problems
 from bapo_lightning.configuration.targets import _hints, targets_within
@@ -185,7 +185,7 @@ def test_every_command_that_composes_a_run_answers_without_torch():
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("step", [SAMPLED, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [SAMPLED, pytest.param(MORE, marks=(pytest.mark.slow, pytest.mark.drill))])
 def test_what_is_told_early_is_among_what_the_whole_check_finds(run, step):
     base = composed(*RUNS[run])
     assert early_problems(base) == []

@@ -16,6 +16,7 @@ from bapo_lightning.errors import BapoLightningError, ConfigError
 
 RUNS = {name: (*forms.SMALL, *forms.RUNS[name]) for name in ("dapo", "grpo", "child")}
 SAMPLED = 50  # one change in so many is tried where time is short
+MORE = 7  # and by `make test-all`; `make fuzz` runs every one
 
 
 def leaves(node, path=()):
@@ -73,7 +74,7 @@ def raw_errors(plain, changes):
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("step", [SAMPLED, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [SAMPLED, pytest.param(MORE, marks=(pytest.mark.slow, pytest.mark.drill))])
 def test_no_value_of_any_leaf_ends_in_a_traceback(run, step):
     base = composed(*RUNS[run])
     make_everything(base)

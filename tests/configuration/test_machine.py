@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import constants
+from tests.commands import said
 from tests.configuration.compositions import validated
 
 from bapo_lightning import host, hub
@@ -259,7 +260,7 @@ def command(module, *arguments, gpus=(1, 80), cwd):
 def test_commands_refuse_once_and_before_anything_begins(module, arguments, tmp_path):
     done = command(module, *arguments, cwd=tmp_path)
     assert done.returncode in (1, 2)
-    first, *lines = done.stderr.splitlines()
+    first, *lines = said(done.stderr)
     assert first == "error: bapo_7b cannot run on this machine:"
     told = ["1. GPUs", "2. memory", "3. model", *(text.partition(":")[0] for text in (PLAN, LAPTOP))]
     assert [line.partition(":")[0].strip() for line in lines] == told

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("training", 36, 0),
         ("commands", 8, 31),
-        pytest.param("training", 270, 1, marks=pytest.mark.slow),
-        pytest.param("commands", 120, 15, marks=pytest.mark.slow),
+        pytest.param("training", 120, 1, marks=(pytest.mark.slow, pytest.mark.drill)),
+        pytest.param("commands", 60, 15, marks=(pytest.mark.slow, pytest.mark.drill)),
     ],
 )
 def test_no_change_of_an_option_ends_in_a_traceback_or_hangs(of, count, seed, tmp_path):

@@ -51,6 +51,7 @@ def with_bos(name: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("choices", _rows())
 def test_a_row_runs_stops_and_resumes(choices: Choices, request: pytest.FixtureRequest) -> None:
     folder = FOLDER / request.node.callspec.id

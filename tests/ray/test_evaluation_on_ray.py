@@ -5,6 +5,7 @@ from tests.cli.evaluations import MODEL, SMALL, results, run
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_it_has_the_samples_and_counts_of_one_engine(nodes, tmp_path):
     one, several = tmp_path / "one", tmp_path / "several"
     run(f"checkpoint={MODEL}", *SMALL, "rollout.engine.max_rows=8", f"run_folder={one}")

@@ -48,6 +48,7 @@ def assert_the_same_but_for_rounded_metrics(whole, other):
         )
 
 
+@pytest.mark.drill
 def test_two_trainers_and_three_engines_on_the_same_devices_train_to_the_bit_what_one_process_does(tmp_path):
     """On a cluster that the command starts, with buffered groups."""
     whole, several = tmp_path / "whole", tmp_path / "several"
@@ -62,6 +63,7 @@ def test_two_trainers_and_three_engines_on_the_same_devices_train_to_the_bit_wha
     assert ranks_of(several) == []
 
 
+@pytest.mark.drill
 def test_two_trainers_train_beside_three_engines(nodes, tmp_path):
     folder = tmp_path / "run"
     own = ("regime=async", "scale.num_rollout_batches=3", "cpu_threads=1", f"run_folder={folder}")
@@ -73,6 +75,7 @@ def test_two_trainers_train_beside_three_engines(nodes, tmp_path):
     assert {row["fleet/engines"] for row in rows} == {3}
 
 
+@pytest.mark.drill
 def test_a_run_whose_driver_and_rank_are_killed_ends_as_one_process_does(nodes, tmp_path):
     whole, several = tmp_path / "whole", tmp_path / "several"
     own = (*OWN, "regime=partial", "scale.num_rollout_batches=2", "callbacks.checkpoint.every=1")

@@ -35,6 +35,7 @@ def test_a_run_that_fails_does_not_stop_the_others(nodes, tmp_path):
     assert "threads 1" in log_file(tmp_path / "b").read_text()
 
 
+@pytest.mark.drill
 def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
     with nodes.one_more(num_gpus=1) as one, nodes.one_more(num_gpus=1) as another:
 
@@ -119,6 +120,7 @@ def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_pat
     assert manifest(tmp_path / "a")["status"] == "interrupted" and not (tmp_path / "b").exists()
 
 
+@pytest.mark.drill
 def test_a_sweep_on_nodes_has_the_results_of_one_on_this_machine(nodes, tmp_path):
     common = ["sweep=smoke", "experiment=additions", "debug=fast", "regime=on_policy", "cpu_threads=1"]
     for name, launcher in {"here": ["local"], "there": ["ray", f"launcher.address={nodes.address}"]}.items():

@@ -22,6 +22,7 @@ PROBLEMS = [Problem(str(number), "", gold) for number, (gold, _) in enumerate(PA
 ANSWERS = [Completion(rf"\boxed{{{answer}}}", 5, FinishReason.STOP) for _, answer in PAIRS]
 
 
+@pytest.mark.drill
 def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_dies_and_a_node_is_lost(nodes):
     here = MathReward(num_workers=1)
     wanted = here(PROBLEMS, ANSWERS)

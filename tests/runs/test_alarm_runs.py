@@ -128,7 +128,7 @@ def test_an_alarm_of_ones_own_stops_a_run_as_failed_with_everything_saved(tmp_pa
     )
     assert done.returncode == 1
     assert "alarm short: stopping after this update" in done.stdout
-    (error,) = done.stderr.splitlines()
+    (error,) = commands.said(done.stderr)
     assert error.startswith("error: alarm short: train/response_length is ")
     assert (
         "below callbacks.alarms.short.below=1000 in 3 measured updates in a row (policy version 2)" in error

@@ -75,6 +75,7 @@ def test_a_run_keeps_to_its_device_and_waits_for_it_twice_an_update(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_runs_of_every_kind_keep_to_their_device(tmp_path):
     for run in done(tmp_path, [*filter(ships, RUNS)]):
         keeps_to_its_device(run)
@@ -87,6 +88,7 @@ def test_checks_of_gpu_check_keep_to_their_device(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_an_update_of_every_algorithm_has_the_loss_of_the_cpu(tmp_path):
     found = done(tmp_path, [f"update {algorithm}" for algorithm in ALGORITHMS])
     for algorithm, update in zip(ALGORITHMS, found, strict=True):

@@ -86,6 +86,7 @@ def all_schedules(number, folder, in_time, regime=random_regime, **kind):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("helped", [False, True])
 def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_draw(
     helped, tmp_path, in_time
@@ -101,9 +102,10 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("filtered", [False, True])
 def test_every_schedule_with_turns_keeps_ages_turns_and_fates(filtered, tmp_path, in_time):
-    number = 200 if filtered else NUM_SCHEDULES
+    number = NUM_SCHEDULES // (20 if filtered else 3)  # they wait for replies most of the time
     fates, seen, _ = all_schedules(number, tmp_path, in_time, talks=True, filtered=filtered)
     assert fates["dropped", "too old"] and fates["trained", None] > 10 * fates["dropped", "too old"]
     assert all(seen["turns", count] for count in (1, 2, 3)) and (seen["filtered"] > 0) is filtered
@@ -116,6 +118,7 @@ def test_every_stream_keeps_ages_and_fates(kind, tmp_path, in_time):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("talks", [False, True])
 def test_every_random_stream_keeps_ages_and_fates(talks, tmp_path, in_time):
     number = NUM_SCHEDULES // (10 if talks else 2)

@@ -80,6 +80,7 @@ def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_runs(tmp_path, capsys):
     settings = [
         "map=locks",
