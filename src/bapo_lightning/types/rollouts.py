@@ -25,6 +25,7 @@ class Origin(IntEnum):
     EXPERT = 3  # written by somebody else; log-probs are 0 by definition, and it has no policy version
 
 
+CHUNK = 2048  # tokens of a segment that is still copied for each few that join it
 NO_VERSION = -1  # of tokens that no policy of the run sampled
 
 
@@ -41,6 +42,10 @@ class Segment:
     def of_feedback(cls, token_ids: array[int]) -> Segment:
         """Returns an environment's tokens, whose log-probs are 0 by definition."""
         return cls(token_ids, array("f", bytes(4 * len(token_ids))), NO_VERSION, is_feedback=True)
+
+    def goes_on_with(self, later: Segment) -> bool:
+        """Whether a later segment is more of the same version's tokens."""
+        return self.version == later.version and self.is_feedback == later.is_feedback is False
 
     def joined(self, later: Segment) -> Segment:
         """Returns one segment of this one's tokens and those of a later one of the same version."""
@@ -83,18 +88,21 @@ class Rollout:
         """Returns the rollout with the tokens of one more generation pass.
 
         Args:
-            segment: the new tokens. They join the last segment if their version is the same.
+            segment: the new tokens. They join the last segment if their version is the same, but while a
+                response runs only up to `CHUNK` tokens: a stream brings few of them at a time, and copying a
+                long response for each few would take longer than to sample them.
             finish: why the pass ended, if it did; after `LENGTH` the rollout runs on until it has
                 `max_new_tokens`.
             max_new_tokens: limit of the whole response.
         """
         earlier = self.segments
-        if earlier and earlier[-1].version == segment.version and not earlier[-1].is_feedback:
+        if earlier and len(earlier[-1].token_ids) < CHUNK and earlier[-1].goes_on_with(segment):
             segment = earlier[-1].joined(segment)
             earlier = earlier[:-1]
         longer = replace(self, segments=(*earlier, segment))
-        has_ended = finish is FinishReason.STOP or longer.length >= max_new_tokens
-        return replace(longer, finish=finish) if has_ended else longer
+        if finish is not FinishReason.STOP and longer.length < max_new_tokens:
+            return longer
+        return replace(longer, segments=_joined_segments(longer.segments), finish=finish)
 
     @property
     def is_sampled(self) -> bool:
@@ -111,7 +119,7 @@ class Rollout:
         segments = self.segments
         if segments and segments[-1].is_feedback:
             segments = segments[:-1]
-        return replace(self, segments=segments, finish=FinishReason.LENGTH)
+        return replace(self, segments=_joined_segments(segments), finish=FinishReason.LENGTH)
 
     @property
     def awaits_reply(self) -> bool:
@@ -185,6 +193,17 @@ class Rollout:
             for is_feedback, run in runs
             if not is_feedback
         )
+
+
+def _joined_segments(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """The segments with those of one version that follow each other as one."""
+    found: list[Segment] = []
+    for segment in segments:
+        if found and found[-1].goes_on_with(segment):
+            found[-1] = found[-1].joined(segment)
+        else:
+            found.append(segment)
+    return tuple(found)
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:

@@ -9,6 +9,7 @@ from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler, segment
 
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, WorkItem
+from bapo_lightning.types.rollouts import CHUNK
 
 ITEMS = [WorkItem(Problem("4", "", ""), epoch=0), WorkItem(Problem("5", "", ""), epoch=1)]
 
@@ -37,6 +38,20 @@ def test_a_rollout_joins_tokens_of_one_version_and_ends_at_a_stop_or_at_the_limi
     assert (full.finish, full.length) == (FinishReason.LENGTH, 6)
     stopped = begun.extended(segment(1, start=2), FinishReason.STOP, max_new_tokens=6)
     assert (stopped.finish, stopped.length) == (FinishReason.STOP, 3)
+
+
+@pytest.mark.parametrize("end", [FinishReason.STOP, FinishReason.LENGTH])
+def test_a_response_that_grows_by_few_tokens_ends_as_one_that_is_sampled_at_once(end):
+    few = Rollout(array("i", [7]))
+    for start in range(0, 3 * CHUNK, 8):
+        few = few.extended(segment(8, version=start // (2 * CHUNK), start=start), None, 4 * CHUNK)
+        assert few.length == start + 8
+    assert 2 < len(few.segments) < 5
+    few = few.extended(segment(8, version=1, start=3 * CHUNK), end, 3 * CHUNK + 8)
+    assert few.segments == (segment(2 * CHUNK), segment(CHUNK + 8, version=1, start=2 * CHUNK))
+    assert few.finish is end
+    longer = Rollout(array("i", [7]), (segment(CHUNK), segment(8, start=CHUNK)))
+    assert longer.cut().segments == (segment(CHUNK + 8),)
 
 
 def test_requests_continue_what_runs_and_name_group_and_sample():
