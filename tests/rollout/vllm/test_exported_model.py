@@ -53,6 +53,7 @@ def greedy(model, prompt, count=24):
     return ids[0, len(prompt) :].tolist()
 
 
+@pytest.mark.drill
 def test_vllm_s_own_loader_gives_the_trainer_s_greedy_tokens(run, tmp_path):
     folder = tmp_path / "out"
     assert main([str(run), str(folder), "--shard-gigabytes", "0.0001"]) == 0

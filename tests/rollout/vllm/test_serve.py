@@ -9,12 +9,14 @@ import threading
 import time
 
 import psutil
+import pytest
 from tests.rollout.vllm import test_vllm_training as training
 from tests.rollout.vllm.test_vllm_training import SERVER, servers_of, start
 
 from bapo_lightning.ranks.launch import free_port
 
 
+@pytest.mark.drill
 def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
     options = [option for option in SERVER if not option.startswith("callbacks")]
     own = f"output_root={tmp_path}", f"rollout.serve_port={free_port()}"
@@ -43,6 +45,7 @@ def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
         serve.kill()
 
 
+@pytest.mark.drill
 def test_a_server_that_is_stopped_ends_with_the_run_that_started_it_and_is_killed(tmp_path):
     process = start(tmp_path / "run", *SERVER)
     while not servers_of(process) or not (tmp_path / "run" / "metrics.jsonl").exists():

@@ -58,6 +58,7 @@ def kill_during_generation(engine, victim, number=signal.SIGKILL):
     return many, raised.value
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "victim", [lambda pids: pids[0], lambda pids: pids[-1]], ids=["http server", "worker"]
 )
@@ -75,6 +76,7 @@ def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happ
     assert tokens(after) == tokens(before)
 
 
+@pytest.mark.drill
 def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
     start = time.monotonic()
     _, death = kill_during_generation(engine, lambda pids: pids[-1], signal.SIGSTOP)
@@ -99,6 +101,7 @@ def test_a_second_client_finds_the_server_by_its_url(engine, options):
         )
 
 
+@pytest.mark.drill
 def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_has_weights(engine, options):
     (process,) = engine._processes
     client = VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[process.url])

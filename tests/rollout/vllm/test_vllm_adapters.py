@@ -98,6 +98,7 @@ def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(folder, options,
         assert events == [1, ["weights"], ["kv_cache"]] and all(".lora_" in name for name in source.names)
 
 
+@pytest.mark.drill
 def test_two_worker_processes_hold_their_parts_of_adapters(folder, options, monkeypatch):
     parallel = replace(options, lora_rank=4, tensor_parallel_size=2)
     engine = ChildEngine(folder, partial(VLLMLocalEngine, options=parallel), cpu_threads=1)

@@ -33,6 +33,7 @@ def in_process(tmp_path_factory):
     return folder, evaluate(folder, "vllm")
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("engine", ["vllm_child", "vllm_server"])
 def test_another_process_gives_the_same_answers(in_process, tmp_path, engine):
     assert evaluate(tmp_path / "evaluation", engine) == in_process[1]

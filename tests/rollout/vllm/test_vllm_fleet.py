@@ -3,6 +3,7 @@
 from contextlib import closing
 from functools import partial
 
+import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, requests, tokens
 
@@ -11,6 +12,7 @@ from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 
 
+@pytest.mark.drill
 def test_two_actors_are_proven_and_sample_what_vllm_samples_in_this_process(folder, options):
     kind = partial(VLLMLocalEngine, options=options)
     with closing(RayEngine(folder, kind, actors=2, cpus=0.5, cpu_threads=1, requests_per_call=10)) as made:

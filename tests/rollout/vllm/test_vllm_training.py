@@ -11,6 +11,7 @@ import time
 from collections import Counter
 
 import psutil
+import pytest
 from tests.commands import command_line
 from tests.rollout.vllm.conftest import vital_processes
 
@@ -81,6 +82,7 @@ def test_a_run_samples_in_process_and_its_log_probs_are_the_trainers(tmp_path):
         assert row["sync/transfer_seconds"] > 0
 
 
+@pytest.mark.drill
 def test_turns_of_a_conversation_go_on_in_its_engine_and_their_log_probs_are_the_trainers(tmp_path):
     sizes = ["scale.num_rollout_batches=2", "scale.prompts_per_batch=16", "correction=recomputed"]
     vllm = [*SERVER[5:6], "rollout=vllm", "rollout.engine.options.dtype=float32"]
@@ -94,6 +96,7 @@ def test_turns_of_a_conversation_go_on_in_its_engine_and_their_log_probs_are_the
     assert talks and all(turn["by"] == "environment" for row in talks for turn in row["turns"][1::2])
 
 
+@pytest.mark.drill
 def test_a_server_killed_at_random_times_loses_and_doubles_nothing(tmp_path):
     # Every group of every update is written down. Regime: two passes, so each problem is trained twice.
     # Long enough that after each death something is left to sample.
@@ -113,6 +116,7 @@ def test_a_server_killed_at_random_times_loses_and_doubles_nothing(tmp_path):
     assert not [line for line in left if str(tmp_path) in line]
 
 
+@pytest.mark.drill
 def test_an_asynchronous_partial_run_survives_the_death_of_its_server_within_its_age_bound(tmp_path):
     # What the dead server had not finished goes on under newer weights: the ones it had are gone.
     regime = ["regime=async", "regime.partial_tokens=8", "regime.max_age=7"]

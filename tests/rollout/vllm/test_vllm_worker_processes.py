@@ -77,6 +77,7 @@ def test_the_death_of_a_worker_is_the_engines_and_its_successor_samples_the_same
     assert engine.generate(requests(10), SAMPLING) == before
 
 
+@pytest.mark.drill
 def test_workers_do_not_outlive_a_killed_trainer(folder):
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, folder],
