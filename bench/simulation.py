@@ -5,8 +5,9 @@
 The additions are trained as in `async_overlap.py`: trainer on the first core, engine in a process of its own
 on the second, one thread each. Each run is simulated twice: with its own service times (mean and jitter of
 sampling by token, of updates and of syncs), and with those of the run that takes turns, which says what a run
-with another regime will do before it is made. Idle is the trainer while it waits for groups, and the engine
-while no pass runs; ages are those of the tokens in each update. In turns, ages have to be equal exactly.
+with another regime will do before it is made; a stream with its own alone, since passes do not tell the time
+of a decoding step. Idle is the trainer while it waits for groups, and the engine while no pass runs; ages are
+those of the tokens in each update. In turns, ages have to be equal exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from async_overlap import QUIET, WARM_UP, WORLDS, kinds, train, wait_for_quiet
+from async_overlap import QUIET, WARM_UP, WORLDS, kinds, streamed, train, wait_for_quiet
 from measuring import Spread, bench_parser, write_json
 
 from bapo_lightning.cli.command import number_type
@@ -40,6 +41,7 @@ OVERLAPPING = {
     "async, max_age 15": ["regime.max_age=15"],
     "async, max_age 15, passes of 2 tokens": ["regime.max_age=15", "regime.partial_tokens=2"],
 }
+STREAMS = {"stream, max_age 7": ["regime.max_age=7"], "stream, max_age 15": ["regime.max_age=15"]}
 TURNS = "in turns"
 
 
@@ -67,10 +69,11 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         sys.exit("two cores are needed")
-    base = kinds(WORLD, *cores[:2])
-    settings = {TURNS: base[TURNS][0]} | {
-        name: [*base["async"][0], *options] for name, options in OVERLAPPING.items()
-    }
+    turns = kinds(WORLD, *cores[:2])[TURNS][0]
+    settings = {TURNS: turns}
+    for kind, tried in (("async", OVERLAPPING), ("stream", STREAMS)):
+        shared = streamed(WORLD, *cores[:2])[kind][0]
+        settings |= {name: [*shared, *options] for name, options in tried.items()}
     found: dict[str, list[dict[str, Look]]] = {name: [] for name in settings}
     with tempfile.TemporaryDirectory() as outputs:
         for number in range(arguments.repeats):
@@ -87,7 +90,7 @@ def main() -> None:
                 looks = {"measured": real(record), "from its own times": simulated(record, own, number)}
                 if name == TURNS:
                     check_equal_ages(record, own)
-                else:
+                elif name in OVERLAPPING:
                     looks["from the times of turns"] = simulated(record, times_of_turns, number)
                 found[name].append(looks)
     show(found)
@@ -110,7 +113,9 @@ def real(record: RunRecord) -> Look:
         part: sum(float(row.get(f"time/{part}_seconds") or 0.0) for row in rows)
         for part in ("step", "rollout", "reward", "wait")
     }
-    generation = parts["rollout"] + parts["reward"]
+    # A stream's rewards are given beside its steps.
+    is_stream = record.config["regime"]["stream"] is not None
+    generation = parts["rollout"] + (0.0 if is_stream else parts["reward"])
     waited = parts["wait"] + (0.0 if overlaps else generation)
     return Look(
         update_seconds=parts["step"] / len(rows),
