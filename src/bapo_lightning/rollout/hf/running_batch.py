@@ -29,6 +29,7 @@ from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.types import FinishReason, Segment
 
+ENTRY_SHARE = 0.125  # of the rows that are free before others enter: reading them is a pass of its own
 ROOM = 64  # columns for new tokens, at least, when buffers are made
 WASTE = 0.25  # share of the columns that may be padding of all rows, before they are moved
 
@@ -78,9 +79,7 @@ class RunningBatch:
         self._version = version
         made: dict[int, _Row] = {}
         for _ in range(call.steps):
-            entering = [
-                self._queue.popleft() for _ in range(min(self.max_rows - len(self._rows), len(self._queue)))
-            ]
+            entering = self._entering()
             if not self._rows and not entering:
                 break
             logits = self._next_logits(entering, reader)
@@ -89,6 +88,12 @@ class RunningBatch:
             made |= {row.number: row for row in self._rows}
             self._leave([row.finish is not None for row in self._rows])
         return {number: row.take_fresh(version) for number, row in made.items()}
+
+    def _entering(self) -> list[_Row]:
+        free = self.max_rows - len(self._rows)
+        if free < ENTRY_SHARE * self.max_rows:
+            return []
+        return [self._queue.popleft() for _ in range(min(free, len(self._queue)))]
 
     def _next_logits(self, entering: Sequence[_Row], reader: Reader) -> Tensor:
         logits = [self._read_on(reader)] if self._rows else []
