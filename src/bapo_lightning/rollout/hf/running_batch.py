@@ -31,7 +31,7 @@ from bapo_lightning.types import FinishReason, Segment
 
 ENTRY_SHARE = 0.125  # of the rows that are free before others enter: reading them is a pass of its own
 ROOM = 64  # columns for new tokens, at least, when buffers are made
-WASTE = 0.25  # share of the columns that may be padding of all rows, before they are moved
+WASTE, SLACK = 0.125, 8  # share of the columns, and columns besides, that may be padding of all rows
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class RunningBatch:
         lengths = self._lengths()
         waste = self._end + 1 - max(lengths)
         is_full = self._end == self._capacity
-        if is_full or waste > WASTE * self._end + ROOM:
+        if is_full or waste > WASTE * self._end + SLACK:
             self._end -= waste
             if is_full:
                 self._capacity = max(self._capacity, self._end + self._end // 2 + ROOM)
