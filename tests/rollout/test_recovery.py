@@ -41,15 +41,21 @@ class MortalEngine:
 class Pushes:
     """A weight sync that notes what it pushed; the engine dies in its first pushes."""
 
-    def __init__(self, deaths=0):
+    def __init__(self, deaths=0, unproven=()):
         self.deaths = deaths
+        self.unproven = unproven
         self.made = []
 
-    def push(self, source, engine, version, vocab_size):
+    def load(self, source, engine, version, vocab_size):
         if self.deaths:
             self.deaths -= 1
             raise EngineDied("killed")
         self.made.append((source, version, vocab_size))
+        return version
+
+    def prove(self, version):
+        if version in self.unproven:
+            raise EngineError("the engine holds other weights")
         return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -87,6 +93,19 @@ def test_a_death_while_weights_are_loaded_begins_the_push_anew():
     restarting.load_weights("policy", 7)
     assert engine.starts == 2 and pushes.made == [("policy", 7, 24)]
     assert len(restarting.sync_reports) == 1
+
+
+def test_an_engine_samples_before_its_weights_are_proven_and_each_proof_is_made_once():
+    restarting = RestartingEngine(MortalEngine(), Pushes(unproven=[8]), 24, max_restarts=0)
+    restarting.hand_over("policy", 7)
+    assert len(restarting.generate(REQUESTS, SAMPLING)) == len(REQUESTS) and not restarting.sync_reports
+    for _ in range(2):
+        restarting.prove()
+        assert [report.version for report in restarting.sync_reports] == [7]
+    restarting.hand_over("policy", 8)
+    with pytest.raises(EngineError, match="other weights"):
+        restarting.prove()
+    assert [report.version for report in restarting.sync_reports] == [7]
 
 
 def test_a_restart_that_fails_is_tried_again_and_counts():

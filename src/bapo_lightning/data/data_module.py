@@ -137,6 +137,11 @@ class RolloutDataModule(L.LightningDataModule):
         if self.sampler.engine.version != self._owner.policy_version:
             self.push_weights()
 
+    def hand_over_weights(self) -> None:
+        """Gives the engine the trainer's current weights unless it has them already; without the proof."""
+        if self.sampler.engine.version != self._owner.policy_version:
+            self.sampler.engine.hand_over(self._policy, self._owner.policy_version)
+
     def push_weights(self) -> None:
         """Gives the engine the trainer's current weights."""
         self.sampler.engine.load_weights(self._policy, self._owner.policy_version)
@@ -222,7 +227,7 @@ class RolloutDataModule(L.LightningDataModule):
             if regime.stream is not None:
                 return ScheduledStream(*followed, regime.stream)
             return ScheduledCollector(*followed)
-        free = scheduler, sampler, self.refresh_engine, needed, regime.wait_warning_seconds
+        free = scheduler, sampler, self.hand_over_weights, needed, regime.wait_warning_seconds
         return StreamCollector(*free, regime.stream) if regime.stream is not None else AsyncCollector(*free)
 
     @property

@@ -23,7 +23,7 @@ from bapo_lightning.rollout.engine import (
     Streamed,
     StreamingEngine,
 )
-from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
+from bapo_lightning.rollout.weight_sync import Proof, ScoringWeightSource, SyncReport, WeightSync
 
 
 @dataclass(eq=False)
@@ -38,6 +38,7 @@ class RestartingEngine:
     max_restarts: int  # an engine that dies more often has a cause that restarts do not cure
     sync_reports: list[SyncReport] = field(default_factory=list, init=False)  # until they are taken away
     _death: EngineError | None = field(default=None, init=False)  # until it is restarted
+    _unproven: Proof | None = field(default=None, init=False)  # of the weights that were handed over last
     _loaded: tuple[ScoringWeightSource, int] | None = field(default=None, init=False)
     _num_restarts: int = field(default=0, init=False)
     _num_taken: int = field(default=0, init=False)
@@ -90,18 +91,34 @@ class RestartingEngine:
             self._death = death
             return death.finished
 
-    @phase("syncing weights")
     def load_weights(self, source: ScoringWeightSource, version: int) -> None:
         """Loads weights and proves it, across deaths. Raises EngineError without restarts left."""
+        self.hand_over(source, version)
+        self.prove()
+
+    @phase("syncing weights")
+    def hand_over(self, source: ScoringWeightSource, version: int) -> None:
+        """Loads weights, across deaths, so that the engine can sample again. The caller must `prove` before
+        it uses what was sampled, or changes the weights of `source`. Raises EngineError without restarts left.
+        """
         self._loaded = source, version
         while True:
             try:
-                report = self.weight_sync.push(source, self.engine, version, self.vocab_size)
+                self._unproven = self.weight_sync.load(source, self.engine, version, self.vocab_size)
             except EngineDied as death:
                 self._death = death
                 self.restart()
             else:
-                return self.sync_reports.append(report)
+                return
+
+    @phase("syncing weights")
+    def prove(self) -> None:
+        """Proves the weights that were handed over and are not proven yet, if any; needs no engine. Raises
+        EngineError when it fails.
+        """
+        proof, self._unproven = self._unproven, None
+        if proof is not None:
+            self.sync_reports.append(self.weight_sync.prove(proof))
 
     def restart(self) -> None:
         """Starts a dead engine anew, without weights. Raises EngineError without restarts left."""

@@ -1,12 +1,12 @@
 """Hands the trainer's weights to the rollout engine and proves that they arrived.
 
-    WeightSync.push(policy, engine, version):
-        policy.named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
-             |                              |
-          digests  ------ equal? ------  digests
+    WeightSync.load(policy, engine, version), WeightSync.prove:
+        policy.named_weights() --stream--> engine.load_weights --> sample a probe | score it, compare
+             |                              |                                     |
+          digests                        digests                 the engine samples again meanwhile
 
-The data module decides *when* to push; this file is only about *how*. A push that cannot be proven raises,
-because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
+The data module decides *when* weights are handed over; this file is only about *how*. What cannot be proven
+raises, because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
 """
 
 from __future__ import annotations
@@ -92,6 +92,19 @@ class ProbeAnswer:
         return [abs(a - b) for a, b in zip(self.engine, self.trainer, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What shows whether an engine took its weights, but for the trainer's part, which needs no engine."""
+
+    source: ScoringWeightSource  # holds the weights that were sent
+    version: int
+    requests: Sequence[GenerationRequest]  # the probe
+    made: Mapping[int, Sequence[Generation]]  # its answer by each engine
+    held: Mapping[int, Mapping[str, int]]  # digests of the weights of each engine that tells them
+    transfer_seconds: float
+    answer_seconds: float  # of the engine
+
+
 MOST_PROBED = 65_536  # tokens of all probes, which are sampled and scored after each update
 LEAST_FAULT = 1.0  # nats by which real faults differ, at least
 
@@ -156,9 +169,20 @@ class WeightSync:
         version: int,
         vocab_size: int,
     ) -> SyncReport:
-        """Loads the weights of `source` into `engine` as policy version `version`, and proves it, of several
-        engines for each. Raises EngineError when a weight is missing or has another shape, the two sides
-        disagree about the probe afterwards, or an engine still gives an old answer.
+        """Loads weights and proves it; see `load` and `prove`."""
+        return self.prove(self.load(source, engine, version, vocab_size))
+
+    def load(
+        self,
+        source: ScoringWeightSource,
+        engine: RolloutEngine,
+        version: int,
+        vocab_size: int,
+    ) -> Proof:
+        """Loads the weights of `source` into `engine` as policy version `version`, of several engines into
+        each, and lets it answer the probe. Raises EngineError when a weight is missing or has another shape.
+
+        The engine is free then. The proof is still to be had, before the weights of `source` change.
         """
         start = time.perf_counter()
         self._sent.source, self._sent.next_seed = source, version
@@ -175,7 +199,16 @@ class WeightSync:
             if isinstance(engine, SeveralEngines)
             else {0: engine.generate(requests, sampling)}
         )
-        answers = probe_answers(source, requests, made)
+        held = engine.weight_digests(self._sent.seed) if isinstance(engine, Verifiable) else {}
+        answered = time.perf_counter()
+        return Proof(source, version, requests, made, held, loaded - start, answered - loaded)
+
+    def prove(self, proof: Proof) -> SyncReport:
+        """Raises EngineError when the two sides disagree about the probe, an engine holds other weights than
+        it was sent, or still gives an old answer.
+        """
+        start, version = time.perf_counter(), proof.version
+        answers = probe_answers(proof.source, proof.requests, proof.made)
         mean = worst([fmean(answer.differences) for answer in answers.values()])
         if not mean <= self.tolerance:
             raise EngineError(
@@ -186,18 +219,25 @@ class WeightSync:
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
         largest = max(chain.from_iterable(answer.differences for answer in answers.values()))
-        compared = self._check_digests(engine, version)
+        compared = self._check_digests(proof.held, version)
         for number, answer in answers.items():
             self._check_fresh(number, answer, version)
-        probe_seconds = time.perf_counter() - loaded
-        return SyncReport(version, loaded - start, probe_seconds, mean, largest, compared, source.update_kept)
+        return SyncReport(
+            version,
+            proof.transfer_seconds,
+            proof.answer_seconds + time.perf_counter() - start,
+            mean,
+            largest,
+            compared,
+            proof.source.update_kept,
+        )
 
-    def _check_digests(self, engine: RolloutEngine, version: int) -> float:
+    def _check_digests(self, every: Mapping[int, Mapping[str, int]], version: int) -> float:
         """Share of the modules that could be compared. Raises EngineError if an engine holds others."""
-        if not isinstance(engine, Verifiable):
+        if not every:
             return 0.0
         sent, shares = self._sent.digests(), []
-        for number, held in engine.weight_digests(self._sent.seed).items():
+        for number, held in every.items():
             known = sent.keys() & held.keys()
             wrong = sorted(module for module in known if sent[module] != held[module])
             if wrong:

@@ -61,19 +61,23 @@ class AsyncCollector(Collector):
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Waits for a batch, serving weights meanwhile."""
+
+        def batch_is_there() -> bool:
+            is_there = self._protocol.has_batch(needed)
+            self._changed.notify_all()
+            return is_there
+
         with self._changed:
             self._visit(state)
-
-            def batch_is_there() -> bool:
-                is_there = self._protocol.has_batch(needed)
-                self._changed.notify_all()
-                return is_there
-
+            batch_is_there()
+        self._prove_weights()
+        with self._changed:
             with phase("waiting for samples"):
                 self._wait_until(batch_is_there, "training", "a rollout batch")
             batch = self._protocol.take(needed)
             self._changed.notify_all()
-            return batch
+        self._prove_weights()
+        return batch
 
     def between_updates(self, state: TrainerState) -> None:
         """Notes the trainer's progress, which may make room, and hands over weights for the next pass."""
@@ -81,6 +85,7 @@ class AsyncCollector(Collector):
             self._visit(state)
             self._protocol.serve_weights()
             self._changed.notify_all()
+        self._prove_weights()
 
     def note(self, event: TrainerEvent) -> None:
         """Records the event."""
@@ -115,6 +120,10 @@ class AsyncCollector(Collector):
     def _is_at_rest(self) -> bool:
         """Whether neither the engine nor the reward is at work."""
         return not self._protocol.in_pass
+
+    def _prove_weights(self) -> None:
+        """Ends a hand-over, beside generation: what the engine samples is used only after this."""
+        self.sampler.engine.prove()
 
     def _visit(self, state: TrainerState) -> None:
         self._protocol.visit(state)
