@@ -1,7 +1,7 @@
 """Generation during training (`regime=async`) against generation in turns with it (`regime=replay`, one
 epoch), on two cores.
 
-    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24] [--lengths log_normal ...]
+    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24] [--prompts 16] [--lengths log_normal ...]
 
 With `--lengths` (shapes of `forced_lengths`, up to 112 tokens in the tiny world) `regime=stream` is measured
 against `regime=async`, and in `vllm` as well. Else kinds of runs take turns, each a
@@ -206,11 +206,14 @@ def main() -> None:
         default=20,
         help="that a run waits at most for other processes to leave the cores",
     )
+    parser.add_argument("--prompts", type=number_type(Count), help="of a rollout batch")
     parser.add_argument("--lengths", nargs="+", choices=get_args(Shape), help="of responses, in tiny")
     arguments = parser.parse_args()
     if arguments.lengths and arguments.world != "tiny":
         parser.error("--lengths are those of the tiny world")
     world = WORLDS[arguments.world]
+    if arguments.prompts is not None:
+        world = replace(world, options=[*world.options, f"scale.prompts_per_batch={arguments.prompts}"])
     repeats, batches = arguments.repeats or world.repeats, arguments.batches or world.batches
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

@@ -1,6 +1,8 @@
 """What the trainer sees of the generating thread: its failures, its deaths, and what a long wait is for."""
 
+import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
@@ -13,6 +15,7 @@ from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
 from bapo_lightning.data.rollouts.streaming import Streaming
 from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.weight_sync import SyncReport
 
 REGIME = Regime("async", 1, 1, max_new_tokens=4, async_generation=True, max_age=3)
 START = TrainerState(version=0, clock=0)
@@ -22,7 +25,7 @@ def collector(engine, max_restarts=0, wait_warning_seconds=100.0):
     started = scheduler(engine, REGIME, groups_per_batch=2, num_batches=4, max_restarts=max_restarts)
     sampler = started.sampler
     return AsyncCollector(
-        started, sampler, lambda: sampler.engine.load_weights(None, 0), 2, wait_warning_seconds
+        started, sampler, lambda: sampler.engine.hand_over(None, 0), 2, wait_warning_seconds
     )
 
 
@@ -35,6 +38,24 @@ def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
     time.sleep(0.02)
     # Batches 1, 2, 3 reach ages 1, 2, 3.
     assert (rollouts.scheduler.num_ready, len(rollouts.scheduler.running)) == (6, 0)
+    rollouts.close()
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_weights_are_proven_while_the_engine_samples_and_before_a_batch_is_given(is_right):
+    sampling, proofs = threading.Event(), []
+    rollouts = collector(ScriptedEngine(4, dies=sampling.set))
+
+    def prove(version):
+        proofs.append(sampling.wait(10))
+        if not is_right:
+            raise EngineError("the engine holds other weights")
+        return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
+
+    rollouts.sampler.engine.weight_sync.prove = prove
+    with nullcontext() if is_right else pytest.raises(EngineError, match="other weights"):
+        rollouts.next_groups(2, START)
+    assert proofs == [True]
     rollouts.close()
 
 

@@ -84,7 +84,8 @@ class TrainingRun:
         return random.random() < self.death_rate
 
     def push(self):
-        self.engine.load_weights(None, self.version)
+        overlaps = self.regime.async_generation and self.schedule is None
+        (self.engine.hand_over if overlaps else self.engine.load_weights)(None, self.version)
 
     def chance(self, what):
         return random.Random(f"{self.seed}/{what}/{self.clock}").random()

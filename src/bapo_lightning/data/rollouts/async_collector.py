@@ -4,6 +4,7 @@
     -----------------                              -------------------------------------
     wait: room for a pass, or unfinished work      next_groups: wait for a batch, serving weights meanwhile
     wait: weights as new as the trainer's   <----  serve: push the weights that the next pass needs
+                                                   prove that they arrived, beside the pass
     one pass, score, add_scored             ---->  take the batch, serve again (there is room now), train
                                                    exclusive_engine: wait for the end of the pass (validation)
 
