@@ -265,7 +265,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 def _add_product(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
     if left.dtype == total.dtype:
         return total.addmm_(left, right)
-    return total.add_(torch.mm(left, right, out_dtype=total.dtype))
+    return torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
 
 
 def _as(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
