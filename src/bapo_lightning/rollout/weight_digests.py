@@ -47,14 +47,21 @@ def column_digest(columns: torch.Tensor, places: list[int]) -> torch.Tensor:
     return ((mixed ^ (mixed >> 32)) * odd).sum()
 
 
-def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
-    """Digest of a whole weight: of the drawn columns of a matrix, of all of a vector or a narrow factor."""
+def drawn_part(name: str, weight: torch.Tensor, seed: int) -> tuple[torch.Tensor, list[int]]:
+    """A copy of what counts of a whole weight, and the places of its columns: the drawn columns of a matrix,
+    all of a vector or a narrow factor.
+    """
     if weight.ndim < 2:
-        return column_digest(weight.reshape(-1, 1), [0])
+        return weight.reshape(-1, 1).clone(), [0]
     width = weight.shape[-1]
     drawn = list(range(width)) if name.endswith(f"{FACTOR_MARK}B.weight") else drawn_columns(width, seed)
     columns = torch.tensor(drawn, device=weight.device)
-    return column_digest(weight.flatten(0, -2).index_select(1, columns), list(range(len(drawn))))
+    return weight.flatten(0, -2).index_select(1, columns), list(range(len(drawn)))
+
+
+def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
+    """Digest of a whole weight, as a scalar int64 on its device."""
+    return column_digest(*drawn_part(name, weight, seed))
 
 
 def summed(digests: Iterable[tuple[str, torch.Tensor | None]]) -> dict[str, int]:
@@ -87,13 +94,15 @@ def _signed(value: int) -> int:
 
 @dataclass(slots=True)
 class SentWeights:
-    """A `WeightSource` that remembers digests of what it yields. Weights that are sent once, under adapters
-    that are sent at every sync, keep the columns that were drawn then.
+    """A `WeightSource` that remembers what counts of what it yields; digests are made when they are asked
+    for, so that an engine does not wait for them. Weights that are sent once, under adapters that are sent at
+    every sync, keep the columns that were drawn then.
     """
 
     source: WeightSource | None = None
     next_seed: int = 0  # of the columns, from the next pass over all weights on
     seed: int = 0  # of the present digests
+    _drawn: dict[str, tuple[torch.Tensor, list[int]]] = field(default_factory=dict)  # without digests yet
     _digests: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
@@ -101,11 +110,15 @@ class SentWeights:
         assert self.source is not None
         if wanted.content != "adapters":
             self.seed = self.next_seed
+            self._drawn.clear()
             self._digests.clear()
         for name, weight in self.source.named_weights(wanted):
             # Files of some families stack experts, which an engine then has under a name in another module.
             is_stack = wanted.names == "files" and weight.ndim > 2
-            self._digests[name] = None if is_stack else weight_digest(name, weight.detach(), self.seed)
+            if is_stack:
+                self._digests[name] = None
+            else:
+                self._drawn[name] = drawn_part(name, weight.detach(), self.seed)
             yield name, weight
 
     def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
@@ -114,4 +127,6 @@ class SentWeights:
 
     def digests(self) -> dict[str, int]:
         """Digests of what was sent, by group."""
+        self._digests |= {name: column_digest(*part) for name, part in self._drawn.items()}
+        self._drawn.clear()
         return summed(self._digests.items())
