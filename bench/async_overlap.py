@@ -1,7 +1,8 @@
 """Generation during training (`regime=async`) against generation in turns with it (`regime=replay`, one
 epoch), on two cores.
 
-    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24] [--prompts 64] [--lengths log_normal ...]
+    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24] [--prompts 64]
+                                  [--lengths log_normal ...]
 
 With `--lengths` (shapes of `forced_lengths`, up to 112 tokens in the tiny world) `regime=stream` is measured
 against `regime=async`, and in `vllm` as well. Else kinds of runs take turns, each a

@@ -99,7 +99,7 @@ class RestartingEngine:
     @phase("syncing weights")
     def hand_over(self, source: ScoringWeightSource, version: int) -> None:
         """Loads weights, across deaths, so that the engine can sample again. The caller must `prove` before
-        it uses what was sampled, or changes the weights of `source`. Raises EngineError without restarts left.
+        it uses what was sampled, or changes the weights of `source`. Raises EngineError without restarts.
         """
         self._loaded = source, version
         while True:
