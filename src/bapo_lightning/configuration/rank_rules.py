@@ -125,10 +125,10 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
         )
     engines = config.rollout.engine.object, config.rollout.sampling_engine.object
     if config.staleness.is_stream and not all(hasattr(engine, "stream") for engine in engines):
-        (named, *_) = SEVERAL.get(getattr(engines[0], "runs_in", ""), ("this rollout.engine",))
         yield (
-            f"regime.stream={config.staleness.stream} with {named}: its requests cannot come and go between "
-            "decoding steps; write regime=async, or rollout=vllm_child, hf_child or ray"
+            f"regime.stream={config.staleness.stream} with this rollout.engine: its requests cannot come and "
+            "go between decoding steps; write regime=async, or rollout=vllm_child, vllm_server, hf_child "
+            "or ray"
         )
     options = config.rollout.sampling_engine.options.get("options") or {}
     rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, SmallSteps, requests, tokens
+from tests.rollout.stream_contract import Stream, StreamContract, by_number
 from tests.rollout.vllm.vllm_contract import VLLMContract
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -34,7 +35,7 @@ def engine(folder, options, tmp_path_factory):
     made.close()
 
 
-class TestVLLMServerEngine(VLLMContract, SmallSteps):
+class TestVLLMServerEngine(VLLMContract, StreamContract, SmallSteps):
     """Everything is inherited."""
 
 
@@ -74,6 +75,38 @@ def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happ
     WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
     after = engine.generate(requests(20), SAMPLING)
     assert tokens(after) == tokens(before)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, "ended|payload|disconnected|reset"), (signal.SIGSTOP, "nothing for 8 s")],
+)
+def test_a_stream_ends_with_its_server_and_begins_anew_on_the_next_one(engine, number, words):
+    (server,) = server_pids(engine)
+    stream, many = Stream(engine), [GenerationRequest(each.token_ids, 59, 0) for each in requests(40)]
+    stream.call(by_number(many), steps=1)
+    os.kill(psutil.Process(server).children(recursive=True)[-1].pid, number)
+    with pytest.raises(EngineDied, match=words):
+        for _ in range(1000):
+            stream.call()
+    assert engine.version == -1
+    engine.restart()
+    WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
+    again = Stream(engine)
+    again.call(by_number(requests(5)))
+    again.to_the_end()
+    assert [again.tokens[row] for row in range(5)] == tokens(engine.generate(requests(5), SAMPLING))
+
+
+def test_a_server_that_a_killed_run_left_paused_samples_again_with_the_first_weights(engine, options):
+    (client,) = engine._clients
+    client.pause()
+    other = VLLMServerEngine(
+        "unused", options, SharedMemoryTransport(), "unused", urls=[client.url], deadline_seconds=8
+    )
+    other.load_weights(random_policy(), 3)
+    assert len(other.generate(requests(3), SAMPLING)) == 3
 
 
 @pytest.mark.drill

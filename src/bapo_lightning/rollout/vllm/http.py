@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import EngineDied
 
+RESET_TRIES, RESET_SECONDS = 20, 0.05  # what was given up just now may hold its blocks a moment longer
 # Servers are on this machine or in its cluster; a proxy of the environment leads outside.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -59,12 +61,24 @@ class ServerClient:
         """Version stamped on the weights it holds."""
         return str(self._call("GET", "/weight_info")["weight_version"])
 
-    def reset_prefix_cache(self) -> None:
-        """Forget what was computed under older weights."""
-        if not self._call("POST", "/reset_prefix_cache")["success"]:
-            raise EngineError(
-                f"{self.url} did not reset its prefix cache after new weights: requests are still running"
-            )
+    def pause(self) -> None:
+        """Make no further step; what is running stays as it is."""
+        self._call("POST", "/pause?mode=keep&clear_cache=false")
+
+    def resume(self) -> None:
+        """Go on after `pause`; does nothing otherwise."""
+        self._call("POST", "/resume")
+
+    def reset_prefix_cache(self, with_running: bool = False) -> None:
+        """Forget what was computed under older weights; running requests are computed anew or must not be."""
+        flags = "?reset_running_requests=true" if with_running else ""
+        for _ in range(RESET_TRIES):
+            if self._call("POST", f"/reset_prefix_cache{flags}")["success"]:
+                return
+            time.sleep(RESET_SECONDS)
+        raise EngineError(
+            f"{self.url} did not reset its prefix cache after new weights: requests are still running"
+        )
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = json.dumps(body).encode() if body is not None else None

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
@@ -24,6 +25,8 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RunsIn,
     SamplingParams,
+    StreamCall,
+    Streamed,
     Wanted,
     WeightSource,
     check_synced,
@@ -32,6 +35,7 @@ from bapo_lightning.rollout.vllm.http import ServerClient, error_message
 from bapo_lightning.rollout.vllm.local import require_vllm
 from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, generation_of, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
+from bapo_lightning.rollout.vllm.server_stream import ServerStream
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Advice, Seconds, Workers
@@ -78,6 +82,7 @@ class VLLMServerEngine:
             )
         urls = self.urls or [process.url for process in self._processes]
         self._clients = [ServerClient(url, self.deadline_seconds) for url in urls]
+        self._stream = ServerStream(self._clients, self.deadline_seconds)
         if self.urls:
             self._check_given_servers()
 
@@ -118,10 +123,34 @@ class VLLMServerEngine:
             raise EngineDied("; ".join(reasons), finished)
         return [finished[number] for number in range(len(requests))]
 
+    def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
+        """What arrived since the last call, after `call.steps` tokens of a request; servers sample on."""
+        check_synced(self.version)
+        check_lengths(list(call.begun.values()), self.options.context_length)
+        try:
+            for client in self._clients:
+                if call.begun and not self._stream.is_running(client):  # else its end would show
+                    self._check_holds(client, str(self.version))
+            return self._stream.call(call, sampling, self._model_name)
+        except EngineDied:
+            self.version = UNSYNCED_VERSION
+            self._stream.forget()
+            raise
+
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Starts servers that are down and sends all weights to all."""
+        """Starts servers that are down and sends all weights to all, between two steps of a stream."""
         self.version = UNSYNCED_VERSION
         self._start()
+        self._stream.pause()
+        try:
+            self._load(source, version)
+        except BaseException:
+            with suppress(EngineError):  # the first error has the reason
+                self._stream.resume()
+            raise
+        self.version = version
+
+    def _load(self, source: WeightSource, version: int) -> None:
         content: Content = "adapters" if self._adapts else "merged"
         dtype = self.options.held_dtype
         for client in self._clients:
@@ -133,11 +162,10 @@ class VLLMServerEngine:
         self._connected.clear()
         self.transport.send(source, self._clients, version, Wanted(content, dtype, "files"))
         for client in self._clients:
-            client.reset_prefix_cache()
             self._check_holds(client, str(version))
             self._connected[client.url] = str(version)
         self._model_name = ADAPTER if self._adapts else self._clients[0].model()[0]
-        self.version = version
+        self._stream.go_on(version)
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of the weights that each server holds."""
@@ -150,6 +178,7 @@ class VLLMServerEngine:
     def restart(self) -> None:
         """Starts dead servers anew, or waits until their owners have."""
         self.version = UNSYNCED_VERSION
+        self._stream.forget()
         for client in self._clients:
             if client.lost or not client.is_healthy():
                 self._connected.pop(client.url, None)
@@ -160,8 +189,9 @@ class VLLMServerEngine:
         self._start()
 
     def close(self) -> None:
-        """Ends the servers that were started here."""
+        """Ends the servers that were started here, and requests on others."""
         self.version = UNSYNCED_VERSION
+        self._stream.close()
         for process in self._processes:
             process.stop()
 
@@ -235,7 +265,7 @@ class VLLMServerEngine:
         """Generates one server's share into `finished`; returns the reason when the server is lost."""
 
         async def one(number: int) -> None:
-            body = completion_body(self._model_name, requests[number], sampling)
+            body = completion_body(self._model_name, requests[number], sampling) | self._stream.salt
             finished[number] = generation_from(
                 await post(session, f"{client.url}/v1/completions", body), sampling, self.version
             )

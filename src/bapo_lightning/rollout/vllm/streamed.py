@@ -17,14 +17,43 @@ from bapo_lightning.values import StaleContext
 
 
 @dataclass(eq=False)
+class Gathered:
+    """What came of the requests of a stream since it was last taken."""
+
+    _made: dict[int, list[Segment]] = field(default_factory=dict, init=False)
+    _finished: dict[int, FinishReason] = field(default_factory=dict, init=False)
+
+    def add(self, number: int, fresh: Segment, finish: FinishReason | None) -> None:
+        """Tokens of a request, maybe its last."""
+        parts = self._made.setdefault(number, [])
+        if parts and parts[-1].version == fresh.version:
+            fresh = parts.pop().joined(fresh)
+        if fresh.token_ids:
+            parts.append(fresh)
+        if finish is not None:
+            self._finished[number] = finish
+            advance()
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forgets requests."""
+        for number in numbers:
+            self._made.pop(number, None)
+            self._finished.pop(number, None)
+
+    def take(self) -> dict[int, Streamed]:
+        """What came of the requests since the last time."""
+        made, finished, self._made, self._finished = self._made, self._finished, {}, {}
+        return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in made.items()}
+
+
+@dataclass(eq=False)
 class StreamedRequests:
     """Their names in vLLM, and what came of them since the last call."""
 
     stale_context: StaleContext = "keep"  # of the last call
     sampling: SamplingParams | None = None  # of the last call
     _running: dict[str, int] = field(default_factory=dict, init=False)  # numbers by vLLM's names
-    _made: dict[int, list[Segment]] = field(default_factory=dict, init=False)
-    _finished: dict[int, FinishReason] = field(default_factory=dict, init=False)
+    _gathered: Gathered = field(default_factory=Gathered, init=False)
     _syncs: int = field(default=0, init=False)  # that keys and values have outlived
 
     @property
@@ -50,9 +79,7 @@ class StreamedRequests:
             engine.abort_request(gone)
         for name in gone:
             del self._running[name]
-        for number in numbers:
-            self._made.pop(number, None)
-            self._finished.pop(number, None)
+        self._gathered.drop(numbers)
 
     def kept(self, outputs: Iterable[Any], version: int) -> list[Any]:
         """Keeps the outputs of a stream, of the weights of a `version`; returns the others."""
@@ -65,17 +92,14 @@ class StreamedRequests:
             assert self.sampling is not None
             logprobs, reason = made.logprobs.logprobs, made.finish_reason
             fresh = generation_of(made.token_ids, logprobs, reason, self.sampling, version)
-            self._append(number, fresh.segment)
             if output.finished:
                 del self._running[output.request_id]
-                self._finished[number] = fresh.finish
-                advance()
+            self._gathered.add(number, fresh.segment, fresh.finish if output.finished else None)
         return others
 
     def take(self) -> dict[int, Streamed]:
         """What came of the requests since the last time."""
-        made, finished, self._made, self._finished = self._made, self._finished, {}, {}
-        return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in made.items()}
+        return self._gathered.take()
 
     def forget_stale(self, llm: Any) -> None:
         """Makes vLLM forget what it computed by old weights, but for what running requests may keep. Raises
@@ -92,13 +116,6 @@ class StreamedRequests:
             raise EngineError(
                 "vLLM did not reset its prefix cache after new weights: requests are still running"
             )
-
-    def _append(self, number: int, fresh: Segment) -> None:
-        parts = self._made.setdefault(number, [])
-        if parts and parts[-1].version == fresh.version:
-            fresh = parts.pop().joined(fresh)
-        if fresh.token_ids:
-            parts.append(fresh)
 
 
 def settle(engine: Any, step: Callable[[], object]) -> None:
