@@ -132,6 +132,7 @@ def server_arguments(
         # Not the model's own file, whose top_p, top_k and penalties would be applied silently.
         *("--generation-config", "vllm"),
         "--disable-uvicorn-access-log",
+        "--enable-scale-out",  # the path whose answers are tokens with their versions
     ]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if options.lora_rank is not None:
