@@ -103,6 +103,7 @@ class StreamContract:
             stream.call(steps=6)
         engine.load_weights(random_policy(), version=3)
         stream.call(given_up=range(3))
+        assert len({version for versions in stream.versions.values() for version in versions}) > 1
         for number, request in enumerate(wanted):
             tokens, versions = stream.tokens[number], stream.versions[number]
             if stream.ended.get(number) is not FinishReason.STOP:
