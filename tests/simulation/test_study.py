@@ -122,6 +122,11 @@ def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
         (["simulate.trainer_shares=[]"], "simulate.trainer_shares=[] tries nothing; leave it out"),
         (["simulate.num_batches=3"], "leaves nothing of num_batches=3; write num_batches=12"),
         (["simulate.measured=x", "simulate.gpus=8"], "leave out gpus (GPUS=...) or measured"),
+        (
+            ["simulate.streams=[keep,foo]"],
+            "the item foo, which is none of its values; write one of keep, recom",
+        ),
+        (["simulate.max_ages=[-1]"], "the item -1, which must be a whole number of at least 0"),
         (["regime=async", "simulate.max_ages=[2]"], "write max_ages of at least 3"),
         (["regime=reuse"], "regime=reuse reuses past groups, which is not simulated; write regime=async"),
     ],

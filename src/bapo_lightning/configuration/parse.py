@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from bapo_lightning.configuration.compose import node_at
 from bapo_lightning.configuration.sections import Section
-from bapo_lightning.configuration.wording import accepted
+from bapo_lightning.configuration.wording import accepted, item_problem
 from bapo_lightning.errors import taken
 
 S = TypeVar("S", bound=Section)
@@ -56,7 +56,7 @@ def _messages(
             given = path if isinstance(value, Mapping) else f"{path}={value}"
             yield f"{given} {error['msg'].removeprefix('Value error, ')}"
         else:
-            yield f"{path}={value} {accepted(annotation, name)}"
+            yield f"{path}={value} {item_problem(annotation, name, value) or accepted(annotation, name)}"
 
 
 def _locate(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel], Any]:

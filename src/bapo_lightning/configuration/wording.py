@@ -42,8 +42,24 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
     except ValidationError:
         if isinstance(value, float) and not isfinite(value) and _takes_numbers_and_a_class(annotation):
             return None  # torch's `float | Tensor` takes it; whoever owns the option says what is wrong
-        return accepted(annotation, name)
+        return item_problem(annotation, name, value) or accepted(annotation, name)
     return None
+
+
+def item_problem(annotation: Any, name: str, value: Any) -> str | None:
+    """Error text for the first wrong item of a list; None where something else is wrong."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return None
+    lists = [member for member in flattened(annotation)[0] if get_origin(member) in (list, Sequence)]
+    for of_item in [get_args(member)[0] for member in lists if get_args(member)]:
+        for item in value:
+            if problem := value_problem(of_item, name, item):
+                return f"has the item {_plain(item)}, which {problem}"
+    return None
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def accepted(annotation: Any, name: str) -> str:
