@@ -57,6 +57,8 @@ def logprobs_of(model, tokens, cache=None):
 
 
 class StreamContract:
+    stops_after_a_call = True  # so that short responses see new weights as well
+
     @pytest.mark.parametrize("steps", [1, 3, 50])
     def test_a_stream_samples_what_a_pass_does_however_many_steps_a_call_has(self, engine, steps):
         wanted = requests(20, limit=9)
@@ -103,7 +105,8 @@ class StreamContract:
             stream.call(steps=6)
         engine.load_weights(random_policy(), version=3)
         stream.call(given_up=range(3))
-        assert len({version for versions in stream.versions.values() for version in versions}) > 1
+        if self.stops_after_a_call:
+            assert len({version for versions in stream.versions.values() for version in versions}) > 1
         for number, request in enumerate(wanted):
             tokens, versions = stream.tokens[number], stream.versions[number]
             if stream.ended.get(number) is not FinishReason.STOP:

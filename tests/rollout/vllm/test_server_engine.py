@@ -38,6 +38,8 @@ def engine(folder, options, tmp_path_factory):
 class TestVLLMServerEngine(VLLMContract, StreamContract, SmallSteps):
     """Everything is inherited."""
 
+    stops_after_a_call = False
+
 
 def server_pids(engine):
     """Processes of the servers that the engine started and that are up."""

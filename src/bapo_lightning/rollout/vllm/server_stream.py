@@ -108,10 +108,11 @@ class ServerStream:
             client.resume()
 
     def forget(self) -> None:
-        """Gives up all requests."""
+        """Gives up all requests, and what came of those that have ended."""
         if self._loop is not None:
             self._run(self._give_up(list(self._readings)))
-        self._failure = None
+        self._gathered, self._failure = Gathered(), None
+        self._fresh.clear()
 
     def close(self) -> None:
         """Ends the thread. Calling it twice is fine."""
