@@ -31,11 +31,11 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.vllm.http import ServerClient, error_message
+from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.local import require_vllm
 from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, generation_of, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
-from bapo_lightning.rollout.vllm.server_stream import ServerStream
+from bapo_lightning.rollout.vllm.server_stream import ServerStream, check_answer
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Advice, Seconds, Workers
@@ -337,10 +337,8 @@ def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: i
 async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
     """Posts JSON. Raises EngineError for a refused request, EngineDied when the server fails."""
     async with session.post(url, json=body) as response:
-        if response.status == 200:
-            return dict(await response.json())
-        reason = error_message(await response.read(), response.status)
-    raise EngineError(f"{url} refused a request: {reason}") if response.status < 500 else EngineDied(reason)
+        await check_answer(response, url)
+        return dict(await response.json())
 
 
 async def watch_progress(session: aiohttp.ClientSession, url: str, deadline_seconds: float) -> None:

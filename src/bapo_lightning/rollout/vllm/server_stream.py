@@ -250,11 +250,7 @@ async def choices(
     when the server fails.
     """
     async with session.post(url, json=body) as response:
-        if response.status != 200:
-            reason = error_message(await response.read(), response.status)
-            if response.status < 500:
-                raise EngineError(f"{url} refused a request: {reason}")
-            raise EngineDied(reason)
+        await check_answer(response, url)
         async for line in response.content:
             text = line.removeprefix(b"data:").strip()
             if not text or text == b"[DONE]":
@@ -264,6 +260,14 @@ async def choices(
                 raise EngineDied(error_message(text, response.status))
             for choice in part["choices"]:
                 yield choice
+
+
+async def check_answer(response: aiohttp.ClientResponse, url: str) -> None:
+    """Raises EngineError for a refused request, EngineDied when the server fails."""
+    if response.status == 200:
+        return
+    reason = error_message(await response.read(), response.status)
+    raise EngineError(f"{url} refused a request: {reason}") if response.status < 500 else EngineDied(reason)
 
 
 def check_spans(versions: Sequence[int], spans: Sequence[dict[str, Any]] | None) -> None:
