@@ -117,6 +117,7 @@ def main() -> None:
     for staleness, checkpointing, parts in product(given.staleness, given.checkpointing, given.parts):
         common = [
             f"scale.prompts_per_batch={staleness * PROMPTS}",
+            f"scale.num_rollout_batches={-(-given.rounds // staleness)}",
             "regime.epochs=1",
             f"regime.minibatches={staleness}",
             f"model.activation_checkpointing={checkpointing}",

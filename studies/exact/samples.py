@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, RewardBatch
-from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.objectives.token_table import NO_CANDIDATE, TokenTable, table_of
 from bapo_lightning.objectives.weighting import weigh
 from studies.exact.world import ExactWorld
 
@@ -28,6 +28,7 @@ class Answers:
     reward: Tensor  # [S, P, G], 0 or 1
     advantage: Tensor  # [S, P, G]
     version: Tensor  # [S, P, G], updates in the parameters that sampled
+    behaviour: Tensor  # [S, P, K, A], nats, of every action
 
     def take(self, problems: Tensor) -> Answers:
         """Returns the groups of each seed with these numbers, [S, p]."""
@@ -83,6 +84,7 @@ def draw(
         reward=reward,
         advantage=advantage,
         version=torch.full_like(reward, version, dtype=torch.long),
+        behaviour=own,
     )
 
 
@@ -98,6 +100,7 @@ def token_table(
     version: int,
     entropy_requires_grad: bool = False,
     entry: Tensor | None = None,
+    with_candidates: bool = False,
 ) -> TokenTable:
     """Returns the table of one seed's minibatch.
 
@@ -113,6 +116,7 @@ def token_table(
         version: updates in the parameters.
         entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
         entry: parameters when the answers entered training, where the objective needs to know of them.
+        with_candidates: let the table have the log-probs of all actions.
     """
     every = world.log_probs(parameters, answers.context)  # [p, K, A]
     num_decisions = every.shape[1]
@@ -130,6 +134,9 @@ def token_table(
         return torch.cat([own, rest.sum(1, keepdim=True)], 1)
 
     of_rows = {name: rows(values.unsqueeze(1).expand_as(logp)) for name, values in of_decisions.items()}
+    if with_candidates:
+        noted = {"candidate_logp": every, "candidate_behaviour_logp": answers.behaviour}
+        of_rows |= {name: candidates(values, logp.shape) for name, values in noted.items()}
     behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)
     tokens = gathered(mask.float())
     number, position = torch.arange(len(mask)).unsqueeze(1), torch.arange(num_decisions + 1)
@@ -149,6 +156,14 @@ def token_table(
         advantage=each(answers.advantage.reshape(-1, 1)),
         weight=gathered(weigh(weighting, mask, mask.sum(), torch.tensor(len(mask)))).flatten(),
     )
+
+
+def candidates(every: Tensor, shape: torch.Size) -> Tensor:
+    """Returns the log-probs [p, K, A] of all actions as a column of the table, [N, A], for answers of a shape
+    [p, G, K].
+    """
+    of_answers = every.unsqueeze(1).expand(*shape, -1).flatten(0, 1)
+    return torch.nn.functional.pad(of_answers, (0, 0, 0, 1), value=NO_CANDIDATE).flatten(0, 1)
 
 
 def scores(every: Tensor, at_entry: Tensor | None) -> dict[str, Tensor]:

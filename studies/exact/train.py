@@ -172,14 +172,18 @@ def update(
     """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
     bound rule and objective remember of each seed. The batch entered training under the parameters `entry`.
     """
-    with_entropy = "entropy_gradient" in needs_of(method.objective)
+    needs = needs_of(method.objective)
+    with_entropy, with_candidates = "entropy_gradient" in needs, "candidate_logp" in needs
     with_entry = scores_at_entry(method.objective)
 
     def one_seed(
         own: Tensor, own_entry: Tensor, own_past: Past, *tensors: Tensor
     ) -> tuple[tuple[Tensor, ...], Past]:
         known = own_entry if with_entry else None
-        table = token_table(world, own, Answers(*tensors), method.weighting, version, with_entropy, known)
+        answers = Answers(*tensors)
+        table = token_table(
+            world, own, answers, method.weighting, version, with_entropy, known, with_candidates
+        )
         return loss_and_metrics(table, method, own_past, protocol.micro_batches)
 
     optimizer.zero_grad()

@@ -12,7 +12,7 @@ Shapes: S seeds, C contexts, F features, K decisions, A actions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -105,6 +105,32 @@ def contextual_table(
         right_tokens=right_tokens,
         wrong_tokens=wrong_tokens,
     )
+
+
+def coin_table(
+    chance: Share = 0.5,
+    num_contexts: Few = 64,
+    num_actions: Actions = 20,
+    key_prior: Share = 0.03,
+    popular_prior: Share = 0.6,
+    right_tokens: Few = 5,
+    wrong_tokens: Few = 5,
+) -> ExactWorld:
+    """Returns `contextual_table` in which a coin says what is right: reward tells nothing of the answer.
+
+    Args:
+        chance: probability that an answer is right, whatever it is.
+        num_contexts: C.
+        num_actions: A.
+        key_prior: probability at the start of one rare action.
+        popular_prior: probability at the start of the popular action.
+        right_tokens: length of an answer that is called right.
+        wrong_tokens: length of one that is called wrong.
+    """
+    table = contextual_table(
+        num_contexts, num_actions, key_prior, popular_prior, chance, right_tokens, wrong_tokens
+    )
+    return replace(table, name="coin", right=torch.full_like(table.right, chance))
 
 
 def factored_softmax(

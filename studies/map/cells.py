@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,15 @@ class MapCell:
     learning_rate: float
     staleness: int  # updates on a rollout batch
     options: tuple[tuple[str, float], ...]  # of the world, or keys of a run
+    epochs: int = 1  # uses of a rollout batch
+    lag: int = 0  # rollout batches between sampling and training
 
     @property
     def name(self) -> str:
         parts = [self.world, *(f"{key.rpartition('.')[2]}={value:g}" for key, value in self.options)]
-        return "-".join([*parts, f"lr={self.learning_rate:g}", f"staleness={self.staleness}"])
+        parts += [f"lr={self.learning_rate:g}", f"staleness={self.staleness}"]
+        parts += [f"epochs={self.epochs}"] * (self.epochs > 1) + [f"lag={self.lag}"] * (self.lag > 0)
+        return "-".join(parts)
 
 
 @dataclass(frozen=True)
@@ -82,5 +86,5 @@ def write_measured(path: Path, seeds: Sequence[int], curves: Mapping[str, np.nda
 def measured_file(folder: Path, cell: MapCell, method: str) -> Path:
     """Where the curves of a method are; those of fresh data serve all stalenesses."""
     if method == FRESH:
-        cell = MapCell(cell.world, cell.learning_rate, 1, cell.options)
+        cell = replace(cell, staleness=1, epochs=1, lag=0)
     return folder / "cells" / cell.name / f"{method}.npz"

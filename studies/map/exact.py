@@ -60,7 +60,8 @@ def run(config: MapConfig, methods: dict[str, tuple[Algorithm, Optimizer]], job:
         problems_per_update=config.problems_per_update,
         group_size=config.group_size,
         minibatches=1 if is_fresh else job.cell.staleness,
-        epochs=1,
+        epochs=1 if is_fresh else job.cell.epochs,
+        lag=0 if is_fresh else job.cell.lag,
         micro_batches=config.micro_batches,
         measure_every=config.measure_every,
     )

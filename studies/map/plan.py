@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Le, MinLen
@@ -24,6 +24,7 @@ from studies.map.cells import FIRST_COMPARED, MapCell
 
 Seeds = Annotated[int, Ge(2), Le(FIRST_COMPARED)]
 PROTOCOL_AXES = ("learning_rate", "staleness")
+EXACT_AXES = ("epochs", "lag")  # of the protocol as well, in exact worlds; see `MapCell`
 
 
 class MethodEntry(Section):
@@ -37,6 +38,46 @@ class WorldEntry(Section):
     world: Target | None = None
     experiment: str | None = None
     axes: dict[str, list[int | float]]
+
+
+class Hypothesis(Section):
+    """A claim about pairs of methods in the cells of some worlds, written down before the first run."""
+
+    name: str
+    claim: str
+    worlds: list[str]
+    pairs: list[tuple[str, str]]
+    expected: Literal["more", "equal", "less"]
+    uses: tuple[int, int] | None = None  # epochs of the one and of the other; None: the same cell
+    share: float | None = None  # of training at whose end the other is looked at, and the one at its own end
+
+
+class LawClaim(Section):
+    name: str
+    claim: str
+    method: str
+    expected: float  # exponent
+
+
+class ConstantClaim(Section):
+    name: str
+    claim: str
+    pair: tuple[str, str]
+    expected: Literal["more", "equal", "less"]
+
+
+class VerdictConfig(Section):
+    """What a study asks; see `studies.verdicts`."""
+
+    endpoint: str
+    matters: float  # a difference within it is equal
+    curve: str = "reward"  # of the measurements
+    at_end: bool = False  # the endpoint is the curve's last value, not its mean
+    hypotheses: list[Hypothesis] = Field(default_factory=list)
+    usable: float = 0.9  # share of the best reward at S = 1 that a usable rate must reach
+    law_from: int = 8  # least staleness of the fitted exponent
+    law: list[LawClaim] = Field(default_factory=list)
+    constants: list[ConstantClaim] = Field(default_factory=list)
 
 
 class MapConfig(Section):
@@ -55,6 +96,7 @@ class MapConfig(Section):
     drawn: list[str]
     duels: list[tuple[str, str]] = Field(default_factory=list)
     only: list[str] | None = None
+    verdict: VerdictConfig | None = None
     methods: dict[str, MethodEntry]
     worlds: dict[str, WorldEntry]
 
@@ -71,7 +113,8 @@ class MapConfig(Section):
             for values in product(*entry.axes.values()):
                 chosen = dict(zip(entry.axes, values, strict=True))
                 learning_rate, staleness = (chosen.pop(axis) for axis in PROTOCOL_AXES)
-                found.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items())))
+                more = {axis: int(chosen.pop(axis)) for axis in EXACT_AXES if axis in chosen}
+                found.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items()), **more))
         return found
 
     def problems(self) -> Iterator[str]:
@@ -112,12 +155,20 @@ class MapConfig(Section):
                     f"{path}.axes.staleness={staleness} does not divide num_updates={self.num_updates}, and "
                     "runs make whole rollout batches; write another one"
                 )
+        for axis in EXACT_AXES:
+            if axis in entry.axes and entry.world is None:
+                yield f"{path}.axes.{axis} is one of exact worlds; write regime.{axis} for runs"
+            for value in entry.axes.get(axis, ()):
+                if value != int(value) or value < (axis == "epochs"):
+                    yield f"{path}.axes.{axis}={value} is no number of {axis}; write whole ones"
         for rate in entry.axes.get("learning_rate", ()):
             if not 0 < rate <= FASTEST:
                 yield f"{path}.axes.learning_rate={rate} is no rate; write positive ones, at most {FASTEST:g}"
         if entry.world is None:
             return
-        others = {axis: values for axis, values in entry.axes.items() if axis not in PROTOCOL_AXES}
+        others = {
+            axis: values for axis, values in entry.axes.items() if axis not in (*PROTOCOL_AXES, *EXACT_AXES)
+        }
         for options in product(*others.values()):
             target = Target({**entry.world.node, **dict(zip(others, options, strict=True))})
             found = list(target_problems(target.node, f"{path}.world"))

@@ -27,7 +27,15 @@ Objective = Callable[[TokenTable], Tensor]
 # change by that; for `reference_logp` a second copy of the weights scores it; for `log_z` the policy gets a
 # head.
 Need = Literal[
-    "entry_entropy", "mean_logp", "entry_mean_logp", "reference_logp", "log_z", "step", "entropy_gradient"
+    "entry_entropy",
+    "mean_logp",
+    "entry_mean_logp",
+    "reference_logp",
+    "log_z",
+    "step",
+    "candidate_logp",
+    "candidate_behaviour_logp",
+    "entropy_gradient",
 ]
 ENTRY = "entry_"  # begins the names of scores at entry
 

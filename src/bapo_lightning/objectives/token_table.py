@@ -27,8 +27,8 @@ from bapo_lightning.types import Origin
 class TokenTable:
     """One row per response token; all columns have shape [N], those of `INTEGERS` int64 and others float32.
 
-    Gradients flow through `logp`, `log_ratio`, `ratio` and `log_z`, and through `entropy` where the objective
-    needs `entropy_gradient`. Rows of a response follow each other.
+    Gradients flow through `logp`, `log_ratio`, `ratio`, `log_z` and `candidate_logp`, and through `entropy`
+    where the objective needs `entropy_gradient`. Rows of a response follow each other.
     """
 
     logp: Tensor  # nats, current policy at the sampling temperature
@@ -157,7 +157,10 @@ ON_DEMAND = {
     "reference_logp": "nats, log-prob by the weights that the run began with",
     "log_z": "a trained head's estimate for the response's prompt, one number per response",
     "step": "number of the token's step within its response",
+    "candidate_logp": "nats, [N, K], of the tokens that the engine noted at this place; gradients flow",
+    "candidate_behaviour_logp": "nats, [N, K], of the same tokens when they were sampled",
 }
+NO_CANDIDATE = -1e4  # nats, in place of a candidate that there is not: of no probability, yet finite
 
 
 class SomeColumns(TokenTable):
