@@ -15,7 +15,9 @@ def table(advantages, ratio=1.0, **columns):
 
     def column(value):
         found = torch.as_tensor(value)
-        return (found.to(dtype) if found.is_floating_point() else found).expand(size).clone()
+        if found.is_floating_point():
+            found = found.to(dtype)
+        return found if found.dim() > 1 else found.expand(size).clone()
 
     behaviour_logp = column(columns.pop("behaviour_logp", -1.0))
     logp = column(columns.pop("logp", behaviour_logp + column(ratio).log()))

@@ -18,6 +18,10 @@ from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.text_file import write_json, write_text
 from studies import CONF
+from studies.map.hypotheses import draw as draw_hypotheses
+from studies.map.hypotheses import judge, means, plain
+from studies.map.hypotheses import render as render_hypotheses
+from studies.map.law import draw_law, largest_rates, render_law
 from studies.map.leaderboard import read_boards
 from studies.map.leaderboard_page import draw_ranks, render_leaderboard
 from studies.map.page import render
@@ -25,7 +29,7 @@ from studies.map.picture import MethodLook, draw_gap, draw_phases
 from studies.map.verdicts import CellResult, read_results
 
 if TYPE_CHECKING:
-    from studies.map.plan import MapConfig
+    from studies.map.plan import MapConfig, VerdictConfig
 
 
 def help_text() -> str:
@@ -83,7 +87,9 @@ def draw(config: MapConfig) -> int:
         f"{config.problems_per_update} problems x {config.group_size} answers, however stale they are."
     )
     with phases_shown(), phase("drawing the map"):
-        if config.is_leaderboard:
+        if config.verdict is not None:
+            written = _verdict(config, config.verdict, labels, settings)
+        elif config.is_leaderboard:
             written = _leaderboard(config, labels, settings)
         else:
             results = read_results(folder, config.cells, list(labels), config.gate, config.controls)
@@ -99,6 +105,25 @@ def methods_of(config: MapConfig) -> dict[str, MethodLook]:
         name: MethodLook(entry.label, str((config.common | entry.set).get("algorithm", name)))
         for name, entry in config.methods.items()
     }
+
+
+def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
+    folder = Path(config.output)
+    if asked.law:
+        rates = {
+            (world, name): largest_rates(config, asked, folder, world, name)
+            for world in config.worlds
+            for name in labels
+        }
+        page = render_law(config, asked, rates, settings)
+        return [write_text(folder / "verdict.md", page), draw_law(config, rates, folder / "verdict.png")]
+    judged = judge(config, asked, folder)
+    page = render_hypotheses(config, asked, judged, settings) + "\n" + means(config, asked, folder)
+    return [
+        write_text(folder / "verdict.md", page),
+        write_json(folder / "verdict.json", plain(judged)),
+        draw_hypotheses(judged, labels, asked.matters, folder / "verdict.png"),
+    ]
 
 
 def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:

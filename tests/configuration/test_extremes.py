@@ -22,7 +22,7 @@ HARMLESS = {
         erc.dual_clip fipo.dual_clip SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip
         SecondSampling.high SecondSampling.most SecondSampling.target_entropy aspo.cap dcpo_clip.most dppo.cap
         dppo.high dppo.low EntropyBonus.most EntropyBonus.target fipo.most fipo.safe_ratio maspo.most
-        M2PO.budget prime_rl.high prime_rl.low STEER.most tis.cap rest.high FixedBounds.high
+        M2PO.budget prime_rl_dppo.high prime_rl_dppo.low STEER.most tis.cap rest.high FixedBounds.high
         outlier_mask.high sequence_masked.high masked_is.high truncated_is.cap sequence_truncated_is.cap
         kpop.threshold opsm.threshold ToolCallReward.most Scripts.max_foreign
         ProgressReplay.window SelfImitation.capacity SelfImitation.window SelfImitation.ramp
@@ -52,7 +52,7 @@ HARMLESS = {
         Validation.every Validation.show TokenWriter.every Length.min_chars SampleFilter.repeats
         linear_warmup.warmup_updates VLLMOptions.max_feedback_tokens VLLMOptions.max_new_tokens
         VLLMOptions.max_prompt_tokens ce_gppo.high_share ce_gppo.low_share fipo.least KLCov.coefficient
-        maspo.exponent maspo.slant ProgressReplay.damping prime_rl.pull rover.beta vespo.power_negative
+        maspo.exponent maspo.slant ProgressReplay.damping prime_rl_dppo.pull rover.beta vespo.power_negative
         vespo.power_positive psr_nsr.right psr_nsr.wrong Scripts.max_foreign opsm.threshold
         scale.max_feedback_tokens rollout.top_k rollout.max_restarts environment.workers
         plan.overhead_gigabytes plan.engine_gigabytes plan.asleep_gigabytes AdamW.weight_decay

@@ -105,6 +105,9 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
     changes = generator.standard_normal((2, size)) * (not at_one)
     columns["entry_entropy"] = columns["entropy"] * np.exp(0.1 * changes[0])
     columns["entry_mean_logp"] = columns["mean_logp"] - changes[1]
+    for name in ("candidate_logp", "candidate_behaviour_logp"):
+        logits = others.standard_normal((size, 5))
+        columns[name] = logits - np.log(np.exp(logits).sum(1, keepdims=True)) - 0.1
     return columns
 
 
@@ -226,7 +229,7 @@ def over_merged_rows(method: Algorithm, seed: int) -> float:
     merged |= {name: np.where(last, 0.0, merged[name]) for name in certain}
     merged["ratio"] = np.where(last, 1.0, merged["ratio"])
     times = np.where(last, np.random.default_rng(seed).integers(1, 7, len(last)), 1)
-    single = {name: np.repeat(values, times) for name, values in merged.items()}
+    single = {name: np.repeat(values, times, axis=0) for name, values in merged.items()}
     first = np.cumsum(times) - times
     single["position"] += np.arange(len(single["position"])) - np.repeat(first, times)
     merged |= {"count": times.astype(float), "weight": merged["weight"] * times}

@@ -109,11 +109,37 @@ def binary_kl(p: Array, q: Array) -> Array:
     return q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))
 
 
-def prime_rl(columns: Columns) -> Array:
+def prime_rl_dppo(columns: Columns) -> Array:
     """prime-rl (`default_loss_fn`): w (keep r A - 0.002 log r)."""
     change = np.exp(columns["logp"]) - np.exp(columns["proximal_logp"])
     keep = ~(change * np.sign(columns["advantage"]) > 0.2)
     return keep * columns["ratio"] * reinforce(columns) - columns["weight"] * 0.002 * columns["log_ratio"]
+
+
+def ipo(columns: Columns) -> Array:
+    """IPO (prime-rl, `ipo_loss_fn`, and the cap of October): w min(r, 10^4) A where |p - q| <= 0.3."""
+    kept = np.abs(np.exp(columns["logp"]) - np.exp(columns["proximal_logp"])) <= 0.3
+    return kept * np.minimum(columns["ratio"], 1e4) * reinforce(columns)
+
+
+def drpo(columns: Columns) -> Array:
+    """DRPO (UniRL, `_drpo_loss`): w r A [1 - sign(A (r - 1)) |p - q| / 12.5]."""
+    ratio, advantage = columns["ratio"], columns["advantage"]
+    moved = np.abs(np.exp(columns["logp"]) - np.exp(columns["proximal_logp"]))
+    return ratio * reinforce(columns) * (1 - np.sign(advantage * (ratio - 1)) * moved / 12.5)
+
+
+def ripo(columns: Columns) -> Array:
+    """RIPO (arXiv 2607.10169): PPO's within 1 -+ sqrt(0.05 / q)."""
+    reach = np.sqrt(0.05 / np.exp(columns["proximal_logp"]))
+    return clip({**columns, "low": 1 - reach, "high": 1 + reach})
+
+
+def score_centering(columns: Columns, weight: Callable[[Array], Array]) -> Array:
+    """Score centering (arXiv 2609.20807), in the token's own score: w f(pi / pi_behaviour) A. What is centred
+    is checked in the logits, in tests/algorithms.
+    """
+    return weight(np.exp(columns["logp"] - columns["behaviour_logp"])) * reinforce(columns)
 
 
 def maspo(columns: Columns) -> Array:
@@ -181,7 +207,17 @@ REFERENCES = {
     "dcpo_clip": Reference(dcpo_clip),
     "dppo": Reference(lambda columns: dppo(columns, lambda p, q: abs(p - q), 0.15)),
     "dppo_kl": Reference(lambda columns: dppo(columns, binary_kl, 0.05)),
-    "prime_rl": Reference(prime_rl),
+    "ipo": Reference(ipo),
+    "drpo": Reference(drpo),
+    "ripo": Reference(ripo),
+    "score_centering": Reference(lambda columns: score_centering(columns, np.ones_like)),
+    "score_centering_tis": Reference(
+        lambda columns: score_centering(columns, lambda ratio: np.minimum(ratio, 2.0))
+    ),
+    "score_centering_mis": Reference(
+        lambda columns: score_centering(columns, lambda ratio: ratio * (ratio >= 0.5) * (ratio <= 5.0))
+    ),
+    "prime_rl_dppo": Reference(prime_rl_dppo),
     "maspo": Reference(maspo),
     "dro": Reference(lambda columns: dro(columns, lambda known: known["log_ratio"])),
     "kimi": Reference(

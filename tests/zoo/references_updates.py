@@ -81,6 +81,18 @@ def m2po_mask(columns: Columns) -> Array:
     return found
 
 
+def acpo(columns: Columns) -> Array:
+    """ACPO (`compute_variance_adaptive_cliprange`): PPO's with dual clip 3 within 1 -+ min(0.2 + 3 std, 3),
+    std that of the ratios of all tokens in the same fifth of probability.
+    """
+    fifth = np.minimum(np.floor(5 * np.exp(columns["logp"])), 4)
+    reach = np.empty_like(columns["ratio"])
+    for number in set(fifth.tolist()):
+        own = fifth == number
+        reach[own] = min(0.2 + 3 * np.sqrt(columns["ratio"][own].var() + 1e-8), 3.0)
+    return clip({**columns, "low": 1 - reach, "high": 1 + reach}, dual_clip=3.0)
+
+
 def gapo(columns: Columns, of: Callable[[Columns], Array]) -> Array:
     """GAPO (arXiv 2609.00444): eps_h = eps_l + (eps_max - eps_l)(G - c)/(G - 1) for the c right ones of G."""
     high = np.empty_like(columns["ratio"])
@@ -238,6 +250,7 @@ def top_entropy_at_one(columns: Columns) -> Array:
 REFERENCES = {
     "luspo": Reference(gspo),
     "gmpo": Reference(gmpo),
+    "acpo": Reference(acpo),
     "m2po": Reference(m2po),
     "m2po_mask": Reference(m2po_mask),
     "gapo": Reference(partial(gapo, of=gspo)),

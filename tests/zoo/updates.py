@@ -33,6 +33,7 @@ from bapo_lightning.ranks.launch import free_port
 PARTS = (2, 5)
 NUM_RANKS = 2
 OWN_SEARCH = "own search"  # of each micro-batch, so that the gradient depends on the split
+EXACT_ALONE = "exact worlds"  # alone know what it needs
 
 
 def policy(packed: bool = False, log_z: bool = False) -> Policy:
@@ -89,8 +90,15 @@ def gap(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
+def is_exact_alone(method: Algorithm) -> bool:
+    """Whether a method can be trained in exact worlds alone."""
+    return "candidate_logp" in needs_of(method.objective)
+
+
 def over_splits(method: Algorithm) -> float | str:
     """Returns how far the gradient over 2 or 5 micro-batches is from that over one."""
+    if is_exact_alone(method):
+        return EXACT_ALONE
     if searches_each_micro_batch(method.bounds):
         return OWN_SEARCH
     batch = minibatch()
@@ -98,8 +106,10 @@ def over_splits(method: Algorithm) -> float | str:
     return max(gap(whole(method, batch, budget_for(batch, parts)), expected) for parts in PARTS)
 
 
-def over_packing(method: Algorithm) -> float:
+def over_packing(method: Algorithm) -> float | str:
     """Returns how far the gradient over a packed row is from that over padded ones."""
+    if is_exact_alone(method):
+        return EXACT_ALONE
     return gap(whole(method, minibatch(), packed=True), whole(method, minibatch()))
 
 
@@ -107,12 +117,14 @@ def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
     """Returns how far the gradient over two ranks, of two micro-batches or more each, is from that of one
     process, for each algorithm of these names. All share one launch.
     """
-    kept = [name for name in names if not searches_each_micro_batch(algorithms.method(name).bounds)]
+    every = {name: algorithms.method(name) for name in names}
+    unlike = {name: EXACT_ALONE for name in names if is_exact_alone(every[name])}
+    unlike |= {name: OWN_SEARCH for name in names if searches_each_micro_batch(every[name].bounds)}
+    kept = [name for name in names if name not in unlike]
     port = free_port()
     start_ranks(_rank, args=(port, kept, str(folder)), nprocs=NUM_RANKS)
     found = torch.load(folder / "gradients.pt")
-    measured: dict[str, float | str] = dict.fromkeys(names, OWN_SEARCH)
-    return measured | {name: gap(found[name], whole(algorithms.method(name), minibatch())) for name in kept}
+    return unlike | {name: gap(found[name], whole(every[name], minibatch())) for name in kept}
 
 
 def _rank(rank: int, port: int, names: Sequence[str], folder: str) -> None:

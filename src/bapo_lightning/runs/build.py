@@ -35,6 +35,7 @@ from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import Channel
@@ -224,7 +225,17 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 
 
 def module_parts(config: RunConfig) -> dict[str, Any]:
-    """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
+    """Arguments of a BapoModule: policy, bound rule, objective, optimizer. Raises ConfigError for an
+    objective that needs what no engine notes.
+    """
+    if "candidate_behaviour_logp" in needs_of(config.algorithm.objective.object):
+        raise ConfigError(
+            [
+                f"algorithm={config.algorithm.name} needs the behaviour policy's log-probs of tokens that "
+                "were not sampled, which engines do not note; it is trained in exact worlds alone: make map "
+                "MAP=score_centering"
+            ]
+        )
     correction, optimizer = config.correction, config.optimizer
     options = ModelOptions.of(config.model, model_path(config.model.path))
     return {

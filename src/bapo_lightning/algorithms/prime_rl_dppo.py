@@ -1,4 +1,4 @@
-"""prime-rl's default: DPPO's mask, and a pull back to the policy that sampled."""
+"""prime-rl's default until August 2026: DPPO's mask, and a pull back to the policy that sampled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import Factor, Positive
 
 
-def prime_rl(table: TokenTable, low: Positive = 0.2, high: Positive = 0.2, pull: Factor = 1e-3) -> Tensor:
+def prime_rl_dppo(
+    table: TokenTable, low: Positive = 0.2, high: Positive = 0.2, pull: Factor = 1e-3
+) -> Tensor:
     """Returns keep r A - pull (log r)^2 per token, [N], where `keep` is DPPO's mask (arXiv 2602.04879) in
     total variation, and the second term, of all tokens, is that of Kimi K2.5 (arXiv 2602.02276). The options
     are `dppo_mask_low`, the largest fall of a token's probability with A < 0, `dppo_mask_high`, the largest

@@ -1,0 +1,157 @@
+"""Hypotheses that were written down before their runs, and what became of them.
+
+map with `verdict` -> pairs of methods in cells -> paired intervals, adjusted over the page -> judged
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bapo_lightning.report import style
+from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.report.paired import EQUAL, LESS, MORE, verdict_of
+from studies.map.cells import MapCell, Measured, measured_file
+from studies.map.plan import Hypothesis, MapConfig, VerdictConfig
+from studies.map.verdicts import Pair, compare
+
+COLOURS = {MORE: "#2a7f62", LESS: "#b5452c", EQUAL: "#33588f"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One pair of methods in one cell."""
+
+    hypothesis: str
+    expected: str
+    cell: str
+    method: str
+    against: str
+    difference: Interval  # of the endpoint
+    adjusted: float | None  # p-value, over all pairs of the page
+    verdict: str
+
+
+def judge(config: MapConfig, asked: VerdictConfig, folder: Path) -> list[Judged]:
+    """Compares every pair of every hypothesis in each of its cells."""
+    found: list[tuple[Hypothesis, MapCell, Pair]] = []
+    for hypothesis in asked.hypotheses:
+        for cell, other in cells_of(config, hypothesis):
+            for method, against in hypothesis.pairs:
+                one = endpoint(read(folder, cell, method), asked, hypothesis.share and 1.0)
+                two = endpoint(read(folder, other, against), asked, hypothesis.share)
+                found.append((hypothesis, cell, (method, against, one, two)))
+    compared = compare([pair for _, _, pair in found])
+    return [
+        Judged(
+            hypothesis.name,
+            hypothesis.expected,
+            cell.name,
+            item.method,
+            item.against,
+            item.difference,
+            item.adjusted,
+            verdict_of(item.difference, item.adjusted, asked.matters),
+        )
+        for (hypothesis, cell, _), item in zip(found, compared, strict=True)
+    ]
+
+
+def cells_of(config: MapConfig, hypothesis: Hypothesis) -> list[tuple[MapCell, MapCell]]:
+    """The cells in which the one and the other method of a hypothesis are looked at."""
+    own = [cell for cell in config.cells if cell.world in hypothesis.worlds]
+    if hypothesis.uses is None:
+        return [(cell, cell) for cell in own]
+    first, second = hypothesis.uses
+    return [(cell, replace(cell, epochs=second)) for cell in own if cell.epochs == first]
+
+
+def read(folder: Path, cell: MapCell, method: str) -> Measured:
+    return Measured.read(measured_file(folder, cell, method))
+
+
+def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = None) -> np.ndarray:
+    """The endpoint of every seed, [seeds].
+
+    Args:
+        measured: curves of a method.
+        asked: says which curve counts, and whether its last value or its mean.
+        share: of training at whose end the curve is read; None: as `asked` says.
+    """
+    values = measured.curves[asked.curve]
+    if share is not None:
+        return values[:, round(share * values.shape[1]) - 1]
+    return values[:, -1] if asked.at_end else values.mean(1)
+
+
+def render(config: MapConfig, asked: VerdictConfig, judged: Sequence[Judged], settings: str) -> str:
+    """The page: each claim, how often it came true, and every pair."""
+    parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}", f"Equal: within {asked.matters:g}."]
+    rows = []
+    for hypothesis in asked.hypotheses:
+        own = [item for item in judged if item.hypothesis == hypothesis.name]
+        counts = Counter(item.verdict for item in own)
+        rows.append(
+            [
+                hypothesis.name,
+                hypothesis.claim,
+                hypothesis.expected,
+                f"{counts[hypothesis.expected]} of {len(own)}",
+                ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()),
+            ]
+        )
+    parts.append(markdown_table(["hypothesis", "claim", "expected", "came true", "verdicts"], rows))
+    labels = {name: entry.label for name, entry in config.methods.items()}
+    for hypothesis in asked.hypotheses:
+        own = [item for item in judged if item.hypothesis == hypothesis.name]
+        table = [
+            [item.cell, labels[item.method], labels[item.against], item.difference.text(3, "+"), item.verdict]
+            for item in own
+        ]
+        parts += [f"## {hypothesis.name}", markdown_table(["cell", "", "against", "difference", ""], table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def means(config: MapConfig, asked: VerdictConfig, folder: Path) -> str:
+    """Table of the endpoint's mean over seeds, of every method in every cell."""
+    rows = [
+        [cell.name, *(f"{endpoint(read(folder, cell, name), asked).mean():.3f}" for name in config.methods)]
+        for cell in config.cells
+    ]
+    heads = ["cell", *(entry.label for entry in config.methods.values())]
+    return "## Endpoint of every method, mean over seeds\n\n" + markdown_table(heads, rows) + "\n"
+
+
+def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, path: Path) -> Path:
+    """Draws every difference with its 95 % interval, a panel for each hypothesis; the band is what counts as
+    equal.
+    """
+    names = list(dict.fromkeys(item.hypothesis for item in judged))
+    own = {name: [item for item in judged if item.hypothesis == name] for name in names}
+    heights = [len(items) + 2 for items in own.values()]
+    figure = style.new_figure(9.5, 0.6 + 0.17 * sum(heights))
+    panels = figure.subplots(len(names), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, (name, items) in zip(panels, own.items(), strict=True):
+        style.style_axes(axes, f"{name}: expected {items[0].expected}", "", "")
+        axes.axvspan(-matters, matters, color=style.FAINT, alpha=0.35, linewidth=0)
+        axes.axvline(0, color=style.INK, linewidth=0.6)
+        for row, item in enumerate(items):
+            colour = COLOURS.get(item.verdict, style.INK)
+            width: Any = item.difference.half_width or 0.0
+            axes.errorbar(item.difference.mean, row, xerr=width, fmt="o", markersize=3, color=colour)
+        texts = [f"{labels[item.method]} - {labels[item.against]}  {item.cell}" for item in items]
+        axes.set_yticks(range(len(items)), texts, fontsize=6)
+        axes.set_ylim(len(items) - 0.3, -0.7)
+    panels[-1].set_xlabel("difference of the endpoint; green: more, red: less, blue: equal", fontsize=8)
+    return style.save_png(figure, path)
+
+
+def plain(judged: Sequence[Judged]) -> list[dict[str, Any]]:
+    """All pairs as plain values."""
+    return [asdict(item) for item in judged]

@@ -1,0 +1,143 @@
+"""The largest learning rate that is usable at each staleness, and the power of staleness that it follows
+(arXiv 2607.01083: -1 where staleness binds, 0 where the horizon does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bapo_lightning.report import style
+from bapo_lightning.report.markdown import markdown_table
+from studies.map.hypotheses import read
+from studies.map.plan import MapConfig, VerdictConfig
+
+RESAMPLES = 2000
+LAST = 0.1  # share of the measurements at the end that is averaged
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of one method in one world; R resamples of the seeds, the first of them all seeds as they are."""
+
+    staleness: np.ndarray  # [S]
+    largest: np.ndarray  # [R, S], NaN where no rate of the grid is usable
+    best: np.ndarray  # [S], the rate of the most reward over training
+
+
+def largest_rates(config: MapConfig, asked: VerdictConfig, folder: Path, world: str, method: str) -> Rates:
+    cells = [cell for cell in config.cells if cell.world == world]
+    rates = np.array(sorted({cell.learning_rate for cell in cells}))
+    staleness = np.array(sorted({cell.staleness for cell in cells}))
+    curves = {
+        (cell.staleness, cell.learning_rate): read(folder, cell, method).curves["reward"] for cell in cells
+    }
+    count = max(1, round(LAST * next(iter(curves.values())).shape[1]))
+    ends = np.stack([[curves[s, rate][:, -count:].mean(1) for rate in rates] for s in staleness])
+    areas = np.stack([[curves[s, rate].mean() for rate in rates] for s in staleness])
+    generator = np.random.default_rng(0)
+    seeds = ends.shape[-1]
+    drawn = np.vstack([np.arange(seeds), generator.integers(seeds, size=(RESAMPLES, seeds))])
+    resampled = ends[:, :, drawn].mean(-1)  # [S, rates, R]
+    best = resampled[0].max(0)
+    found = np.array(
+        [
+            [
+                crossing(rates, resampled[row, :, number], asked.usable * best[number])
+                for row in range(len(staleness))
+            ]
+            for number in range(len(drawn))
+        ]
+    )
+    return Rates(staleness, found, rates[areas.argmax(1)])
+
+
+def crossing(rates: np.ndarray, ends: np.ndarray, least: float) -> float:
+    """Largest rate at which the reward at the end is `least`, between rates by straight lines in their
+    logarithm; NaN if none reaches it, the last rate if that one does.
+    """
+    usable = np.flatnonzero(ends >= least)
+    if not len(usable):
+        return float("nan")
+    last = usable[-1]
+    if last == len(rates) - 1:
+        return float(rates[-1])
+    share = (ends[last] - least) / (ends[last] - ends[last + 1])
+    return float(np.exp((1 - share) * np.log(rates[last]) + share * np.log(rates[last + 1])))
+
+
+def exponents(rates: Rates, first: int) -> np.ndarray:
+    """Slope of log largest rate over log staleness from a staleness on, of every resample, [R]."""
+    chosen = rates.staleness >= first
+    x = np.log(rates.staleness[chosen])
+    x = x - x.mean()
+    return (np.log(rates.largest[:, chosen]) * x).sum(1) / (x**2).sum()
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The value of all seeds, and the ends of its 95 % interval."""
+    low, high = np.nanquantile(values[1:], [0.025, 0.975])
+    return float(values[0]), float(low), float(high)
+
+
+def text(values: np.ndarray) -> str:
+    return "{:.2f} ({:.2f} to {:.2f})".format(*interval(values))
+
+
+def render_law(
+    config: MapConfig, asked: VerdictConfig, found: Mapping[tuple[str, str], Rates], settings: str
+) -> str:
+    labels = {name: entry.label for name, entry in config.methods.items()}
+    parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}"]
+    for world in config.worlds:
+        own = {name: found[world, name] for name in labels}
+        staleness = next(iter(own.values())).staleness
+        rows = [
+            [
+                labels[name],
+                *(text(item.largest[:, place]) for place in range(len(staleness))),
+                text(exponents(item, asked.law_from)),
+            ]
+            for name, item in own.items()
+        ]
+        heads = ["", *(f"S = {value}" for value in staleness), f"exponent from {asked.law_from} on"]
+        parts += [f"## `{world}`: largest usable rate (95 % interval)", markdown_table(heads, rows)]
+        best = [[labels[name], *(f"{rate:g}" for rate in item.best)] for name, item in own.items()]
+        parts += ["Rate of the most reward over training:", markdown_table(heads[:-1], best)]
+        claims = [
+            [each.name, each.claim, f"{each.expected:g}", text(exponents(own[each.method], asked.law_from))]
+            for each in asked.law
+        ]
+        for constant in asked.constants:
+            one, other = (own[name].largest[:, -1] for name in constant.pair)
+            claims.append([constant.name, constant.claim, constant.expected, text(one / other)])
+        parts.append(markdown_table(["hypothesis", "claim", "expected", "found"], claims))
+    return "\n\n".join(parts) + "\n"
+
+
+def draw_law(config: MapConfig, found: Mapping[tuple[str, str], Rates], path: Path) -> Path:
+    figure = style.new_figure(5.0 * len(config.worlds), 4.0)
+    looks = ["o-", "s--", "^-.", "D:"]
+    for axes, world in zip(
+        figure.subplots(1, len(config.worlds), squeeze=False)[0], config.worlds, strict=True
+    ):
+        style.style_axes(
+            axes, world, "staleness S, updates on a rollout batch", "largest usable learning rate"
+        )
+        for number, (name, entry) in enumerate(config.methods.items()):
+            rates = found[world, name]
+            ends = np.array([interval(rates.largest[:, place]) for place in range(len(rates.staleness))])
+            x = rates.staleness * (1 + 0.03 * (number - 1.5))
+            errors = np.abs(ends[:, 1:].T - ends[:, 0])
+            axes.errorbar(
+                x, ends[:, 0], errors, fmt=looks[number % 4], markersize=4, linewidth=1.2, label=entry.label
+            )
+        top = np.nanmax([found[world, name].largest[0, 0] for name in config.methods])
+        axes.plot(rates.staleness, top / rates.staleness, color=style.FAINT, linewidth=1, label="1 / S")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        style.draw_legend(axes)
+    return style.save_png(figure, path)

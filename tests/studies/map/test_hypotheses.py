@@ -1,0 +1,77 @@
+"""What becomes of claims that were written down, and the largest rates of the law, on curves made by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from studies.map.cells import FIRST_COMPARED, write_measured
+from studies.map.hypotheses import draw, judge, means, render
+from studies.map.jobs import all_jobs
+from studies.map.law import crossing, exponents, largest_rates, render_law
+from studies.map.plan import MapConfig, read_map
+
+SHIPPED = ["score_centering", "random_rewards", "reuse", "staleness_law"]
+SEEDS = range(FIRST_COMPARED, FIRST_COMPARED + 4)
+
+
+def written(name: str, folder: Path, reward, *options: str) -> MapConfig:
+    """A map whose every job has left `reward(cell, method)` [4 measurements] for each of four seeds."""
+    config = read_map([f"map={name}", "seeds=4", f"output={folder}", *options])
+    for job in all_jobs(config, folder):
+        curve = reward(job.cell, job.method) + 1e-4 * np.arange(4)[:, None]
+        write_measured(job.path, SEEDS, {"reward": curve, "entropy": curve})
+    return config
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_claim_names_worlds_and_methods_of_its_map(name):
+    config = read_map([f"map={name}"])
+    asked = config.verdict
+    assert asked is not None and asked.hypotheses or asked.law
+    for hypothesis in asked.hypotheses:
+        assert set(hypothesis.worlds) <= set(config.worlds)
+        assert {method for pair in hypothesis.pairs for method in pair} <= set(config.methods)
+    named = {claim.method for claim in asked.law} | {each for claim in asked.constants for each in claim.pair}
+    assert named <= set(config.methods)
+
+
+def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
+    def entropy(cell, method):
+        ends = {"none": 1.0, "low_only": 1.2, "high_only": 1.01}
+        return np.array([0.0, 0.0, 0.0, ends.get(method, 1.0)])
+
+    config = written("random_rewards", tmp_path, entropy)
+    judged = judge(config, config.verdict, tmp_path)
+    verdicts = {(item.method, item.against): item.verdict for item in judged}
+    assert verdicts["low_only", "none"] == "more", "its last value, 0.2 above, not its mean"
+    assert verdicts["high_only", "none"] == "equal", "0.01 is within 0.05"
+    page = render(config, config.verdict, judged, "") + means(config, config.verdict, tmp_path)
+    assert "| clip-low |" in page and "8 of 8" in page and "1.200" in page
+    assert draw(judged, {name: name for name in config.methods}, 0.05, tmp_path / "a.png").stat().st_size > 0
+
+
+def test_uses_of_a_batch_are_compared_across_cells_and_at_a_share_of_training(tmp_path):
+    def reward(cell, method):
+        return np.array([0.1, 0.2, 0.3, 0.4]) + (0.3 if cell.epochs == 4 else 0.0)
+
+    config = written("reuse", tmp_path, reward)
+    judged = judge(config, config.verdict, tmp_path)
+    found = {item.hypothesis: item.difference.mean for item in judged if item.method == "grpo"}
+    assert found["four uses"] == pytest.approx(0.3)
+    assert found["the same data"] == pytest.approx(0.7 - 0.1), "the end, against a quarter of training"
+
+
+def test_the_largest_rate_lies_between_those_of_the_grid_and_its_power_is_found(tmp_path):
+    assert crossing(np.array([1.0, 10.0, 100.0]), np.array([1.0, 1.0, 0.0]), 0.5) == pytest.approx(10**1.5)
+    assert crossing(np.array([1.0, 10.0]), np.array([1.0, 1.0]), 0.5) == 10.0
+    assert np.isnan(crossing(np.array([1.0, 10.0]), np.array([0.1, 0.0]), 0.5))
+
+    def reward(cell, method):
+        return np.full(4, float(cell.learning_rate * cell.staleness <= 5.2))
+
+    config = written("staleness_law", tmp_path, reward, "worlds.factored=null")
+    rates = largest_rates(config, config.verdict, tmp_path, "table", "grpo")
+    assert exponents(rates, 8)[0] == pytest.approx(-1.0, abs=1e-6)
+    found = {("table", name): rates for name in config.methods}
+    assert "-1.00 (-1.00 to -1.00)" in render_law(config, config.verdict, found, "")
