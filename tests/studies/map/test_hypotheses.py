@@ -12,14 +12,15 @@ from studies.map.law import crossing, exponents, largest_rates, render_law
 from studies.map.plan import MapConfig, read_map
 
 SHIPPED = ["score_centering", "random_rewards", "reuse", "staleness_law"]
-SEEDS = range(FIRST_COMPARED, FIRST_COMPARED + 4)
+SEEDS = range(FIRST_COMPARED, FIRST_COMPARED + 6)
 
 
 def written(name: str, folder: Path, reward, *options: str) -> MapConfig:
-    """A map whose every job has left `reward(cell, method)` [4 measurements] for each of four seeds."""
-    config = read_map([f"map={name}", "seeds=4", f"output={folder}", *options])
+    """A map whose every job has left `reward(cell, method)` [4 measurements] for each of six seeds."""
+    config = read_map([f"map={name}", "seeds=6", f"output={folder}", *options])
     for job in all_jobs(config, folder):
-        curve = reward(job.cell, job.method) + 1e-4 * np.arange(4)[:, None]
+        noise = np.random.default_rng(len(job.method)).normal(0, 1e-3, (6, 1))  # seeds differ
+        curve = reward(job.cell, job.method) + noise
         write_measured(job.path, SEEDS, {"reward": curve, "entropy": curve})
     return config
 
@@ -28,7 +29,7 @@ def written(name: str, folder: Path, reward, *options: str) -> MapConfig:
 def test_every_shipped_claim_names_worlds_and_methods_of_its_map(name):
     config = read_map([f"map={name}"])
     asked = config.verdict
-    assert asked is not None and asked.hypotheses or asked.law
+    assert (asked is not None and asked.hypotheses) or asked.law
     for hypothesis in asked.hypotheses:
         assert set(hypothesis.worlds) <= set(config.worlds)
         assert {method for pair in hypothesis.pairs for method in pair} <= set(config.methods)
@@ -47,7 +48,7 @@ def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
     assert verdicts["low_only", "none"] == "more", "its last value, 0.2 above, not its mean"
     assert verdicts["high_only", "none"] == "equal", "0.01 is within 0.05"
     page = render(config, config.verdict, judged, "") + means(config, config.verdict, tmp_path)
-    assert "| clip-low |" in page and "8 of 8" in page and "1.200" in page
+    assert "| clip-low |" in page and "8 of 8" in page and "| cell | GRPO" in page
     assert draw(judged, {name: name for name in config.methods}, 0.05, tmp_path / "a.png").stat().st_size > 0
 
 
@@ -58,8 +59,9 @@ def test_uses_of_a_batch_are_compared_across_cells_and_at_a_share_of_training(tm
     config = written("reuse", tmp_path, reward)
     judged = judge(config, config.verdict, tmp_path)
     found = {item.hypothesis: item.difference.mean for item in judged if item.method == "grpo"}
-    assert found["four uses"] == pytest.approx(0.3)
-    assert found["the same data"] == pytest.approx(0.7 - 0.1), "the end, against a quarter of training"
+    assert found["four uses"] == pytest.approx(0.3, abs=0.01)
+    at_quarter = 0.7 - 0.1
+    assert found["the same data"] == pytest.approx(at_quarter, abs=0.01), "the end, against a quarter"
 
 
 def test_the_largest_rate_lies_between_those_of_the_grid_and_its_power_is_found(tmp_path):
