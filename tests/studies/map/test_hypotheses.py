@@ -8,7 +8,7 @@ import pytest
 from studies.map.cells import FIRST_COMPARED, write_measured
 from studies.map.hypotheses import draw, judge, means, render
 from studies.map.jobs import all_jobs
-from studies.map.law import crossing, exponents, largest_rates, render_law
+from studies.map.law import crossing, draw_law, exponents, largest_rates, render_law
 from studies.map.plan import MapConfig, read_map
 
 SHIPPED = ["score_centering", "random_rewards", "reuse", "staleness_law"]
@@ -77,3 +77,4 @@ def test_the_largest_rate_lies_between_those_of_the_grid_and_its_power_is_found(
     assert exponents(rates, 8)[0] == pytest.approx(-1.0, abs=1e-6)
     found = {("table", name): rates for name in config.methods}
     assert "-1.00 (-1.00 to -1.00)" in render_law(config, config.verdict, found, "")
+    assert draw_law(config, found, tmp_path / "law.png").stat().st_size > 0
