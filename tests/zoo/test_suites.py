@@ -80,7 +80,8 @@ def test_their_tests_judge_our_code_and_leave_their_folder_as_it_was(theirs, cap
     assert suites.show([theirs]) == ["CS336 2025"], "a test of theirs failed"
     assert files(theirs) == before
     shown = capsys.readouterr().out.splitlines()
-    assert ["CS336 2025", "1", "1", "1"] in [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown]
+    assert ["CS336 2025", "1", "1", "1"] in cells
     assert [line for line in shown if "2025, " in line] == [
         "CS336 2025, failed: grpo::that_expects_something_else: AssertionError: it is 1",
         "CS336 2025, not here: supervised and preference training are not here: grpo::of_what_there_is_not",

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
+from unittest import SkipTest
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -22,26 +22,31 @@ from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.token_table import TokenTable, table_of
 
 
+def not_here(reason: str) -> NoReturn:
+    """Lists a test as one of something without a counterpart in our code."""
+    raise SkipTest(reason)
+
+
 class NotHere:
-    """Something of theirs without a counterpart in our code: using it skips the test, with the reason."""
+    """Something of theirs without a counterpart in our code; a test that uses it is listed so."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        pytest.skip(self._reason)
+        not_here(self._reason)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # pytest looks for marks and tests among the names of a module
             raise AttributeError(name)
-        pytest.skip(self._reason)
+        not_here(self._reason)
 
 
 class Measures(dict[str, float]):
-    """Metrics that we measure as well; asking for another one skips the test."""
+    """Metrics that we measure as well; a test that asks for another one is listed."""
 
     def __missing__(self, name: str) -> float:
-        pytest.skip(f"{name} is not measured here")
+        not_here(f"{name} is not measured here")
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or bool(self[str(name)])
@@ -141,7 +146,7 @@ def outcome_advantages(
     found = torch.zeros_like(scores)
     for rows in groups_of(index[: len(scores)]):
         if len(rows) == 1:
-            pytest.skip("a group of one response is refused here")
+            not_here("a group of one response is refused here")
         found[rows] = advantages(scores[rows][None])[0]
     spread = found[:, None] * response_mask
     return spread, spread

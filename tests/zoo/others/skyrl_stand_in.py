@@ -10,9 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
-from ours import Measures, NotHere, Options, bounded, estimator, stand_in, table, taken_from, token_losses
+from ours import (
+    Measures,
+    NotHere,
+    Options,
+    bounded,
+    estimator,
+    not_here,
+    stand_in,
+    table,
+    taken_from,
+    token_losses,
+)
 from torch import Tensor
 
 from bapo_lightning.algorithms.cispo import cispo
@@ -74,7 +84,7 @@ def compute_tis_ratio(old: Tensor, rollout: Tensor, mask: Tensor, kind: str, con
         cut = share(weights < engine_gap(tokens), tokens)
         return weights.view_as(old), {"tis_token_clip_high_ratio": cut}
     if kind != "sequence":
-        pytest.skip(OPTIONS)
+        not_here(OPTIONS)
     weights = sequence_truncated_is(tokens, config.sequence_tis_ratio_clip_high)
     cut = share_of_responses(weights < response_gap(tokens), old)
     return weights.view_as(old)[:, :1], {"tis_seq_clip_high_ratio": cut}
@@ -82,7 +92,7 @@ def compute_tis_ratio(old: Tensor, rollout: Tensor, mask: Tensor, kind: str, con
 
 def compute_sequence_mask(old: Tensor, rollout: Tensor, mask: Tensor, kind: str, config: Options) -> Found:
     """Returns 1 for responses that are kept, [B, 1]."""
-    short = {"geometric": "geo", "product": "product"}.get(kind) or pytest.skip(OPTIONS)
+    short = {"geometric": "geo", "product": "product"}.get(kind) or not_here(OPTIONS)
     low, high = (getattr(config, f"{short}_mask_{end}") for end in ("low", "high"))
     tokens = gaps(old, rollout, mask)
     kept, gap = sequence_masked(tokens, low, high, kind), response_gap(tokens, kind)
@@ -157,7 +167,7 @@ def policy_loss(
     off_policy = config.off_policy_correction or Options()
     from_rollout = config.cispo is not None and config.cispo.cispo_anchor == "rollout"
     if from_rollout and (rollout_logprobs is None or off_policy.tis_ratio_type):
-        pytest.skip(OPTIONS)
+        not_here(OPTIONS)
     anchor = old_log_probs
     if rollout_logprobs is not None and (from_rollout or kind == "dppo"):
         anchor = rollout_logprobs
@@ -221,9 +231,9 @@ def apply_loss_reduction_to_advantages_minibatch(
 ) -> Tensor:
     """Returns advantages times our weights, so that their sum is the mean, [B, T]."""
     if loss_reduction not in ("token_mean", "sequence_mean", "seq_mean_token_sum_norm"):
-        pytest.skip(f"there is no mean of the kind {loss_reduction}")
+        not_here(f"there is no mean of the kind {loss_reduction}")
     if not loss_mask.any():
-        pytest.skip("a minibatch without tokens is refused here")
+        not_here("a minibatch without tokens is refused here")
     if loss_reduction == "token_mean":
         return advantages * token_mean(loss_mask, loss_mask.sum())
     if loss_reduction == "sequence_mean":
@@ -236,7 +246,7 @@ def compute_approx_kl(
 ) -> Tensor:
     """Returns k3 times the mask, [B, T]."""
     if kl_estimator_type != "k3":
-        pytest.skip(f"there is no estimate {kl_estimator_type} of a KL divergence")
+        not_here(f"there is no estimate {kl_estimator_type} of a KL divergence")
     mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
     return torch.where(mask > 0, k3(log_probs_base - log_probs), 0.0) * mask
 
@@ -249,7 +259,7 @@ def grpo(grpo_norm_by_std: bool = True, **batch: Any) -> tuple[Tensor, Tensor]:
 def checked_cispo(cispo_anchor: str = "old", **options: Any) -> Options:
     """Returns the options of CISPO."""
     if cispo_anchor not in ("old", "rollout"):
-        pytest.skip(OPTIONS)
+        not_here(OPTIONS)
     return Options(cispo_anchor=cispo_anchor, **options)
 
 
