@@ -113,6 +113,7 @@ def suite_of(checkout: Path) -> Suite:
 def outcome(suite: Suite, checkout: Path) -> Outcome:
     """Returns what became of the tests of a suite. Raises RuntimeError if they could not be run."""
     asked_for = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = [*map(str, (STAND_INS, ROOT / "src")), *map(os.path.abspath, asked_for)]
     with tempfile.TemporaryDirectory() as folder:
         # An empty configuration: theirs may ask for plugins that are not there.
         configuration, report = Path(folder, "pytest.ini"), Path(folder, "report.xml")
@@ -125,7 +126,7 @@ def outcome(suite: Suite, checkout: Path) -> Outcome:
             cwd=checkout,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(map(os.path.abspath, (STAND_INS, ROOT / "src", *asked_for))),
+                "PYTHONPATH": os.pathsep.join(path),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             capture_output=True,
