@@ -20,6 +20,8 @@ setup-trl`, `make setup-verl`), and are left out by name where that is not there
 
 Beside each stands `same`, or how the peer's code is known to differ. A difference that is not known fails,
 and so does a known one that is not found.
+
+`--tests` takes checkouts of other projects, whose own tests then judge our code; see tests/zoo/suites.py.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from tests.zoo import algorithms, peers, reference, updates
+from tests.zoo import algorithms, peers, reference, suites, updates
 from tests.zoo.peer_cases import CASES
 from tests.zoo.reference import references
 
@@ -80,6 +82,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=sorted(references()), metavar="ALGORITHM")
     parser.add_argument("--peers", nargs="*", choices=sorted(CASES), default=sorted(CASES), metavar="PEER")
+    suites.add_checkouts(parser, "--tests")
     arguments = parser.parse_args()
     known = arguments.only or [name for name in algorithms.names() if name in references()]
     with tempfile.TemporaryDirectory() as folder:
@@ -97,6 +100,7 @@ def main() -> int:
     if lacking:
         print(f"without a reference: {', '.join(lacking)}")
     failed = peers.show(arguments.peers, arguments.only)
+    failed += suites.show(arguments.tests)
     return 1 if far or lacking or failed else 0
 
 

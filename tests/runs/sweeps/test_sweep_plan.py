@@ -94,7 +94,7 @@ def test_every_run_of_every_sweep_can_be_composed(sweep):
 
 @pytest.mark.slow
 def test_the_sweeps_have_the_runs_that_they_announce():
-    counts = {"baselines": 20, "staleness": 75, "bounds": 20}
+    counts = {"baselines": 20, "staleness": 75, "bounds": 20, "cs336_off_policy": 24}
     counts |= dict.fromkeys(("bapo_target", "quickstart", "additions"), 30)
     assert {sweep: len(plan_of(sweep).jobs) for sweep in counts} == counts
     updates = [case["regime.epochs"] * case["regime.minibatches"] for case in options("staleness")["cases"]]
