@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.paired import EQUAL, LESS, MORE, verdict_of
 from studies.map.cells import MapCell, Measured, measured_file
-from studies.map.plan import Hypothesis, MapConfig, VerdictConfig
 from studies.map.verdicts import Pair, compare
+
+if TYPE_CHECKING:
+    from studies.map.plan import Hypothesis, MapConfig, VerdictConfig
 
 COLOURS = {MORE: "#2a7f62", LESS: "#b5452c", EQUAL: "#33588f"}
 

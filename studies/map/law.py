@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
 from studies.map.hypotheses import read
-from studies.map.plan import MapConfig, VerdictConfig
+
+if TYPE_CHECKING:
+    from studies.map.plan import MapConfig, VerdictConfig
 
 RESAMPLES = 2000
 LAST = 0.1  # share of the measurements at the end that is averaged
