@@ -19,7 +19,7 @@ from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.text_file import write_json, write_text
 from studies import CONF
 from studies.map.hypotheses import draw as draw_hypotheses
-from studies.map.hypotheses import judge, means, plain
+from studies.map.hypotheses import judge, means, plain, read_all
 from studies.map.hypotheses import render as render_hypotheses
 from studies.map.law import draw_law, largest_rates, render_law
 from studies.map.leaderboard import read_boards
@@ -109,16 +109,17 @@ def methods_of(config: MapConfig) -> dict[str, MethodLook]:
 
 def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
     folder = Path(config.output)
+    measured = read_all(config, folder)
     if asked.law:
         rates = {
-            (world, name): largest_rates(config, asked, folder, world, name)
+            (world, name): largest_rates(asked, measured, world, name)
             for world in config.worlds
             for name in labels
         }
         page = render_law(config, asked, rates, settings)
         return [write_text(folder / "verdict.md", page), draw_law(config, rates, folder / "verdict.png")]
-    judged = judge(config, asked, folder)
-    page = render_hypotheses(config, asked, judged, settings) + "\n" + means(config, asked, folder)
+    judged = judge(config, asked, measured)
+    page = render_hypotheses(config, asked, judged, settings) + "\n" + means(config, asked, measured)
     return [
         write_text(folder / "verdict.md", page),
         write_json(folder / "verdict.json", plain(judged)),

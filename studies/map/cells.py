@@ -88,3 +88,8 @@ def measured_file(folder: Path, cell: MapCell, method: str) -> Path:
     if method == FRESH:
         cell = replace(cell, staleness=1, epochs=1, lag=0)
     return folder / "cells" / cell.name / f"{method}.npz"
+
+
+def read_measured(folder: Path, cell: MapCell, method: str, gate: bool = False) -> Measured:
+    """Reads the curves of a method in a cell; see `Measured.read`."""
+    return Measured.read(measured_file(folder, cell, method), gate)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bapo_lightning.report import style
-from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.paired import EQUAL, LESS, MORE, verdict_of
-from studies.map.cells import MapCell, Measured, measured_file
-from studies.map.verdicts import Pair, compare
+from studies.map.cells import MapCell, Measured, read_measured
+from studies.map.verdicts import Pair, PairedComparison, compare
 
 if TYPE_CHECKING:
     from studies.map.plan import Hypothesis, MapConfig, VerdictConfig
 
+Curves = Mapping[tuple[MapCell, str], Measured]  # of every method in every cell
 COLOURS = {MORE: "#2a7f62", LESS: "#b5452c", EQUAL: "#33588f"}
 
 
@@ -33,21 +33,18 @@ class Judged:
     hypothesis: str
     expected: str
     cell: str
-    method: str
-    against: str
-    difference: Interval  # of the endpoint
-    adjusted: float | None  # p-value, over all pairs of the page
-    verdict: str
+    comparison: PairedComparison  # of the endpoint, adjusted over all pairs of the page
+    verdict: str  # by what matters to the endpoint
 
 
-def judge(config: MapConfig, asked: VerdictConfig, folder: Path) -> list[Judged]:
+def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Judged]:
     """Compares every pair of every hypothesis in each of its cells."""
     found: list[tuple[Hypothesis, MapCell, Pair]] = []
     for hypothesis in asked.hypotheses:
         for cell, other in cells_of(config, hypothesis):
             for method, against in hypothesis.pairs:
-                one = endpoint(read(folder, cell, method), asked, hypothesis.share and 1.0)
-                two = endpoint(read(folder, other, against), asked, hypothesis.share)
+                one = endpoint(measured[cell, method], asked, hypothesis.share and 1.0)
+                two = endpoint(measured[other, against], asked, hypothesis.share)
                 found.append((hypothesis, cell, (method, against, one, two)))
     compared = compare([pair for _, _, pair in found])
     return [
@@ -55,10 +52,7 @@ def judge(config: MapConfig, asked: VerdictConfig, folder: Path) -> list[Judged]
             hypothesis.name,
             hypothesis.expected,
             cell.name,
-            item.method,
-            item.against,
-            item.difference,
-            item.adjusted,
+            item,
             verdict_of(item.difference, item.adjusted, asked.matters),
         )
         for (hypothesis, cell, _), item in zip(found, compared, strict=True)
@@ -74,8 +68,11 @@ def cells_of(config: MapConfig, hypothesis: Hypothesis) -> list[tuple[MapCell, M
     return [(cell, replace(cell, epochs=second)) for cell in own if cell.epochs == first]
 
 
-def read(folder: Path, cell: MapCell, method: str) -> Measured:
-    return Measured.read(measured_file(folder, cell, method))
+def read_all(config: MapConfig, folder: Path) -> Curves:
+    """Reads the curves of every method in every cell."""
+    return {
+        (cell, name): read_measured(folder, cell, name) for cell in config.cells for name in config.methods
+    }
 
 
 def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = None) -> np.ndarray:
@@ -113,17 +110,18 @@ def render(config: MapConfig, asked: VerdictConfig, judged: Sequence[Judged], se
     for hypothesis in asked.hypotheses:
         own = [item for item in judged if item.hypothesis == hypothesis.name]
         table = [
-            [item.cell, labels[item.method], labels[item.against], item.difference.text(3, "+"), item.verdict]
+            [item.cell, labels[pair.method], labels[pair.against], pair.difference.text(3, "+"), item.verdict]
             for item in own
+            for pair in (item.comparison,)
         ]
         parts += [f"## {hypothesis.name}", markdown_table(["cell", "", "against", "difference", ""], table)]
     return "\n\n".join(parts) + "\n"
 
 
-def means(config: MapConfig, asked: VerdictConfig, folder: Path) -> str:
+def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> str:
     """Table of the endpoint's mean over seeds, of every method in every cell."""
     rows = [
-        [cell.name, *(f"{endpoint(read(folder, cell, name), asked).mean():.3f}" for name in config.methods)]
+        [cell.name, *(f"{endpoint(measured[cell, name], asked).mean():.3f}" for name in config.methods)]
         for cell in config.cells
     ]
     heads = ["cell", *(entry.label for entry in config.methods.values())]
@@ -145,9 +143,12 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
         axes.axvline(0, color=style.INK, linewidth=0.6)
         for row, item in enumerate(items):
             colour = COLOURS.get(item.verdict, style.INK)
-            width: Any = item.difference.half_width or 0.0
-            axes.errorbar(item.difference.mean, row, xerr=width, fmt="o", markersize=3, color=colour)
-        texts = [f"{labels[item.method]} - {labels[item.against]}  {item.cell}" for item in items]
+            width: Any = item.comparison.difference.half_width or 0.0
+            axes.errorbar(
+                item.comparison.difference.mean, row, xerr=width, fmt="o", markersize=3, color=colour
+            )
+        pairs = [(item.comparison.method, item.comparison.against, item.cell) for item in items]
+        texts = [f"{labels[method]} - {labels[against]}  {cell}" for method, against, cell in pairs]
         axes.set_yticks(range(len(items)), texts, fontsize=6)
         axes.set_ylim(len(items) - 0.3, -0.7)
     panels[-1].set_xlabel("difference of the endpoint; green: more, red: less, blue: equal", fontsize=8)
@@ -156,4 +157,5 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
 
 def plain(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """All pairs as plain values."""
-    return [asdict(item) for item in judged]
+    found = [asdict(item) for item in judged]
+    return [entry.pop("comparison") | entry for entry in found]

@@ -13,7 +13,7 @@ import numpy as np
 
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
-from studies.map.hypotheses import read
+from studies.map.hypotheses import Curves
 
 if TYPE_CHECKING:
     from studies.map.plan import MapConfig, VerdictConfig
@@ -31,13 +31,11 @@ class Rates:
     best: np.ndarray  # [S], the rate of the most reward over training
 
 
-def largest_rates(config: MapConfig, asked: VerdictConfig, folder: Path, world: str, method: str) -> Rates:
-    cells = [cell for cell in config.cells if cell.world == world]
-    rates = np.array(sorted({cell.learning_rate for cell in cells}))
-    staleness = np.array(sorted({cell.staleness for cell in cells}))
-    curves = {
-        (cell.staleness, cell.learning_rate): read(folder, cell, method).curves["reward"] for cell in cells
-    }
+def largest_rates(asked: VerdictConfig, measured: Curves, world: str, method: str) -> Rates:
+    own = {cell: item for (cell, name), item in measured.items() if (cell.world, name) == (world, method)}
+    rates = np.array(sorted({cell.learning_rate for cell in own}))
+    staleness = np.array(sorted({cell.staleness for cell in own}))
+    curves = {(cell.staleness, cell.learning_rate): item.curves["reward"] for cell, item in own.items()}
     count = max(1, round(LAST * next(iter(curves.values())).shape[1]))
     ends = np.stack([[curves[s, rate][:, -count:].mean(1) for rate in rates] for s in staleness])
     areas = np.stack([[curves[s, rate].mean() for rate in rates] for s in staleness])

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bapo_lightning.report.intervals import Interval, RatioInterval
-from studies.map.cells import FRESH, MapCell, Measured, measured_file
+from studies.map.cells import FRESH, MapCell, Measured, read_measured
 from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, compare, gap_closed, interval_of
 
 ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike
@@ -75,7 +75,7 @@ def _board(
 ) -> tuple[Board, list[Pair]]:
     """The board without its duels, and the pairs that are compared in them."""
     chosen = {name: _best_cell(folder, cells, name) for name in (FRESH, *methods)}
-    measured = {name: Measured.read(measured_file(folder, cell, name)) for name, cell in chosen.items()}
+    measured = {name: read_measured(folder, cell, name) for name, cell in chosen.items()}
     reference, fresh = measured[methods[0]], measured[FRESH]
     best_end = max(float(measured[name].final.mean()) for name in methods)
     first_measured = float(reference.curves["reward"][:, 0].mean())
@@ -101,7 +101,7 @@ def _board(
 
 def _best_cell(folder: Path, cells: Sequence[MapCell], method: str) -> MapCell:
     """The cell with the rate at which a method has the largest area on the seeds of the gate."""
-    areas = [Measured.read(measured_file(folder, cell, method), gate=True).area.mean() for cell in cells]
+    areas = [read_measured(folder, cell, method, gate=True).area.mean() for cell in cells]
     return cells[int(np.nanargmax(areas))]
 
 
@@ -136,7 +136,7 @@ def _ranks(folder: Path, cells: Sequence[MapCell], methods: Sequence[str]) -> di
     """Place of each method among all at each learning rate, 1 is the best; equal ones share theirs."""
     found: dict[str, dict[float, int]] = {name: {} for name in methods}
     for cell in cells:
-        areas = {name: Measured.read(measured_file(folder, cell, name)).area.mean() for name in methods}
+        areas = {name: read_measured(folder, cell, name).area.mean() for name in methods}
         for name, area in areas.items():
             better = sum(other > area + ROUNDING for other in areas.values())
             found[name][cell.learning_rate] = 1 + int(better)

@@ -19,7 +19,7 @@ import numpy as np
 
 from bapo_lightning.report.intervals import Interval, RatioInterval, mean_interval, ratio_interval
 from bapo_lightning.report.paired import EQUAL_WITHIN, holm, paired_difference, paired_p_value, verdict_of
-from studies.map.cells import FRESH, MapCell, Measured, measured_file
+from studies.map.cells import FRESH, MapCell, Measured, read_measured
 
 Pair = tuple[str, str, np.ndarray, np.ndarray]  # two methods, and a value of each seed for each
 COLLAPSED = 0.5  # the reward ends below this share of its best
@@ -136,7 +136,7 @@ def by_seed(values: np.ndarray) -> dict[int, float]:
 
 
 def _read(folder: Path, cell: MapCell, names: Sequence[str], gate: bool = False) -> dict[str, Measured]:
-    return {name: Measured.read(measured_file(folder, cell, name), gate) for name in names}
+    return {name: read_measured(folder, cell, name, gate) for name in names}
 
 
 def _gate(measured: Mapping[str, Measured], reference: str, names: Sequence[str]) -> GateResult:

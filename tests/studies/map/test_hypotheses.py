@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from studies.map.cells import FIRST_COMPARED, write_measured
-from studies.map.hypotheses import draw, judge, means, render
+from studies.map.hypotheses import draw, judge, means, read_all, render
 from studies.map.jobs import all_jobs
 from studies.map.law import crossing, draw_law, exponents, largest_rates, render_law
 from studies.map.plan import MapConfig, read_map
@@ -43,11 +43,12 @@ def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
         return np.array([0.0, 0.0, 0.0, ends.get(method, 1.0)])
 
     config = written("random_rewards", tmp_path, entropy)
-    judged = judge(config, config.verdict, tmp_path)
-    verdicts = {(item.method, item.against): item.verdict for item in judged}
+    measured = read_all(config, tmp_path)
+    judged = judge(config, config.verdict, measured)
+    verdicts = {(item.comparison.method, item.comparison.against): item.verdict for item in judged}
     assert verdicts["low_only", "none"] == "more", "its last value, 0.2 above, not its mean"
     assert verdicts["high_only", "none"] == "equal", "0.01 is within 0.05"
-    page = render(config, config.verdict, judged, "") + means(config, config.verdict, tmp_path)
+    page = render(config, config.verdict, judged, "") + means(config, config.verdict, measured)
     assert "| clip-low |" in page and "8 of 8" in page and "| cell | GRPO" in page
     assert draw(judged, {name: name for name in config.methods}, 0.05, tmp_path / "a.png").stat().st_size > 0
 
@@ -57,8 +58,9 @@ def test_uses_of_a_batch_are_compared_across_cells_and_at_a_share_of_training(tm
         return np.array([0.1, 0.2, 0.3, 0.4]) + (0.3 if cell.epochs == 4 else 0.0)
 
     config = written("reuse", tmp_path, reward)
-    judged = judge(config, config.verdict, tmp_path)
-    found = {item.hypothesis: item.difference.mean for item in judged if item.method == "grpo"}
+    judged = judge(config, config.verdict, read_all(config, tmp_path))
+    own = [item for item in judged if item.comparison.method == "grpo"]
+    found = {item.hypothesis: item.comparison.difference.mean for item in own}
     assert found["four uses"] == pytest.approx(0.3, abs=0.01)
     at_quarter = 0.7 - 0.1
     assert found["the same data"] == pytest.approx(at_quarter, abs=0.01), "the end, against a quarter"
@@ -73,7 +75,7 @@ def test_the_largest_rate_lies_between_those_of_the_grid_and_its_power_is_found(
         return np.full(4, float(cell.learning_rate * cell.staleness <= 5.2))
 
     config = written("staleness_law", tmp_path, reward, "worlds.factored=null")
-    rates = largest_rates(config, config.verdict, tmp_path, "table", "grpo")
+    rates = largest_rates(config.verdict, read_all(config, tmp_path), "table", "grpo")
     assert exponents(rates, 8)[0] == pytest.approx(-1.0, abs=1e-6)
     found = {("table", name): rates for name in config.methods}
     assert "-1.00 (-1.00 to -1.00)" in render_law(config, config.verdict, found, "")
