@@ -33,6 +33,7 @@ from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.objective import (
     Objective,
+    needs_candidates,
     needs_of,
     prepares,
     remembers,
@@ -172,8 +173,8 @@ def update(
     """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
     bound rule and objective remember of each seed. The batch entered training under the parameters `entry`.
     """
-    needs = needs_of(method.objective)
-    with_entropy, with_candidates = "entropy_gradient" in needs, "candidate_logp" in needs
+    with_entropy = "entropy_gradient" in needs_of(method.objective)
+    with_candidates = needs_candidates(method.objective)
     with_entry = scores_at_entry(method.objective)
 
     def one_seed(

@@ -27,7 +27,7 @@ from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.objective import needs_of
+from bapo_lightning.objectives.objective import needs_candidates, needs_of
 from bapo_lightning.ranks.launch import free_port
 
 PARTS = (2, 5)
@@ -90,14 +90,9 @@ def gap(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def is_exact_alone(method: Algorithm) -> bool:
-    """Whether a method can be trained in exact worlds alone."""
-    return "candidate_logp" in needs_of(method.objective)
-
-
 def over_splits(method: Algorithm) -> float | str:
     """Returns how far the gradient over 2 or 5 micro-batches is from that over one."""
-    if is_exact_alone(method):
+    if needs_candidates(method.objective):
         return EXACT_ALONE
     if searches_each_micro_batch(method.bounds):
         return OWN_SEARCH
@@ -108,7 +103,7 @@ def over_splits(method: Algorithm) -> float | str:
 
 def over_packing(method: Algorithm) -> float | str:
     """Returns how far the gradient over a packed row is from that over padded ones."""
-    if is_exact_alone(method):
+    if needs_candidates(method.objective):
         return EXACT_ALONE
     return gap(whole(method, minibatch(), packed=True), whole(method, minibatch()))
 
@@ -118,7 +113,7 @@ def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
     process, for each algorithm of these names. All share one launch.
     """
     every = {name: algorithms.method(name) for name in names}
-    unlike = {name: EXACT_ALONE for name in names if is_exact_alone(every[name])}
+    unlike = {name: EXACT_ALONE for name in names if needs_candidates(every[name].objective)}
     unlike |= {name: OWN_SEARCH for name in names if searches_each_micro_batch(every[name].bounds)}
     kept = [name for name in names if name not in unlike]
     port = free_port()

@@ -89,6 +89,11 @@ def needs_of(objective: Any) -> frozenset[str]:
     return found
 
 
+def needs_candidates(objective: Any) -> bool:
+    """Returns whether an objective needs log-probs of tokens that were not sampled."""
+    return not {"candidate_logp", "candidate_behaviour_logp"}.isdisjoint(needs_of(objective))
+
+
 def scores_at_entry(objective: Any) -> tuple[str, ...]:
     """Returns the scores that an objective compares the policy with, of when the batch entered training."""
     return tuple(sorted(name.removeprefix(ENTRY) for name in needs_of(objective) if name.startswith(ENTRY)))

@@ -35,7 +35,7 @@ from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.objectives.objective import needs_of
+from bapo_lightning.objectives.objective import needs_candidates
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import Channel
@@ -228,7 +228,7 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
     """Arguments of a BapoModule: policy, bound rule, objective, optimizer. Raises ConfigError for an
     objective that needs what no engine notes.
     """
-    if "candidate_behaviour_logp" in needs_of(config.algorithm.objective.object):
+    if needs_candidates(config.algorithm.objective.object):
         raise ConfigError(
             [
                 f"algorithm={config.algorithm.name} needs the behaviour policy's log-probs of tokens that "

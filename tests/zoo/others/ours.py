@@ -18,8 +18,12 @@ from unittest import SkipTest
 import torch
 from torch import Tensor
 
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.token_table import TokenTable, table_of
+
+# Advantages without a deviation, to the mean of the others: rewards[P, G] -> [P, G].
+rloo = partial(group_advantages, scale="none", baseline="leave_one_out")
 
 
 def not_here(reason: str) -> NoReturn:

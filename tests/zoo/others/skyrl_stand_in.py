@@ -18,6 +18,7 @@ from ours import (
     bounded,
     estimator,
     not_here,
+    rloo,
     stand_in,
     table,
     taken_from,
@@ -302,9 +303,7 @@ stand_in(
     compute_grpo_outcome_advantage=grpo,
     compute_maxrl_advantage=estimator(maxrl),
     compute_reinforce_plus_plus_outcome_advantage=NotHere("rewards are of responses, not of tokens"),
-    compute_rloo_outcome_advantage=estimator(
-        partial(group_advantages, scale="none", baseline="leave_one_out")
-    ),
+    compute_rloo_outcome_advantage=estimator(rloo),
     reduce_loss=reduce_loss,
     register_advantage_estimator=REGISTRY,
     register_policy_loss=REGISTRY,

@@ -17,6 +17,7 @@ from ours import (
     bounded,
     estimator,
     not_here,
+    rloo,
     stand_in,
     table,
     taken_from,
@@ -44,15 +45,15 @@ NAMES = (*LEVELS, "token_k1", "token_k2", "token_k3")
 NAMES += ("seq_sum_k2", "seq_sum_k3", "seq_mean_k2", "seq_mean_k3", "seq_max_k2", "seq_max_k3")
 
 
-def rloo(rewards: Tensor) -> Tensor:
-    """Advantages without a deviation, to the mean of the others, [P, G]."""
-    return group_advantages(rewards, "none", "leave_one_out")
-
-
 def agg_loss(loss_mat: Tensor, loss_mask: Tensor, loss_agg_mode: str, dp_size: int = 1) -> Tensor:
     """Returns the sum of tokens, times the number of ranks over which verl averages, 0-dim."""
     assert loss_agg_mode == "token-sum", "`make setup-verl` compares the others"
     return (token_mean(loss_mask, 1 / dp_size) * loss_mat).sum()
+
+
+def mean_over_tokens(losses: Tensor, mask: Tensor) -> Tensor:
+    """Returns the mean over the tokens of a mask, 0-dim."""
+    return (token_mean(mask, mask.sum()) * losses).sum()
 
 
 def compute_policy_loss_vanilla(
@@ -69,7 +70,7 @@ def compute_policy_loss_vanilla(
     losses = token_losses(lambda tokens: clip(tokens, DUAL_CLIP), tokens, log_prob)
     if rollout_is_weights is not None:
         losses = losses * rollout_is_weights
-    return (token_mean(response_mask, response_mask.sum()) * losses).sum(), {}
+    return mean_over_tokens(losses, response_mask), {}
 
 
 def compute_policy_loss_dro(
@@ -90,7 +91,7 @@ def compute_policy_loss_dro(
         log_prob,
     )
     losses = losses - advantages * old_log_prob
-    return (token_mean(response_mask, response_mask.sum()) * losses).sum(), {}
+    return mean_over_tokens(losses, response_mask), {}
 
 
 def weights_of(tokens: TokenTable, level: str, threshold: str | float) -> Tensor:
