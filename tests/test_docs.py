@@ -23,7 +23,7 @@ from bapo_lightning.report.metrics import CATALOGUE
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
-    r"(train|policy|bapo|critic|search|entropy_rule|staleness|mismatch|ratio|correction|sync|turns"
+    r"(train|policy|gradient|bapo|critic|search|entropy_rule|staleness|mismatch|ratio|correction|sync|turns"
     r"|rollout|fleet|reuse|time|progress)/[a-z_]+"
 )
 

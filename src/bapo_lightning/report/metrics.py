@@ -141,6 +141,7 @@ OTHERS = (
            "negative", "negative"),
     Metric("train/loss", "Loss", signed=True),
     Metric("train/learning_rate", "Learning rate"),
+    Metric("gradient/cosine", "Cosine of successive gradients", signed=True, watch="lowest"),
     Metric("train/clip_fraction_positive", "Clipped tokens, positive", "fraction", "clip_fraction",
            "of positive tokens", "positive"),
     Metric("train/clip_fraction_negative", "Clipped tokens, negative", "fraction", "clip_fraction",

@@ -18,6 +18,7 @@ from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.callbacks.monitors import training
 from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
+from bapo_lightning.callbacks.monitors.gradient import GradientMonitor
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor, RatioMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.search_forecast import forecast
@@ -48,7 +49,7 @@ def about(**numbers):
     [
         TrainingMonitor(), EntropyMonitor(), EntropyRuleMonitor(every=1), ClipBoundsMonitor(),
         ContributionMonitor(), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
-        RatioMonitor(), ThroughputMonitor(),
+        RatioMonitor(), GradientMonitor(cosine=True), ThroughputMonitor(),
         Alarm("entropy", "policy/entropy", below=0.1),
     ],
     ids=lambda monitor: type(monitor).__name__,
