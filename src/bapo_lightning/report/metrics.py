@@ -135,6 +135,7 @@ OPTIONAL = (
 # In the order of docs/metrics.md.
 OTHERS = (
     Metric("train/shaped_reward", "Reward with length shaping", "mean per sample", signed=True),
+    Metric("train/right_and_finished", "Right and finished", "fraction", better="more"),
     Metric("train/response_length_positive", "Response length, positive samples", "tokens", "length",
            "positive", "positive"),
     Metric("train/response_length_negative", "Response length, negative samples", "tokens", "length",
@@ -240,6 +241,8 @@ OTHERS = (
     Metric("val/<set>/avg@<k>", "avg@<k>, <set>", "share of right answers", better="more"),
     Metric("val/<set>/pass@<k>", "pass@<k>, <set>", "share of problems", better="more"),
     Metric("val/<set>/maj@<k>", "maj@<k>, <set>", "share of problems", better="more"),
+    Metric("val/<set>/right_and_finished", "Right and finished, <set>", "share of right answers",
+           better="more"),
     Metric("val/<set>/response_length", "Response length, <set>", "tokens"),
     Metric("val/<set>/<what>_fraction", "Responses <what>, <set>", "fraction"),
     Metric("alarms/<name>", "Alarm <name>", "updates"),

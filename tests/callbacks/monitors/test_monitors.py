@@ -71,6 +71,7 @@ def test_training_counts_samples_and_cut_gradients_by_sign():
         room="train",
         reward=0.5,  # (1 + 0 + 1 + 0) / 4
         shaped_reward=0.375,  # (1 + 0 + 1 - 0.5) / 4
+        right_and_finished=0.5,  # a, c
         response_length=2.5,  # (3 + 1 + 1 + 5) / 4
         response_length_positive=2,  # a, c: (3 + 1) / 2
         response_length_negative=3,  # b, d: (1 + 5) / 2
@@ -84,6 +85,14 @@ def test_training_counts_samples_and_cut_gradients_by_sign():
     resumed.load_state_dict(monitor.state_dict())
     found = measured(resumed)
     assert (found["progress/samples"], found["progress/tokens"]) == (12, 28)
+
+
+def test_a_right_answer_that_was_cut_is_not_finished():
+    p, q = groups()
+    cut = replace(p.samples[0], rollout=replace(p.samples[0].rollout, finish=FinishReason.LENGTH))
+    batch = collate([replace(p, samples=(cut, *p.samples[1:])), q], update().batch.metrics)
+    found = measured(TrainingMonitor(), update(batch=batch))
+    assert (found["train/reward"], found["train/right_and_finished"]) == (0.5, 0.25)
 
 
 def test_bounds_are_the_means_over_the_searches():
@@ -334,6 +343,7 @@ def test_validation_judges_its_sets_when_it_is_due_before_the_first_update_and_a
         room="val/sums",
         # pass@2: both of two draws wrong, (1 - 1/6 + 1 - 3/6) / 2; maj@4: 5 wins and is right, 3 is wrong
         **{"avg@4": 3 / 8, "pass@2": 2 / 3, "pass@4": 1, "maj@4": 0.5},
+        right_and_finished=3 / 8,
         response_length=3,  # 24 / 8
         cut_fraction=0.25,
         unparsable_fraction=0.125,

@@ -10,7 +10,7 @@ from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.surrogate import clipped_fractions
-from bapo_lightning.types import Origin
+from bapo_lightning.types import FinishReason, Origin, Sample, ScoreStatus
 
 _CLIPPED = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
 
@@ -38,6 +38,7 @@ class TrainingMonitor(Monitor):
         return {
             "train/reward": fmean(sample.score.value for sample in samples),
             "train/shaped_reward": fmean(sample.reward for sample in samples),
+            "train/right_and_finished": fmean(map(is_right_and_finished, samples)),
             "train/response_length": fmean(sample.rollout.length for sample in samples),
             "train/learning_rate": update.module.last_learning_rate,
             "progress/samples": self._num_samples,
@@ -53,6 +54,13 @@ class TrainingMonitor(Monitor):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
         self._num_samples, self._num_tokens = state_dict["num_samples"], state_dict["num_tokens"]
+
+
+def is_right_and_finished(sample: Sample) -> bool:
+    """Whether the verifier accepted a response that the policy ended itself. One that gives the right answer
+    and goes on until a limit cuts it is right alone.
+    """
+    return sample.score.status is ScoreStatus.CORRECT and sample.rollout.finish is FinishReason.STOP
 
 
 def length_by_sign(update: Update) -> Metrics:
