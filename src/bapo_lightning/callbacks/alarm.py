@@ -72,6 +72,12 @@ ADVICE = {
         "samples come from an older policy than their version says. Leave rollout.engine.options.lora_rank "
         "to model.lora.rank, with which vLLM takes adapters as they are, or write an engine's dtype=float32"
     ),
+    ("staleness/bound_reached", "below"): (
+        "No token so far was as old as regime.max_age allows: the run is fresher than its bound says, and a "
+        "larger bound would change nothing. Take staleness/age_mean for its staleness; data of a given age "
+        "come from regime=replay (regime.epochs, regime.minibatches), or from a recorded schedule "
+        "(regime.schedule)"
+    ),
 }
 NAN = (
     "Likely causes: weights or log-probs that are not finite, or a metric that is undefined in this update "

@@ -168,6 +168,7 @@ OTHERS = (
     Metric("entropy_rule/<sign>_<level>_prob", "Unclipped advantage: <sign>, <level> probability", "share"),
 
     Metric("staleness/age_max", "Largest age", "updates", "age", "largest", "grey"),
+    Metric("staleness/bound_reached", "Largest age so far", "share of max_age"),
     Metric("staleness/segments_mean", "Segments of a rollout", "mean"),
     Metric("staleness/masked_tokens", "Tokens too old to train on", "tokens"),
     Metric("mismatch/abs_logp_diff_mean", "Engine against trainer", "nats per token", "mismatch",

@@ -180,6 +180,19 @@ def test_tokens_that_are_too_old_to_be_trained_on_have_no_age():
     )
 
 
+@pytest.mark.parametrize("regime", [SimpleNamespace(max_age=6), SimpleNamespace(max_age=None), None])
+def test_the_bound_counts_the_largest_age_so_far_even_after_a_resume(regime):
+    monitor, resumed = StalenessMonitor(), StalenessMonitor()
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(**({} if regime is None else {"regime": regime})))
+    found = []
+    for made in (update(FRESH), update(), update(FRESH)):  # ages up to 0, 3, 0
+        monitor.on_train_start(trainer, None)
+        found.append(measured(monitor, made).get("staleness/bound_reached"))
+        resumed.load_state_dict(monitor.state_dict())
+        monitor, resumed = resumed, StalenessMonitor()
+    assert found == ([0, 0.5, 0.5] if regime and regime.max_age else [None] * 3)
+
+
 def buckets(found, family):
     return {name.removeprefix(family): value for name, value in found.items() if name.startswith(family)}
 

@@ -6,7 +6,9 @@ import time
 from statistics import fmean
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.surrogate import clipped_fractions
@@ -77,9 +79,20 @@ def length_by_sign(update: Update) -> Metrics:
 class StalenessMonitor(Monitor):
     """Emits `staleness/*`: ages per token, in updates between the version that sampled it and the one that
     was trained, split where the token's group was complete. Tokens of an expert have no age.
+
+    With `regime.max_age`, `staleness/bound_reached` is the largest age so far as a share of it.
     """
 
     needs = frozenset({"age", "origin"})
+
+    def __init__(self) -> None:
+        self._max_age = 0  # of the regime, in updates; 0: it sets none, or none that could be missed
+        self._oldest: Tensor | int = 0  # largest age so far, in updates
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks what age the regime allows; only the rank that measures has one."""
+        regime = getattr(trainer.datamodule, "regime", None)  # type: ignore[attr-defined]
+        self._max_age = getattr(regime, "max_age", None) or 0
 
     def measure(self, update: Update) -> Metrics:
         """Metrics of one update."""
@@ -100,7 +113,22 @@ class StalenessMonitor(Monitor):
             "staleness/age_queueing_mean": queueing_mean,
             "staleness/segments_mean": fmean(rollout.num_versions for rollout in batch.rollouts),
             "staleness/masked_tokens": batch.num_masked_tokens,
+            **self._bound_reached(age.max()),
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the largest age so far."""
+        return {"oldest": int(self._oldest)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores it."""
+        self._oldest = state_dict["oldest"]
+
+    def _bound_reached(self, oldest: Tensor) -> Metrics:
+        if not self._max_age:
+            return {}
+        self._oldest = torch.clamp(oldest, min=self._oldest)
+        return {"staleness/bound_reached": self._oldest / self._max_age}
 
 
 class ThroughputMonitor(Monitor):
