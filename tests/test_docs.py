@@ -15,15 +15,16 @@ import bapo_lightning
 from bapo_lightning.callbacks.monitors.turns import POSITIVE_SHARE
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.evaluation.metrics import evaluation_metrics
-from bapo_lightning.objectives.divergence import mismatch
+from bapo_lightning.objectives.buckets import mismatch_by_age, mismatch_by_depth
+from bapo_lightning.objectives.divergence import mismatch, ratio_spread
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
 from bapo_lightning.report.metrics import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
-    r"(train|policy|bapo|critic|search|entropy_rule|staleness|mismatch|correction|sync|turns|rollout|fleet|reuse"
-    r"|time|progress)/[a-z_]+"
+    r"(train|policy|gradient|bapo|critic|search|entropy_rule|staleness|mismatch|ratio|correction|sync|turns"
+    r"|rollout|fleet|reuse|time|progress)/[a-z_]+"
 )
 
 
@@ -146,7 +147,10 @@ def logged_metrics():
     composed = {f"mismatch/{key}" for key in mismatch(nothing, nothing)}
     composed |= {f"entropy_rule/{key}" for key in QuadrantMasses._fields}
     composed |= set(RolloutStatistics().metrics())
+    counted = nothing == 0
+    composed |= {f"ratio/{key}" for key in ratio_spread(nothing, nothing, counted)}
     composed |= {f"turns/{POSITIVE_SHARE}_<turn>"}
+    composed |= {"mismatch/abs_logp_diff_age_<ages>", "mismatch/kl_depth_<tokens>"}
     return written | composed
 
 
@@ -155,7 +159,7 @@ def test_the_glossary_has_every_metric_by_its_own_name_and_no_other():
     assert len(logged) > 70
     assert sorted(logged - set(explained)) == []
     of_other_names = {name for name in explained if name.startswith(("val/<set>/", "alarms/<name>"))}
-    assert len(of_other_names) == 9
+    assert len(of_other_names) == 10
     assert sorted(set(explained) - logged - of_other_names) == []
     assert len(explained) == len(set(explained))
 
@@ -165,6 +169,14 @@ def test_every_metric_of_the_glossary_is_in_a_row_of_the_catalogue_and_every_row
     names = [re.sub("[<>]", "", name).replace("@k", "@4") for name in glossary()]
     assert [name for name in names if not any(place.fullmatch(name) for place in places)] == []
     assert [place for place in places if not any(map(place.fullmatch, names))] == []
+
+
+def test_the_glossary_names_every_bucket():
+    text, nothing = (ROOT / "docs" / "metrics.md").read_text(), torch.zeros(1)
+    for family, means in (("abs_logp_diff_age_", mismatch_by_age), ("kl_depth_", mismatch_by_depth)):
+        names = means(nothing, nothing, nothing, nothing == 0)
+        (row,) = re.findall(rf"^\| `mismatch/{family}<.*$", text, re.MULTILINE)
+        assert re.findall(r"`(\w+)`", row) == [key.removeprefix(family) for key in names]
 
 
 def test_the_glossary_has_every_metric_of_an_evaluation():

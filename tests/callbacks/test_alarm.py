@@ -142,7 +142,6 @@ def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everyth
         ),  # nothing of this package makes it: at once, and at the end
         ("val/additons/avg@4", "val/additions/avg@4", [-1]),  # a set may be validated later
         ("val/additons/avg@4", "val/additions/avg@4", [UNSEEN_UPDATES - 1, -1]),
-        ("mismatch/lora_update_kept", "", []),  # may need adapters
     ],
 )
 def test_a_metric_that_nothing_makes_is_named_early_and_at_the_end(metric, meant, updates, action, capsys):
@@ -153,6 +152,14 @@ def test_a_metric_that_nothing_makes_is_named_early_and_at_the_end(metric, meant
     alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
     told += [-1] * capsys.readouterr().out.count(f"metric={metric} so far; did you mean {meant}?")
     assert told == updates
+
+
+@pytest.mark.parametrize("metric", ["mismatch/lora_update_kept", "staleness/bound_reached"])
+def test_nothing_is_told_of_a_metric_that_needs_adapters_or_an_age_bound(metric, capsys):
+    alarm = Alarm("mine", metric, below=0.1)
+    assert counts(alarm, [None] * (UNSEEN_UPDATES + 1)) == [0] * (UNSEEN_UPDATES + 1)
+    alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold():

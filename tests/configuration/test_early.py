@@ -45,6 +45,7 @@ model.dtype=float16 | cannot be trained in
 +model.rank=8 | model.rank is not an option of model
 callbacks.checkpoint.minutes=soon | must be a positive number of minutes
 callbacks.console.every=0 | callbacks.console.every=0 must be
+callbacks.gradient.cosine=maybe | callbacks.gradient.cosine=maybe must be true or false
 callbacks.alarms.entropy.action=shout | is none of its values; write one of warn, stop, off
 algorithm.bounds.order=sideways | write one of upper_first, lower_first
 plan.gpu=h900 | plan.gpu=h900 is not known

@@ -76,6 +76,7 @@ def enumerated(problems, k):
             for size in pass_sizes(k)
         },
         f"maj@{k}": sum(majority(problem) for problem in problems) / len(problems),
+        "right_and_finished": share(sample.status is CORRECT and not sample.is_cut for sample in samples),
         "response_length": share(sample.num_tokens for sample in samples),
         "cut_fraction": share(sample.is_cut for sample in samples),
         "unparsable_fraction": share(sample.status is UNPARSABLE for sample in samples),
@@ -102,7 +103,7 @@ def test_a_worked_example():
             outcome(UNPARSABLE, "", 40, True),
         ],
         [
-            outcome(CORRECT, "1", 10), outcome(CORRECT, "1", 10), outcome(WRONG, "2", 10),
+            outcome(CORRECT, "1", 10), outcome(CORRECT, "1", 10, True), outcome(WRONG, "2", 10),
             outcome(TIMEOUT, "2", 10),
         ],
     ]  # fmt: skip
@@ -110,8 +111,8 @@ def test_a_worked_example():
     metrics.update(problems)
     assert {name: float(value) for name, value in metrics.compute().items()} == pytest.approx({
         "avg@4": 3 / 8, "pass@2": (1 / 2 + 5 / 6) / 2, "pass@4": 1.0, "maj@4": (0 + 1 / 2) / 2,
-        "response_length": 17.5, "cut_fraction": 1 / 8, "unparsable_fraction": 1 / 8,
-        "timeout_fraction": 1 / 8, "failed_fraction": 0.0,
+        "right_and_finished": 2 / 8, "response_length": 17.5, "cut_fraction": 2 / 8,
+        "unparsable_fraction": 1 / 8, "timeout_fraction": 1 / 8, "failed_fraction": 0.0,
     })  # fmt: skip
 
 

@@ -73,6 +73,13 @@ def test_adapters_have_gradients_and_moments_and_the_frozen_weights_none():
     assert total(state(run)) + total(gradients(run)) == 4 * PARAMETERS + 16 * adapters
 
 
+def test_the_cosine_of_gradients_keeps_one_more_gradient_of_what_is_trained_and_sharded_as_it_is():
+    lora = LoraShape(2, ("q_proj", "down_proj"))
+    for run in (RUN, SHARDED, replace(RUN, lora=lora), replace(SHARDED, offload=True)):
+        kept = total(state(replace(run, keeps_gradient=True))) - total(state(run))
+        assert kept == total(gradients(run))
+
+
 def test_a_longer_micro_batch_raises_the_peak_and_checkpointing_lowers_it():
     def peak(run):
         return max(moment.bytes for moment in moments(run, 2))

@@ -72,6 +72,12 @@ ADVICE = {
         "samples come from an older policy than their version says. Leave rollout.engine.options.lora_rank "
         "to model.lora.rank, with which vLLM takes adapters as they are, or write an engine's dtype=float32"
     ),
+    ("staleness/bound_reached", "below"): (
+        "No token so far was as old as regime.max_age allows: the run is fresher than its bound says, and a "
+        "larger bound would change nothing. Take staleness/age_mean for its staleness; data of a given age "
+        "come from regime=replay (regime.epochs, regime.minibatches), or from a recorded schedule "
+        "(regime.schedule)"
+    ),
 }
 NAN = (
     "Likely causes: weights or log-probs that are not finite, or a metric that is undefined in this update "
@@ -172,8 +178,8 @@ class Alarm(Monitor):
             self._compare(float(update.metrics[self.metric]), update)
         elif self._state.num_measured == 0:
             self._seen |= update.metrics.keys()
-            # What is in the catalogue may need a longer run, or adapters, or turns.
-            if not self._is_missed and (update.index + 1 >= UNSEEN_UPDATES or not is_listed(self.metric)):
+            is_late = update.index + 1 >= UNSEEN_UPDATES
+            if not self._is_missed and (is_late or not is_listed(self.metric)):
                 self._is_missed = True
                 self._tell_unseen()
         return {f"alarms/{self.name}": self._state.num_on}
@@ -181,7 +187,7 @@ class Alarm(Monitor):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says how often the alarm went on, if that was not told each time, or that its metric never came."""
         state = self._state
-        if trainer.is_global_zero and not any(metric.name == self.metric for metric in CATALOGUE):
+        if trainer.is_global_zero:
             self._tell_unseen()
         if trainer.is_global_zero and state.num_times > len(state.told) and self.action == "warn":
             print(
@@ -208,7 +214,9 @@ class Alarm(Monitor):
         self._state = State(**state_dict)
 
     def _tell_unseen(self) -> None:
-        if self._state.num_measured or not self._seen:
+        # What has a row of its own may need adapters, or turns, or an age bound that this run lacks.
+        has_row = any(metric.name == self.metric for metric in CATALOGUE)
+        if self._state.num_measured or not self._seen or has_row:
             return
         similar = nearest(self.metric, sorted(self._seen))
         hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"

@@ -86,7 +86,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
     scale, regime, options = config.scale, config.staleness, config.model
     sharded, strategy = config.is_sharded, config.strategy.options
     stored, ranks = BYTES[options.dtype], config.plan.gpus or config.num_ranks
-    entropy_rule = config.callbacks.nodes.get("entropy_rule")
+    entropy_rule, gradient = map(config.callbacks.nodes.get, ("entropy_rule", "gradient"))
     return RunShape(
         model=model,
         strategy="fsdp" if sharded else "ddp" if config.is_distributed else "single",
@@ -107,6 +107,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         reference=config.scores_by_reference,
         log_z="log_z" in needs_of(config.algorithm.objective.object),
         measure_entropy_every=entropy_rule.options.get("every", 0) if entropy_rule else 0,
+        keeps_gradient=bool(gradient and gradient.options.get("cosine")),
         checkpointing=options.activation_checkpointing,
         liger=options.liger,
         packed_sdpa=options.packing == "padding_free" and options.attention in (None, "sdpa"),

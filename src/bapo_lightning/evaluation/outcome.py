@@ -29,6 +29,11 @@ class SampleOutcome:
         """Whether the verifier accepted it."""
         return self.status is ScoreStatus.CORRECT
 
+    @property
+    def is_correct_and_finished(self) -> bool:
+        """Whether it ended by itself, too."""
+        return self.is_correct and not self.is_cut
+
 
 Outcomes = Sequence[SampleOutcome]  # the samples of one problem
 
@@ -99,6 +104,7 @@ def metric_functions(k: int) -> dict[str, Callable[[Outcomes], float]]:
         f"avg@{k}": average,
         **{f"pass@{size}": partial(passed, k=size) for size in pass_sizes(k)},
         f"maj@{k}": majority,
+        "right_and_finished": mean(lambda sample: sample.is_correct_and_finished),
         "response_length": mean(lambda sample: sample.num_tokens),
         "cut_fraction": mean(lambda sample: sample.is_cut),
         "unparsable_fraction": mean(lambda sample: sample.status is ScoreStatus.UNPARSABLE),

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bapo_lightning.objectives.surrogate import importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable
 
 LEAST_REST = 1e-8  # of probability outside the token, as in verl: a certain one has an infinite divergence
@@ -49,6 +50,32 @@ def mismatch(logp: Tensor, behaviour_logp: Tensor) -> dict[str, Tensor]:
         "logp_diff_mean": difference.mean(),
         "ratio_max": difference.exp().max(),
         "kl": k3(difference).mean(),
+    }
+
+
+@torch.no_grad()
+def ratio_spread(logp: Tensor, behaviour_logp: Tensor, counted: Tensor) -> dict[str, Tensor]:
+    """Returns how unequal the ratios w = pi / pi_behaviour are, whatever a correction or bounds make of them,
+    by name, 0-dim; NaN where nothing is counted.
+
+    effective_sample_size: (sum w)^2 / (N sum w^2), the share of the N tokens that would give the same
+        variance if all ratios were equal. Source: Kish (1965); `correction/effective_sample_size` is that of
+        a correction's weights.
+    chi_square: mean of (w - 1)^2, an estimate of chi^2(pi || pi_behaviour) = E[w^2] - 1 in squared ratios.
+        Its expectation is that of mean w^2 - 1 (verl), and it is never negative. It is 0 of equal policies
+        and at most epsilon^2 where all ratios lie within 1 +- epsilon.
+
+    Args:
+        logp: log-probs by the policy, [N] nats.
+        behaviour_logp: log-probs by the distribution that the tokens were sampled from, [N] nats.
+        counted: tokens that were sampled from it, [N] bool.
+    """
+    ratio, number = importance_ratio(logp, behaviour_logp), counted.sum()
+    total = ratio.where(counted, 0.0).sum()
+    squares = ratio.square().where(counted, 0.0).sum()
+    return {
+        "effective_sample_size": total.square() / (number * squares),
+        "chi_square": (ratio - 1).square().where(counted, 0.0).sum() / number,
     }
 
 

@@ -89,7 +89,9 @@ def block_bytes(run: RunShape) -> int:
 
 
 def state(run: RunShape) -> list[Amount]:
-    """Returns weights and AdamW's two moments: 4 + 8 bytes a parameter in float32, sharded or not."""
+    """Returns weights and AdamW's two moments: 4 + 8 bytes a parameter in float32, sharded or not; and what
+    else is held for all of them.
+    """
     if run.offload:
         return []
     size, over, trained, own = run.stored_bytes, run.shards, run.trainable_parameters, run.trained_bytes
@@ -100,6 +102,8 @@ def state(run: RunShape) -> list[Amount]:
         held.append(product("weights of the log Z head", over, B=size, parameters=run.log_z_parameters))
     if run.reference and run.lora is None:  # adapters are left out instead
         held.append(product("weights of the reference", over, B=size, parameters=run.model.num_parameters))
+    if run.keeps_gradient:
+        held.append(product("gradient of the last update", over, B=own, parameters=trained))
     return [*held, product("AdamW's moments", over, B=2 * own, parameters=trained)]
 
 

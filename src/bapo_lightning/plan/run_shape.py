@@ -66,6 +66,7 @@ class RunShape:
     reference: bool = False  # the weights that the run began with score each rollout batch as well
     log_z: bool = False  # the policy has a head for log Z
     measure_entropy_every: int = 0  # updates between measurements of entropy_rule/measured_delta; 0: never
+    keeps_gradient: bool = False  # a copy of the last update's, for gradient/cosine
     checkpointing: bool = False
     liger: bool = False
     packed_sdpa: bool = False  # one row without padding, which attention lays out in grids

@@ -59,6 +59,7 @@ class _Scale(TypedDict, total=False):
 class _Regime(TypedDict, total=False):
     async_generation: bool
     partial_tokens: Count | None
+    max_age: Count | None
     epochs: Count
     minibatches: Count
 

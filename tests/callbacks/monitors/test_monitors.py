@@ -1,5 +1,6 @@
 """Numbers of every monitor, by hand from the ten tokens of `token_table`."""
 
+from array import array
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,8 @@ from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.callbacks.monitors import training
 from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
-from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
+from bapo_lightning.callbacks.monitors.gradient import GradientMonitor
+from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor, RatioMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.search_forecast import forecast
 from bapo_lightning.callbacks.validation import Validation, one_line
@@ -27,7 +29,7 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 from bapo_lightning.rollout.engine import Generation
-from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
+from bapo_lightning.types import FinishReason, Origin, Problem, Score, ScoreStatus, Segment
 
 FRESH = {name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()}
 
@@ -47,7 +49,8 @@ def about(**numbers):
     [
         TrainingMonitor(), EntropyMonitor(), EntropyRuleMonitor(every=1), ClipBoundsMonitor(),
         ContributionMonitor(), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
-        ThroughputMonitor(), Alarm("entropy", "policy/entropy", below=0.1),
+        RatioMonitor(), GradientMonitor(cosine=True), ThroughputMonitor(),
+        Alarm("entropy", "policy/entropy", below=0.1),
     ],
     ids=lambda monitor: type(monitor).__name__,
 )  # fmt: skip
@@ -68,6 +71,7 @@ def test_training_counts_samples_and_cut_gradients_by_sign():
         room="train",
         reward=0.5,  # (1 + 0 + 1 + 0) / 4
         shaped_reward=0.375,  # (1 + 0 + 1 - 0.5) / 4
+        right_and_finished=0.5,  # a, c
         response_length=2.5,  # (3 + 1 + 1 + 5) / 4
         response_length_positive=2,  # a, c: (3 + 1) / 2
         response_length_negative=3,  # b, d: (1 + 5) / 2
@@ -81,6 +85,14 @@ def test_training_counts_samples_and_cut_gradients_by_sign():
     resumed.load_state_dict(monitor.state_dict())
     found = measured(resumed)
     assert (found["progress/samples"], found["progress/tokens"]) == (12, 28)
+
+
+def test_a_right_answer_that_was_cut_is_not_finished():
+    p, q = groups()
+    cut = replace(p.samples[0], rollout=replace(p.samples[0].rollout, finish=FinishReason.LENGTH))
+    batch = collate([replace(p, samples=(cut, *p.samples[1:])), q], update().batch.metrics)
+    found = measured(TrainingMonitor(), update(batch=batch))
+    assert (found["train/reward"], found["train/right_and_finished"]) == (0.5, 0.25)
 
 
 def test_bounds_are_the_means_over_the_searches():
@@ -168,10 +180,32 @@ def test_tokens_that_are_too_old_to_be_trained_on_have_no_age():
     )
 
 
+@pytest.mark.parametrize("regime", [SimpleNamespace(max_age=6), SimpleNamespace(max_age=None), None])
+def test_the_bound_counts_the_largest_age_so_far_even_after_a_resume(regime):
+    monitor, resumed = StalenessMonitor(), StalenessMonitor()
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(**({} if regime is None else {"regime": regime})))
+    found = []
+    for made in (update(FRESH), update(), update(FRESH)):  # ages up to 0, 3, 0
+        monitor.on_train_start(trainer, None)
+        found.append(measured(monitor, made).get("staleness/bound_reached"))
+        resumed.load_state_dict(monitor.state_dict())
+        monitor, resumed = resumed, StalenessMonitor()
+    assert found == ([0, 0.5, 0.5] if regime and regime.max_age else [None] * 3)
+
+
+def buckets(found, family):
+    return {name.removeprefix(family): value for name, value in found.items() if name.startswith(family)}
+
+
+def overall(found):
+    families = ("mismatch/abs_logp_diff_age_", "mismatch/kl_depth_")
+    return {name: value for name, value in found.items() if not name.startswith(families)}
+
+
 def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
     # ln r of the ratios to the behaviour policy: 0.4700036, 0.1823216, -0.6931472 (b1, d1, d5), 0.5596158,
     # 1.5040774, and 0 three times
-    assert measured(MismatchMonitor(), update(FRESH)) == about(
+    assert overall(measured(MismatchMonitor(), update(FRESH))) == about(
         room="mismatch",
         abs_logp_diff_mean=0.47954599,
         abs_logp_diff_max=1.5040774,
@@ -179,14 +213,60 @@ def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
         ratio_max=4.5,
         kl=0.29134232,
     )
-    assert measured(MismatchMonitor()) == {}
+    assert overall(measured(MismatchMonitor())) == {}
+
+
+def test_mismatch_by_age_takes_tokens_of_all_ages():
+    # Ages 3 1 1 | 1 | 2 | 3 3 2 2 2. Age 1: a2, a3, b1. Ages 2 and 3: c1, d3, d4, d5 and a1, d1, d2.
+    found = buckets(measured(MismatchMonitor()), "mismatch/abs_logp_diff_age_")
+    assert {ages for ages, value in found.items() if isnan(value)} == {"0", "4_to_7", "8_to_15", "16_up"}
+    assert found["1"] == pytest.approx((0 + 0.1823216 + 0.6931472) / 3)
+    old = 1.5040774 + 0.6931472 + 0.4700036 + 0.6931472 + 0.5596158  # d3, d5, a1, d1, d2
+    assert found["2_to_3"] == pytest.approx(old / 7)
+    fresh = measured(MismatchMonitor(), update(FRESH))
+    assert fresh["mismatch/abs_logp_diff_age_0"] == fresh["mismatch/abs_logp_diff_mean"]
+
+
+def test_mismatch_by_depth_counts_the_prompt_and_leaves_out_what_no_version_sampled():
+    made = update()
+    found = buckets(measured(MismatchMonitor(), made), "mismatch/kl_depth_")
+    assert found["0_to_15"] == pytest.approx(0.29134232) and isnan(found["16_to_63"])
+    p, q = groups()
+    long = [
+        replace(each, rollout=replace(each.rollout, prompt_ids=array("i", [1] * 61))) for each in q.samples
+    ]
+    origin = made.tokens.origin.clone()
+    origin[4] = Origin.EXPERT  # c1
+    made = replace(
+        made,
+        tokens=replace(made.tokens, origin=origin),
+        batch=collate([p, replace(q, samples=tuple(long))], {}),
+    )
+    found = buckets(measured(MismatchMonitor(), made), "mismatch/kl_depth_")
+    # r - 1 - ln r: a1 0.1299964, a2 0, a3 0.0176784, b1 0.1931472; d1, d2, d3 at 61, 62, 63 and d4, d5
+    assert found["0_to_15"] == pytest.approx((0.1299964 + 0.0176784 + 0.1931472) / 4)
+    assert found["16_to_63"] == pytest.approx((0.1931472 + 0.1903842 + 1.9959226) / 3)
+    assert found["64_to_255"] == pytest.approx(0.1931472 / 2)
+
+
+def test_the_spread_of_the_ratios_is_to_the_behaviour_policy():
+    # 1.6, 1, 1.2, 0.5, 1, 0.5, 1.75, 4.5, 1, 0.5 add up to 13.55, their squares to 31.0625 and those of
+    # r - 1 to 31.0625 - 2 x 13.55 + 10 = 13.9625
+    expected = {"effective_sample_size": 13.55**2 / 310.625, "chi_square": 1.39625}
+    assert measured(RatioMonitor()) == about(room="ratio", **expected)
+    made = update(module=SimpleNamespace(correction=truncated_is, step_scale=None))
+    corrected = replace(made, tokens=made.tokens.corrected(truncated_is(made.tokens)))
+    assert measured(RatioMonitor(), corrected) == about(room="ratio", **expected)
+    without = replace(made.tokens, origin=torch.tensor([0, 0, 0, 0, 0, 1, 0, Origin.TEMPERED, 0, 0]))
+    left = {"effective_sample_size": 9.05**2 / 9 / 10.8125, "chi_square": 1.7125 / 9}  # without 4.5
+    assert measured(RatioMonitor(), replace(made, tokens=without)) == about(room="ratio", **left)
 
 
 def test_a_batch_that_was_scored_when_it_entered_has_its_mismatch_already():
     p, q = groups(FRESH)
     scored = replace(p.samples[0], scores={"proximal_logp": [-2.0] * 3})
     batch = collate([replace(p, samples=(scored, *p.samples[1:])), q], {})
-    assert measured(MismatchMonitor(), update(FRESH, batch=batch)) == {}
+    assert overall(measured(MismatchMonitor(), update(FRESH, batch=batch))) == {}
 
 
 @pytest.mark.parametrize(
@@ -276,6 +356,7 @@ def test_validation_judges_its_sets_when_it_is_due_before_the_first_update_and_a
         room="val/sums",
         # pass@2: both of two draws wrong, (1 - 1/6 + 1 - 3/6) / 2; maj@4: 5 wins and is right, 3 is wrong
         **{"avg@4": 3 / 8, "pass@2": 2 / 3, "pass@4": 1, "maj@4": 0.5},
+        right_and_finished=3 / 8,
         response_length=3,  # 24 / 8
         cut_fraction=0.25,
         unparsable_fraction=0.125,

@@ -11,7 +11,8 @@ from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.monitors.bounds import ContributionMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
-from bapo_lightning.callbacks.monitors.turns import MOST_TURNS, TurnMonitor, turn_numbers
+from bapo_lightning.callbacks.monitors.tokens import context_lengths, turn_numbers
+from bapo_lightning.callbacks.monitors.turns import MOST_TURNS, TurnMonitor
 from bapo_lightning.types import FinishReason, Origin, Reply
 
 DONE = Reply(is_done=True)
@@ -71,6 +72,11 @@ def test_columns_are_needed_and_an_update_looked_at_where_an_environment_answers
     made = Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), module(), {}) if is_needed else None
     assert bool(monitor.measure(made)) == is_needed == monitor.has_environment
     assert found.read == monitor.needs and bool(monitor.needs) == is_needed
+
+
+def test_the_context_of_a_token_is_prompt_feedback_and_response_before_it():
+    # One token of prompt. Rollout 1: 5 | 90 91 | 6 | 92 | 7; rollout 0: 5 6 | 90 91 92 | 7.
+    assert context_lengths(ROLLOUTS, tokens()).tolist() == [1, 4, 6, 1, 2, 6, 2]
 
 
 def test_each_turn_has_the_positive_share_of_its_own_tokens():

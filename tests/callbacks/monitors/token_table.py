@@ -34,6 +34,8 @@ from bapo_lightning.types import FinishReason, Rollout, Segment
 VERSION = 5
 VERSIONS = {"a": (2, 4, 4), "b": (4,), "c": (3,), "d": (2, 2, 3, 3, 3)}
 BEHAVIOUR = {"a": (0.5, 0.5, 0.25), "b": (0.2,), "c": (0.1,), "d": (0.2, 0.2, 0.2, 0.25, 0.1)}
+SEQUENCE = [0, 0, 0, 1, 2, 3, 3, 3, 3, 3]
+POSITION = [0, 1, 2, 0, 0, 0, 1, 2, 3, 4]
 PROXIMAL = torch.tensor([0.5, 0.5, 0.25, 0.2, 0.1, 0.2, 0.2, 0.6, 0.25, 0.05])
 RATIO = torch.tensor([1.6, 1.0, 1.2, 0.5, 1.0, 0.5, 1.75, 1.5, 1.0, 1.0])
 ADVANTAGE = torch.tensor([2.0, 2, 2, -2, 2, -1, -1, -1, -1, -1])
@@ -70,8 +72,8 @@ def update(versions=VERSIONS, oldest_trained=None, **changes):
     number = torch.arange(len(RATIO))
     tokens = table_of(
         (PROXIMAL * RATIO).log(), behaviour, PROXIMAL.log(), entropy=ENTROPY, age=VERSION - version,
-        sequence=number, group=number, position=number, count=torch.ones_like(RATIO), advantage=ADVANTAGE,
-        weight=WEIGHT,
+        sequence=torch.tensor(SEQUENCE), group=number, position=torch.tensor(POSITION),
+        count=torch.ones_like(RATIO), advantage=ADVANTAGE, weight=WEIGHT,
     )  # fmt: skip
     tokens = replace(tokens, ratio=RATIO, slope=SLOPE)
     trained = version >= (oldest_trained or 0)

@@ -62,6 +62,15 @@ def test_a_run_that_did_not_end_says_how_to_go_on(make_run, status, says):
     assert (f"to go on        {GO_ON}" in summary_text(folder)) == says
 
 
+@pytest.mark.parametrize(("max_age", "line"), [(9, "\n  max_age         9, reached 7\n"), (None, "")])
+def test_the_age_bound_stands_beside_the_age_that_was_reached(make_run, max_age, line):
+    folder = make_run("run")
+    config = yaml.safe_load((folder / "config.yaml").read_text()) | {"regime": {"max_age": max_age}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    text = summary_text(folder)
+    assert line in text and ("max_age" in text) == bool(line)
+
+
 @pytest.mark.parametrize("searched", [{}, {"bapo/target_met": 1.0}])
 def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run, searched):
     row = {"bapo/clip_low": 0.8, "bapo/clip_high": 1.2, "bapo/positive_share": 0.4, **searched}

@@ -167,6 +167,20 @@ def test_idle_shares_count_what_each_half_waits_for(times, is_async, trainer, en
     assert summarise(record)["idle"] == {"trainer": trainer, "engine": engine}
 
 
+@pytest.mark.parametrize(
+    ("regime", "ages", "found"),
+    [
+        ({"max_age": 7}, [0.0, 2.0, 1.0], {"max_age": 7, "reached": 2}),
+        ({"max_age": None}, [0.0, 3.0], {"max_age": None, "reached": 3}),
+        ({"max_age": 7}, [], {"max_age": 7, "reached": None}),
+        (None, [1.0], {"max_age": None, "reached": 1}),
+    ],
+)
+def test_the_age_that_is_allowed_stands_beside_the_one_that_was_reached(regime, ages, found):
+    record = replace(record_of(rows_of("staleness/age_max", ages)), config={"regime": regime})
+    assert summarise(record)["age_bound"] == found
+
+
 def test_fates_are_counted_by_epoch_and_reason():
     ledger = [
         {"epoch": 0, "problem": "a", "fate": "trained", "version": 1},

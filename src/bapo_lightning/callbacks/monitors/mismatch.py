@@ -1,24 +1,38 @@
-"""Disagreement of engine and trainer, and its correction."""
+"""Disagreement of engine and trainer, ratios to what the engine sampled from, and their correction."""
 
 from __future__ import annotations
 
 from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.tokens import context_lengths
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.objectives.buckets import mismatch_by_age, mismatch_by_depth
 from bapo_lightning.objectives.corrections.tokens import effective_sample_size, engine_gap
-from bapo_lightning.objectives.divergence import mismatch
+from bapo_lightning.objectives.divergence import mismatch, ratio_spread
 
 
 class MismatchMonitor(Monitor):
-    """Emits `mismatch/*` on the first minibatch of a rollout batch, whose data has age 0, unless the data
-    module scored the whole batch when it entered training.
+    """Emits `mismatch/*`: by age and by depth of context in every update; and over all tokens on the first
+    minibatch of a rollout batch, whose data has age 0, unless the data module scored the whole batch when it
+    entered training.
     """
 
-    needs = frozenset({"logp", "behaviour_logp", "origin"})
+    needs = frozenset({"logp", "behaviour_logp", "origin", "age", "sequence", "position"})
 
     def measure(self, update: Update) -> Metrics:
         """Metrics of one update."""
+        tokens = update.tokens
+        scores = tokens.logp, tokens.behaviour_logp
+        depth = context_lengths(update.batch.rollouts, tokens)
+        found = {
+            **mismatch_by_age(*scores, tokens.age, tokens.is_sampled),
+            **mismatch_by_depth(*scores, depth, tokens.is_sampled),
+            **self._when_fresh(update),
+        }
+        return {f"mismatch/{name}": value for name, value in found.items()}
+
+    def _when_fresh(self, update: Update) -> Metrics:
         scored_at_entry = any(
             "proximal_logp" in sample.scores for group in update.batch.groups for sample in group.samples
         )
@@ -26,8 +40,21 @@ class MismatchMonitor(Monitor):
         if scored_at_entry or oldest < update.version:
             return {}
         sampled = update.tokens.is_sampled
-        found = mismatch(update.tokens.logp[sampled], update.tokens.behaviour_logp[sampled])
-        return {f"mismatch/{name}": value for name, value in found.items()}
+        return {**mismatch(update.tokens.logp[sampled], update.tokens.behaviour_logp[sampled])}
+
+
+class RatioMonitor(Monitor):
+    """Emits `ratio/effective_sample_size` and `ratio/chi_square` of pi / pi_behaviour, before any correction
+    and any bounds, over the tokens that the policy sampled.
+    """
+
+    needs = frozenset({"logp", "behaviour_logp", "origin"})
+
+    def measure(self, update: Update) -> Metrics:
+        """Metrics of one update."""
+        tokens = update.tokens
+        found = ratio_spread(tokens.logp, tokens.behaviour_logp, tokens.is_sampled)
+        return {f"ratio/{name}": value for name, value in found.items()}
 
 
 class CorrectionMonitor(Monitor):

@@ -6,11 +6,13 @@ import time
 from statistics import fmean
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.surrogate import clipped_fractions
-from bapo_lightning.types import Origin
+from bapo_lightning.types import FinishReason, Origin, Sample, ScoreStatus
 
 _CLIPPED = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
 
@@ -38,6 +40,7 @@ class TrainingMonitor(Monitor):
         return {
             "train/reward": fmean(sample.score.value for sample in samples),
             "train/shaped_reward": fmean(sample.reward for sample in samples),
+            "train/right_and_finished": fmean(map(is_right_and_finished, samples)),
             "train/response_length": fmean(sample.rollout.length for sample in samples),
             "train/learning_rate": update.module.last_learning_rate,
             "progress/samples": self._num_samples,
@@ -55,6 +58,13 @@ class TrainingMonitor(Monitor):
         self._num_samples, self._num_tokens = state_dict["num_samples"], state_dict["num_tokens"]
 
 
+def is_right_and_finished(sample: Sample) -> bool:
+    """Whether the verifier accepted a response that the policy ended itself. One that gives the right answer
+    and goes on until a limit cuts it is right alone.
+    """
+    return sample.score.status is ScoreStatus.CORRECT and sample.rollout.finish is FinishReason.STOP
+
+
 def length_by_sign(update: Update) -> Metrics:
     """Mean response length in tokens of the samples with a positive and with a negative advantage."""
     positive, negative = "train/response_length_positive", "train/response_length_negative"
@@ -69,9 +79,20 @@ def length_by_sign(update: Update) -> Metrics:
 class StalenessMonitor(Monitor):
     """Emits `staleness/*`: ages per token, in updates between the version that sampled it and the one that
     was trained, split where the token's group was complete. Tokens of an expert have no age.
+
+    With `regime.max_age`, `staleness/bound_reached` is the largest age so far as a share of it.
     """
 
     needs = frozenset({"age", "origin"})
+
+    def __init__(self) -> None:
+        self._max_age = 0  # of the regime, in updates; 0: it sets none, or none that could be missed
+        self._oldest: Tensor | int = 0  # largest age so far, in updates
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks what age the regime allows; only the rank that measures has one."""
+        regime = getattr(trainer.datamodule, "regime", None)  # type: ignore[attr-defined]
+        self._max_age = getattr(regime, "max_age", None) or 0
 
     def measure(self, update: Update) -> Metrics:
         """Metrics of one update."""
@@ -92,7 +113,22 @@ class StalenessMonitor(Monitor):
             "staleness/age_queueing_mean": queueing_mean,
             "staleness/segments_mean": fmean(rollout.num_versions for rollout in batch.rollouts),
             "staleness/masked_tokens": batch.num_masked_tokens,
+            **self._bound_reached(age.max()),
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the largest age so far."""
+        return {"oldest": int(self._oldest)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores it."""
+        self._oldest = state_dict["oldest"]
+
+    def _bound_reached(self, oldest: Tensor) -> Metrics:
+        if not self._max_age:
+            return {}
+        self._oldest = torch.clamp(oldest, min=self._oldest)
+        return {"staleness/bound_reached": self._oldest / self._max_age}
 
 
 class ThroughputMonitor(Monitor):

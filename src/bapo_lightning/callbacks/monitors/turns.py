@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-import numpy as np
 from lightning import LightningModule, Trainer
-from torch import Tensor
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.data.batches.model_input import on_device
+from bapo_lightning.callbacks.monitors.tokens import turn_numbers
 from bapo_lightning.modules.contributions import positive_shares
-from bapo_lightning.objectives.token_table import TokenTable, needed_by
+from bapo_lightning.objectives.token_table import needed_by
 from bapo_lightning.types import FinishReason, Rollout
 
 MOST_TURNS = 8  # that have a positive share of their own
@@ -68,17 +66,3 @@ def conversation_metrics(rollouts: Sequence[Rollout]) -> Metrics:
         "turns/feedback_tokens_mean": fmean(rollout.num_feedback_tokens for rollout in rollouts),
         "turns/cut_share": fmean(rollout.finish is FinishReason.LENGTH for rollout in rollouts),
     }
-
-
-def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
-    """Returns the number of the turn that each token belongs to, from 0 on, [N].
-
-    Args:
-        rollouts: rollouts of all ranks' minibatch, in row order.
-        tokens: token table of that minibatch.
-    """
-    lengths = [[len(turn) for turn in rollout.turns] for rollout in rollouts]
-    numbers = np.concatenate([np.repeat(np.arange(len(turns)), turns) for turns in lengths])
-    starts = np.cumsum([0, *map(sum, lengths)])
-    device = tokens.sequence.device
-    return on_device(numbers, device)[on_device(starts, device)[tokens.sequence] + tokens.position]

@@ -65,6 +65,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     newest_epochs = list(summary["draws"].items())[-3:]
     return [
         *_metric_lines(summary["metrics"], summary["updates_without_gradient"]),
+        ("max_age", _age_bound(**summary["age_bound"])),
         ("time", _time_split(summary["seconds"], summary["beside_training"])),
         ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
@@ -111,6 +112,10 @@ def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, st
 def _trend(found: Mapping[str, float], metric: Metric) -> str:
     extreme = f"({metric.extreme} {_number(found['extreme'])})"
     return f"{_number(found['first'])} -> {_number(found['final'])} {extreme}"
+
+
+def _age_bound(max_age: int | None, reached: int | None) -> str:
+    return "" if None in (max_age, reached) else f"{max_age}, reached {reached}"
 
 
 def _time_split(seconds: dict[str, float | None], beside: Sequence[str]) -> str:

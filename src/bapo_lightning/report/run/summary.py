@@ -47,6 +47,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "metrics": _metrics(record),
         "seconds": _seconds(values, record),
         "beside_training": beside_training(record),
+        "age_bound": _age_bound(values["staleness/age_max"], record),
         "idle": _idle_shares(values, is_async=bool(beside_training(record))),
         "rollout_tokens_per_second": _tokens_per_second(record.rows, values["rollout/tokens_per_second"]),
         "drops": {
@@ -127,6 +128,12 @@ def beside_training(record: RunRecord) -> list[str]:
     """Parts of the time that cost the trainer nothing: all others, with `other`, add up to the whole."""
     is_async = (record.config.get("regime") or {}).get("async_generation")
     return [part for part in TIME_PARTS if is_async and part in BESIDE]
+
+
+def _age_bound(oldest: Sequence[float], record: RunRecord) -> dict[str, int | None]:
+    """The age that `regime.max_age` allows, in updates, and the largest one that there was."""
+    allowed = (record.config.get("regime") or {}).get("max_age")
+    return {"max_age": allowed, "reached": round(max(oldest)) if oldest else None}
 
 
 def _seconds(values: dict[str, list[float]], record: RunRecord) -> dict[str, float | None]:

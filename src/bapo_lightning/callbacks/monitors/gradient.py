@@ -1,0 +1,61 @@
+"""Direction of an update's gradient, against that of the update before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.objectives.gradients import cosine, inner_product
+from bapo_lightning.ranks.collectives import sum_over_ranks
+
+
+@dataclass(eq=False)
+class GradientMonitor(Monitor):
+    """Emits `gradient/cosine` of successive gradients, each that of a whole update: of all of its
+    micro-batches and ranks. One that was skipped, as not finite, is passed over.
+
+    It keeps a copy of the last gradient, of this rank's shards where weights are sharded. Checkpoints do not
+    hold it: the first update of a run, and the first one after a resume, have no cosine.
+    """
+
+    needs = frozenset[str]()
+    cosine: bool  # False: nothing is kept, and nothing emitted
+    _before: dict[int, Tensor] = field(init=False, default_factory=dict)  # gradients by the weight's number
+    _square: Tensor | None = field(init=False, default=None)  # of their norm; None: there was no update yet
+    _found: Tensor | None = field(init=False, default=None)  # of this update, not yet emitted
+
+    @torch.no_grad()
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Compares the gradient, which is whole now, with the one before, and takes its place."""
+        if not self.cosine:
+            return
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        found = {number: weight.grad for number, weight in enumerate(weights) if weight.grad is not None}
+        own = {number: _own_part(gradient) for number, gradient in found.items()}
+        for number in own.keys() - self._before.keys():
+            self._before[number] = torch.zeros_like(own[number])
+        product = inner_product((gradient, self._before[number]) for number, gradient in own.items())
+        sums = torch.stack([product, inner_product((gradient, gradient) for gradient in own.values())])
+        if any(isinstance(gradient, DTensor) for gradient in found.values()):
+            sums = sum_over_ranks(sums)
+        self._found = None if self._square is None else cosine(sums[0], sums[1], self._square)
+        self._square = sums[1]
+        for number, before in self._before.items():  # overwritten, so that there never are two copies
+            before.copy_(own[number]) if number in own else before.zero_()
+
+    def measure(self, update: Update) -> Metrics:
+        """Cosine of this update's gradient and the one before."""
+        found, self._found = self._found, None
+        return {} if found is None else {"gradient/cosine": found}
+
+
+def _own_part(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
