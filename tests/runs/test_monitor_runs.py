@@ -35,8 +35,8 @@ def test_the_largest_age_so_far_is_told_beside_the_bound(runs):
     written = rows(folder)
     oldest = [max(row["staleness/age_max"] for row in written[: end + 1]) for end in range(len(written))]
     assert [row["staleness/bound_reached"] for row in written] == pytest.approx([age / 15 for age in oldest])
-    assert re.search(rf"^  max_age +15, reached {oldest[7]:.0f} *$", first, re.MULTILINE)
-    assert re.search(rf"^  max_age +15, reached {oldest[-1]:.0f} *$", second, re.MULTILINE)
+    assert re.search(rf"^  age bound +15, reached {oldest[7]:.0f} *$", first, re.MULTILINE)
+    assert re.search(rf"^  age bound +15, reached {oldest[-1]:.0f} *$", second, re.MULTILINE)
     found = json.loads((folder / "summary.json").read_text())["age_bound"]
     assert found == {"max_age": 15, "reached": oldest[-1]} and oldest[-1] > oldest[7]
     (warning,) = [line for line in first.splitlines() if line.startswith("warning: alarm age_bound: ")]

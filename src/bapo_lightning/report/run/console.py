@@ -65,7 +65,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     newest_epochs = list(summary["draws"].items())[-3:]
     return [
         *_metric_lines(summary["metrics"], summary["updates_without_gradient"]),
-        ("max_age", _age_bound(**summary["age_bound"])),
+        ("age bound", _age_bound(**summary["age_bound"])),
         ("time", _time_split(summary["seconds"], summary["beside_training"])),
         ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
