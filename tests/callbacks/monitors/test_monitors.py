@@ -223,6 +223,10 @@ def test_mismatch_by_age_takes_tokens_of_all_ages():
     assert found["1"] == pytest.approx((0 + 0.1823216 + 0.6931472) / 3)
     old = 1.5040774 + 0.6931472 + 0.4700036 + 0.6931472 + 0.5596158  # d3, d5, a1, d1, d2
     assert found["2_to_3"] == pytest.approx(old / 7)
+    made = update()
+    origin = torch.tensor([0, 0, 0, 0, Origin.EXPERT, 1, 0, 0, Origin.TEMPERED, 0])  # c1, d4
+    sampled = measured(MismatchMonitor(), replace(made, tokens=replace(made.tokens, origin=origin)))
+    assert sampled["mismatch/abs_logp_diff_age_2_to_3"] == pytest.approx(old / 5)
     fresh = measured(MismatchMonitor(), update(FRESH))
     assert fresh["mismatch/abs_logp_diff_age_0"] == fresh["mismatch/abs_logp_diff_mean"]
 
