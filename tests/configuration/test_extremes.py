@@ -18,7 +18,9 @@ HARMLESS = {
     "a limit that is never reached, and nothing is made of its size": (
         HUGE,
         """
-        clip.dual_clip aepo.dual_clip ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip
+        ACPO.base ACPO.dual_clip ACPO.most drpo.width ipo.cap ipo.limit ripo.high ripo.low
+        score_centering.head score_centering.high clip.dual_clip
+        aepo.dual_clip ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip
         erc.dual_clip fipo.dual_clip SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip
         SecondSampling.high SecondSampling.most SecondSampling.target_entropy aspo.cap dcpo_clip.most dppo.cap
         dppo.high dppo.low EntropyBonus.most EntropyBonus.target fipo.most fipo.safe_ratio maspo.most
@@ -46,7 +48,8 @@ HARMLESS = {
     "off, none, or no bound": (
         (0,),
         """
-        aspo.low_entropy_share EntropyBonus.least EntropyBonus.start SingleStream.keep Watchdog.minutes
+        ACPO.spread score_centering.head score_centering.low aspo.low_entropy_share
+        EntropyBonus.least EntropyBonus.start SingleStream.keep Watchdog.minutes
         Regime.max_reuses Regime.reuse_share rest.low FixedBounds.low outlier_mask.low sequence_masked.low
         masked_is.low RayEngine.gpus VerdictsOnNodes.cpus HfExport.every EntropyRuleMonitor.every
         Validation.every Validation.show TokenWriter.every Length.min_chars SampleFilter.repeats

@@ -119,7 +119,7 @@ def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
     port = free_port()
     start_ranks(_rank, args=(port, kept, str(folder)), nprocs=NUM_RANKS)
     found = torch.load(folder / "gradients.pt")
-    return unlike | {name: gap(found[name], whole(every[name], minibatch())) for name in kept}
+    return {name: unlike.get(name) or gap(found[name], whole(every[name], minibatch())) for name in names}
 
 
 def _rank(rank: int, port: int, names: Sequence[str], folder: str) -> None:

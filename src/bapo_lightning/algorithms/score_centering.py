@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bapo_lightning.objectives.corrections.tokens import High, Low
 from bapo_lightning.objectives.surrogate import importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import CountOrZero, Positive
+from bapo_lightning.values import CountOrZero
 
 Weight = Literal["none", "truncated", "masked"]
 LEAST_REST = 1e-6  # of probability outside the head; below it the head is the whole vocabulary
@@ -35,8 +36,8 @@ def weighed(q: Tensor, p: Tensor, weight: Weight, low: float, high: float) -> Te
 def score_centering(
     table: TokenTable,
     weight: Weight = "none",
-    low: Positive = 0.5,
-    high: Positive = 2.0,
+    low: Low = 0.5,
+    high: High = 2.0,
     head: CountOrZero | None = None,
 ) -> Tensor:
     """Returns A (sg(f(r)) log pi - sum over v in H of sg(c_v) log pi_v) per token, [N].

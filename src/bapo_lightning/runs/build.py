@@ -232,8 +232,7 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
         raise ConfigError(
             [
                 f"algorithm={config.algorithm.name} needs the behaviour policy's log-probs of tokens that "
-                "were not sampled, which engines do not note; it is trained in exact worlds alone: make map "
-                "MAP=score_centering"
+                "were not sampled, which engines do not note; it is trained in exact worlds alone (make map)"
             ]
         )
     correction, optimizer = config.correction, config.optimizer
