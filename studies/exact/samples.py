@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, RewardBatch
-from bapo_lightning.objectives.token_table import NO_CANDIDATE, TokenTable, table_of
+from bapo_lightning.objectives.token_table import TokenTable, table_of
 from bapo_lightning.objectives.weighting import weigh
+from bapo_lightning.types import NO_CANDIDATE
 from studies.exact.world import ExactWorld
 
 

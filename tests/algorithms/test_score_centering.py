@@ -3,7 +3,8 @@ import torch
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.score_centering import score_centering
-from bapo_lightning.objectives.token_table import NO_CANDIDATE, TokenTable
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.types import NO_CANDIDATE
 
 SETTINGS = [("none", 0.5, 2.0), ("truncated", 0.5, 2.0), ("masked", 0.5, 5.0)]
 

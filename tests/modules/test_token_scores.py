@@ -61,6 +61,29 @@ def test_scores_and_gradients_equal_the_naive_ones_in_every_chunk_size(
     )
 
 
+@pytest.mark.parametrize(
+    ("chunk_tokens", "entropy_factor"), list(itertools.product([1, 3, None], [0.0, 0.3]))
+)
+def test_log_probs_of_other_tokens_and_their_gradients_are_the_naive_ones(chunk_tokens, entropy_factor):
+    hidden, head_weight, targets = inputs(dtype=torch.float64)
+    others = torch.randint(11, (7, 4), generator=torch.Generator().manual_seed(1))
+    others[:, 0] = targets  # among others, or twice
+    others[3] = 5
+    fused = token_scores(hidden, head_weight, targets, 0.7, chunk_tokens, True, others=others)
+    every = torch.log_softmax(hidden @ head_weight.T / 0.7, dim=-1)
+    naive = *naive_scores(hidden, head_weight, targets, 0.7), every.gather(1, others)
+    torch.testing.assert_close(fused, naive)
+    weights = torch.linspace(-1, 3, 28, dtype=torch.float64).view(7, 4)
+
+    def slopes(scores):
+        loss = (weights * scores[2]).sum() + scores[0].square().sum() + entropy_factor * scores[1].sum()
+        return torch.autograd.grad(loss, (hidden, head_weight), retain_graph=True)
+
+    torch.testing.assert_close(slopes(fused), slopes(naive))
+    only = [torch.autograd.grad(each[2].sum(), (hidden, head_weight)) for each in (fused, naive)]
+    torch.testing.assert_close(*only)
+
+
 @pytest.mark.parametrize("chunk_tokens", [1, 3, 7])
 def test_gradients_pass_gradcheck_in_float64(chunk_tokens):
     hidden, head_weight, targets = inputs(dtype=torch.float64)

@@ -17,11 +17,17 @@ from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, scale, st
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import EVERY, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import FinishReason
 
 SAMPLING = SamplingParams(temperature=1.0, stop_token_ids=(1,))
+# All of a distribution that is cut, and the likeliest of one that is not, whichever is sampled.
+NOTING = [
+    SamplingParams(0.8, (1,), top_k=5, noted=EVERY),
+    SamplingParams(1.0, (1,), top_p=0.7, noted=EVERY),
+    SamplingParams(1.0, (1,), noted=4),
+]
 TOLERANCE = 1e-4  # nats, float32 on both sides
 
 
@@ -44,9 +50,9 @@ def requests(count, limit=12):
     ]
 
 
-def expected_logprobs(policy, request, generation, sampling):
-    """Log-probs of the sampled tokens, by the trainer's model and a textbook nucleus."""
-    tokens = torch.tensor([[*request.token_ids, *generation.segment.token_ids]])
+def expected_distributions(policy, request, token_ids, sampling):
+    """Log-probs of all tokens at each place, [T, V], by the trainer's model and a textbook nucleus."""
+    tokens = torch.tensor([[*request.token_ids, *token_ids]])
     with torch.no_grad():
         logits = policy.model(tokens).logits[0, len(request.token_ids) - 1 : -1] / sampling.temperature
     for row in logits:
@@ -55,7 +61,37 @@ def expected_logprobs(policy, request, generation, sampling):
             row[order[sampling.top_k :]] = -torch.inf
         mass = row[order].softmax(-1).cumsum(-1)
         row[order[1:][mass[:-1] >= sampling.top_p]] = -torch.inf
-    return logits.log_softmax(-1).gather(-1, tokens[0, len(request.token_ids) :, None])[:, 0]
+    return logits.log_softmax(-1)
+
+
+def expected_logprobs(policy, request, generation, sampling):
+    """Log-probs of the sampled tokens."""
+    token_ids = generation.segment.token_ids
+    every = expected_distributions(policy, request, token_ids, sampling)
+    return every.gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
+
+
+def places(candidates):
+    """Tokens and log-probs of each place."""
+    ends = np.cumsum(candidates.counts)
+    starts = ends - np.array(candidates.counts)
+    return [
+        dict(zip(candidates.token_ids[start:end], candidates.logprobs[start:end], strict=True))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def assert_noted(policy, wanted, segments, sampling):
+    """All tokens that could have been sampled were noted, or so many likeliest, with their log-probs."""
+    for request, segment in zip(wanted, segments, strict=True):
+        expected = expected_distributions(policy, request, segment.token_ids, sampling)
+        found = places(segment.candidates)
+        assert len(found) == len(segment.token_ids)
+        for row, place in zip(expected, found, strict=True):
+            likeliest = row.topk(min(sampling.noted, int(row.isfinite().sum()))).indices.tolist()
+            assert sorted(place) == sorted(likeliest)
+            own = row[list(place)]
+            torch.testing.assert_close(torch.tensor([*place.values()]), own, atol=TOLERANCE, rtol=1e-5)
 
 
 def assert_scored_by(policy, wanted, generations, sampling=SAMPLING):
@@ -97,6 +133,14 @@ class EngineContract:
     ):
         wanted = requests(40)
         assert_scored_by(random_policy(), wanted, engine.generate(wanted, sampling), sampling)
+
+    @pytest.mark.parametrize("sampling", NOTING, ids=["top_k", "top_p", "a head"])
+    def test_it_notes_the_tokens_that_could_have_been_sampled_where_it_is_asked_to(self, engine, sampling):
+        wanted = requests(20)
+        made = engine.generate(wanted, sampling)
+        assert_scored_by(random_policy(), wanted, made, sampling)
+        assert_noted(random_policy(), wanted, [each.segment for each in made], sampling)
+        assert engine.generate(wanted[:1], SAMPLING)[0].segment.candidates is None
 
     def test_greedy_takes_the_best_tokens_with_log_prob_zero(self, engine):
         best = SamplingParams(1.0, (), top_k=1)

@@ -3,15 +3,16 @@
 """
 
 from array import array
+from functools import reduce
 
 import pytest
 import torch
 from tests.builders import random_policy
-from tests.rollout.contract import SAMPLING, TOLERANCE, requests
+from tests.rollout.contract import NOTING, SAMPLING, TOLERANCE, assert_noted, requests
 from tests.rollout.faults import scale
 
 from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
-from bapo_lightning.types import FinishReason
+from bapo_lightning.types import FinishReason, Segment
 
 
 class Stream:
@@ -20,6 +21,7 @@ class Stream:
     def __init__(self, engine, sampling=SAMPLING, context="keep"):
         self.engine, self.sampling, self.context = engine, sampling, context
         self.tokens, self.logprobs, self.versions, self.ended, self.numbers = {}, {}, {}, {}, set()
+        self.segments = {}
 
     def call(self, begun=None, given_up=(), steps=3):
         self.numbers |= {*(begun or {})}
@@ -30,6 +32,7 @@ class Stream:
             for segment in each.segments:
                 count = len(segment.token_ids)
                 assert segment.version <= self.engine.version and count > 0
+                self.segments.setdefault(number, []).append(segment)
                 self.tokens.setdefault(number, array("i")).extend(segment.token_ids)
                 self.logprobs.setdefault(number, array("f")).extend(segment.logprobs)
                 self.versions.setdefault(number, array("i")).extend([segment.version] * count)
@@ -58,6 +61,15 @@ def logprobs_of(model, tokens, cache=None):
 
 class StreamContract:
     stops_after_a_call = True  # so that short responses see new weights as well
+
+    @pytest.mark.parametrize("sampling", NOTING, ids=["top_k", "top_p", "a head"])
+    def test_a_stream_notes_the_tokens_that_could_have_been_sampled(self, engine, sampling):
+        wanted = requests(12, limit=9)
+        stream = Stream(engine, sampling)
+        stream.call(by_number(wanted))
+        stream.to_the_end()
+        made = [reduce(Segment.joined, stream.segments[number]) for number in range(len(wanted))]
+        assert_noted(random_policy(), wanted, made, sampling)
 
     @pytest.mark.parametrize("steps", [1, 3, 50])
     def test_a_stream_samples_what_a_pass_does_however_many_steps_a_call_has(self, engine, steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from bapo_lightning.configuration.run_config import RunConfig
@@ -130,6 +131,7 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
             "go between decoding steps; write regime=async, or rollout=vllm_child, vllm_server, hf_child "
             "or ray"
         )
+    yield from _note_problems(config)
     options = config.rollout.sampling_engine.options.get("options") or {}
     rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
     if rank is not None and rank != own:
@@ -142,6 +144,26 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
     yield from length_problems(
         config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens
     )
+
+
+def _note_problems(config: RunConfig) -> Iterator[str]:
+    """More tokens to note at each place than the engine says."""
+    most = getattr(config.rollout.sampling_engine.object, "most_noted", 0)
+    wanted = config.rollout.top_k or config.noted
+    with suppress(OSError, DataError):  # named by the rules about the model's folder, or a hub model
+        wanted = min(wanted, model_config(config.model.path).get("vocab_size", wanted))
+    if wanted <= most:
+        return
+    if config.rollout.is_cut:
+        given = f"rollout.top_p={config.rollout.top_p:g} rollout.top_k={config.rollout.top_k}"
+        cause = f"{given}: training needs all tokens that could have been sampled, at each place"
+        fix = f"write rollout.top_k=20, or any number up to {most}"
+    else:
+        cause = f"algorithm={config.algorithm.name} reads log-probs of tokens that were not sampled"
+        fix = f"write algorithm.objective.head=32, or any number up to {most}"
+    if not most:
+        fix = "write another one"
+    yield f"{cause}, and this rollout.engine tells {most} of them at most; {fix}, or rollout=hf"
 
 
 def length_problems(

@@ -39,11 +39,12 @@ from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch, lone_advantages
-from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
+from bapo_lightning.objectives.objective import needs_candidates, needs_of, prepares, scores_at_entry
 from bapo_lightning.precision import MIXED, is_mixed
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import is_reward_function
+from bapo_lightning.rollout.engine import EVERY
 
 OURS = __name__.partition(".")[0]
 LONGEST_WARMUP = 100  # times the updates of a run; short trials of long runs are within their warm-up
@@ -110,6 +111,15 @@ class RunConfig(RunSections):
     def scores_by_reference(self) -> bool:
         """Whether the weights that the run began with score each rollout batch when it enters training."""
         return "reference_logp" in needs_of(self.algorithm.objective.object)
+
+    @property
+    def noted(self) -> int:
+        """Tokens that the engine notes at each place: all that could be sampled where some could not, and
+        those that the objective reads.
+        """
+        objective = self.algorithm.objective
+        number = objective.options.get("head") if needs_candidates(objective.object) else 0
+        return EVERY if self.rollout.is_cut or number is None else int(number)
 
     @property
     def facts(self) -> RunFacts:

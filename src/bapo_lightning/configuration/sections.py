@@ -214,8 +214,8 @@ class RolloutSection(Section):
     """How responses are sampled."""
 
     temperature: float
-    top_p: float
-    top_k: int
+    top_p: Share
+    top_k: CountOrZero
     max_restarts: CountOrZero
     placement: Literal["each", "controller"]
     weight_sync: Target
@@ -227,6 +227,11 @@ class RolloutSection(Section):
         """The engine that samples: the one that a child or a fleet makes, or `engine` itself."""
         made = self.engine.options.get("make_engine")
         return self.engine if made is None else Target(made)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens cannot be sampled."""
+        return self.top_p < 1 or self.top_k > 0
 
     @property
     def tensor_parallel_size(self) -> int:
@@ -245,13 +250,6 @@ class RolloutSection(Section):
                 f"weight_sync.temperature={copy} is a copy of rollout.temperature={self.temperature}, which "
                 "the proof of a sync needs; write the latter only"
             )
-        for name, value, off in (("top_p", self.top_p, 1.0), ("top_k", self.top_k, 0)):
-            if value != off:
-                yield (
-                    f"{name}={value} is refused for training: engine and trainer would cut different tokens "
-                    "at the edge of the nucleus, and the importance ratio of those means nothing; write "
-                    f"{off} (evaluation may differ)"
-                )
 
 
 class Correction(Section):

@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from bapo_lightning.host import missing_to_build
 from bapo_lightning.precision import head_products
+from bapo_lightning.types import NO_CANDIDATE
 
 # What a policy returns of tokens, in this order; the last one only if an objective needs it.
 SCORES = ("logp", "entropy", "mean_logp")
@@ -42,8 +43,10 @@ def token_scores(
     chunk_tokens: int | None = None,
     entropy_requires_grad: bool = False,
     half_factors: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Returns log pi(target) and the entropy of pi = softmax(hidden W^T / temperature), in nats.
+    others: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Returns log pi(target), the entropy of pi = softmax(hidden W^T / temperature), and log pi of other
+    tokens if some are given, in nats.
 
     It takes O(C V) memory instead of O(N V).
 
@@ -56,10 +59,12 @@ def token_scores(
         entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
         half_factors: round the factors of the matrix products to bfloat16 on CUDA, whose results stay
             float32; a CPU has such products only inside of float32 ones (`precision.head_products`).
+        others: [N, K] token ids.
 
     Returns:
-        logp [N] and entropy [N], float32 (float64 for float64 inputs), differentiable once in `hidden` and
-        `head_weight`. Logits of half-precision inputs are float32 as well.
+        logp [N], entropy [N] and the log-probs [N, K] of `others`, float32 (float64 for float64 inputs),
+        differentiable once in `hidden` and `head_weight`. Logits of half-precision inputs are float32 as
+        well.
 
     Raises:
         ValueError: shapes do not fit, or the temperature or the chunk size is not positive.
@@ -72,10 +77,9 @@ def token_scores(
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
     with head_products(half_factors, hidden.device):
-        logp, entropy = _TokenScores.apply(
-            hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad, half_factors
-        )
-    return logp, entropy
+        options = 1 / temperature, chunk_tokens, entropy_requires_grad, half_factors
+        scores: tuple[Tensor, ...] = _TokenScores.apply(hidden, head_weight, targets, others, *options)
+    return scores
 
 
 @torch.no_grad()
@@ -103,6 +107,26 @@ def mean_logp(
     return logp + (hidden.to(logp.dtype) * difference).sum(1) / temperature
 
 
+def among_candidates(
+    logp: Tensor, candidate_logp: Tensor, candidates: Tensor, is_cut: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns log-probs [N] of tokens and [N, K] of their candidates, all of the distribution among these if
+    it `is_cut`: of a token without candidates that of the whole vocabulary.
+
+    Args:
+        logp: [N] nats, of the whole distribution.
+        candidate_logp: [N, K] nats, of the same.
+        candidates: [N, K] token ids, -1 in place of one that there is not.
+        is_cut: whether only candidates could have been sampled.
+    """
+    there = candidates >= 0
+    candidate_logp = torch.where(there, candidate_logp, NO_CANDIDATE)
+    if is_cut:
+        mass = torch.where(there.any(1), candidate_logp.logsumexp(1), 0.0)
+        logp, candidate_logp = logp - mass, candidate_logp - mass[:, None]
+    return logp, candidate_logp
+
+
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -110,41 +134,57 @@ class _TokenScores(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
+        others: Tensor | None,
         scale: float,
         chunk_tokens: int,
         entropy_requires_grad: bool,
         half_factors: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         left, head, dtype = _operands(hidden, weight, half_factors)
         logp, entropy, peak, norm = (left.new_empty(len(left), dtype=dtype) for _ in range(4))
+        others_logp = None if others is None else left.new_empty(others.shape, dtype=dtype)
         logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
         score = kernels().score_rows if _has_kernels(logits) else _score_rows
         for chunk in _slices(0, len(left), chunk_tokens):
             own = _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
+            if others is not None and others_logp is not None:
+                torch.gather(own, 1, others[chunk], out=others_logp[chunk])
             score(own, targets[chunk], scale, logp[chunk], entropy[chunk], peak[chunk], norm[chunk])
+        if others_logp is not None:
+            others_logp.mul_(scale).sub_(peak[:, None]).sub_(norm.log()[:, None])
         ctx.scale, ctx.chunk_tokens, ctx.half_factors = scale, chunk_tokens, half_factors
         ctx.set_materialize_grads(False)
         if not entropy_requires_grad:
             ctx.mark_non_differentiable(entropy)
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(hidden, weight, targets, peak, norm, entropy)
+            ctx.save_for_backward(hidden, weight, targets, others, peak, norm, entropy)
             ctx.kept = logits  # of the last chunk, as `score` left them
-        return logp, entropy
+        return (logp, entropy) if others_logp is None else (logp, entropy, others_logp)
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
+        ctx: Any,
+        grad_logp: Tensor | None,
+        grad_entropy: Tensor | None,
+        grad_others: Tensor | None = None,
     ) -> tuple[Tensor | None, ...]:
         with head_products(ctx.half_factors, ctx.saved_tensors[0].device):
-            return _TokenScores.gradients(ctx, grad_logp, grad_entropy)
+            return _TokenScores.gradients(ctx, grad_logp, grad_entropy, grad_others)
 
     @staticmethod
     def gradients(
-        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
+        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None, grad_others: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """Returns the gradients in the arguments of `forward`."""
-        hidden, weight, targets, peak, norm, entropy = ctx.saved_tensors
+        hidden, weight, targets, others, peak, norm, entropy = ctx.saved_tensors
+        # Each log-prob adds 1 at its token and takes p from all: the latter once, for the sum of them all.
+        of_all = grad_logp
+        if grad_others is not None:
+            of_others = grad_others.sum(1)
+            of_all = of_others if grad_logp is None else grad_logp + of_others
+            moved = torch.cat([-of_others[:, None], grad_others], 1).mul_(ctx.scale)
+            places = torch.cat([targets[:, None], others], 1)
         left, head, dtype = _operands(hidden, weight, ctx.half_factors)
         # The kept chunk is overwritten, so a second backward pass (retain_graph) has to compute it again.
         kept, ctx.kept = ctx.kept, None
@@ -158,14 +198,16 @@ class _TokenScores(torch.autograd.Function):
             if kept is None:
                 _product(left[chunk], head.T, logits)
             known = (each[chunk] for each in (targets, peak, norm, entropy))
-            upstream = (None if grad is None else grad[chunk] for grad in (grad_logp, grad_entropy))
+            upstream = (None if grad is None else grad[chunk] for grad in (of_all, grad_entropy))
             gradient = turn(logits, ctx.scale, left.dtype, kept is not None, *known, *upstream)
+            if grad_others is not None:
+                gradient.scatter_add_(1, places[chunk], moved[chunk].to(gradient.dtype))
             kept = None
             if grad_hidden is not None:
                 _product(gradient, head, grad_hidden[chunk])
             if grad_weight is not None:
                 _add_product(gradient.T, left[chunk], grad_weight)
-        return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), *(None,) * 5
+        return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), *(None,) * 6
 
 
 def _score_rows(

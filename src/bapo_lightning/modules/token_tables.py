@@ -13,7 +13,7 @@ from torch import Tensor
 from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.token_scores import SCORES
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.objective import Objective, prepares
+from bapo_lightning.objectives.objective import CANDIDATES, Objective, prepares
 from bapo_lightning.objectives.token_table import (
     INTEGERS,
     NAMES,
@@ -28,7 +28,7 @@ from bapo_lightning.objectives.token_table import (
 from bapo_lightning.ranks.collectives import from_controller, gather_rows, max_over_ranks, num_ranks
 from bapo_lightning.types import Origin
 
-OUTPUTS = (*SCORES, "log_z")  # of a policy
+OUTPUTS = (*SCORES, "log_z", "candidate_logp")  # of a policy
 SAY_SO = ("lightning.", "bapo_lightning.")  # modules whose callbacks say what they read, if anything
 # micro-batch -> the first of `OUTPUTS` for its response tokens, each [N] or None, in nats
 Scorer = Callable[[MicroBatch], tuple[Tensor | None, ...]]
@@ -38,12 +38,15 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
     """Returns what is known of a micro-batch's tokens, with their scores by a policy of this version."""
     outputs = zip(OUTPUTS, policy(micro_batch), strict=False)
     scores = {name: values for name, values in outputs if values is not None}
+    known = dict(micro_batch.scores)
+    if "candidate_logp" not in scores:
+        known.pop("candidate_behaviour_logp", None)
     return table_of(
         scores.pop("logp"),
         micro_batch.behaviour_logp,
         micro_batch.proximal_logp,
         **scores,
-        **micro_batch.scores,
+        **known,
         age=(version - micro_batch.version).masked_fill(micro_batch.origin == Origin.EXPERT, 0),
         age_at_entry=micro_batch.entry_version - micro_batch.version,
         sequence=micro_batch.sequence,
@@ -79,7 +82,7 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
     """
     wanted = set(columns)
     if wanted.issuperset(NAMES):
-        wanted |= {name for table in tables[:1] for name in table.more}
+        wanted |= {name for table in tables[:1] for name in table.more} - CANDIDATES
     found, _ = _gathered(tables, from_controller(sorted(wanted)), everywhere=False)
     return None if found is None else table_for("a callback", found)
 

@@ -38,6 +38,7 @@ Need = Literal[
     "entropy_gradient",
 ]
 ENTRY = "entry_"  # begins the names of scores at entry
+CANDIDATES = frozenset({"candidate_logp", "candidate_behaviour_logp"})
 
 
 class Prepares(Protocol):
@@ -90,8 +91,10 @@ def needs_of(objective: Any) -> frozenset[str]:
 
 
 def needs_candidates(objective: Any) -> bool:
-    """Returns whether an objective needs log-probs of tokens that were not sampled."""
-    return not {"candidate_logp", "candidate_behaviour_logp"}.isdisjoint(needs_of(objective))
+    """Returns whether an objective needs log-probs of tokens that were not sampled: of its option `head`
+    likeliest ones at each place, or of all if that is None.
+    """
+    return not CANDIDATES.isdisjoint(needs_of(objective))
 
 
 def scores_at_entry(objective: Any) -> tuple[str, ...]:

@@ -160,7 +160,6 @@ ON_DEMAND = {
     "candidate_logp": "nats, [N, K], of the tokens that the engine noted at this place; gradients flow",
     "candidate_behaviour_logp": "nats, [N, K], of the same tokens when they were sampled",
 }
-NO_CANDIDATE = -1e4  # nats, in place of a candidate that there is not: of no probability, yet finite
 
 
 class SomeColumns(TokenTable):

@@ -14,6 +14,7 @@ from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import EngineDtype, StaleContext
 
+EVERY = 2**31 - 1  # candidates of a place, or as many as there are
 UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
 FACTOR_MARK = ".lora_"  # in the names of the factors of adapters
 Content = Literal["merged", "split", "adapters"]
@@ -24,15 +25,17 @@ RunsIn = Literal["trainer", "child", "server", "fleet"]  # the process in which 
 class SamplingParams:
     """The sampling distribution. The trainer must score tokens at the same temperature.
 
-    `top_p` and `top_k` are for evaluation: at its edge, the nucleus that the trainer would recompute from its
-    own log-probs differs from the engine's, so that some sampled tokens would have probability zero there and
-    a meaningless ratio.
+    Where `top_p` or `top_k` cuts it, the trainer takes the tokens that were left from the engine: at its
+    edge, the nucleus of its own log-probs would differ, so that some sampled tokens would have probability
+    zero there and a meaningless ratio.
     """
 
     temperature: float  # 1.0 = the model's own distribution; 0.0 = greedy, for evaluation only
     stop_token_ids: tuple[int, ...]  # a response ends with the first of these
     top_p: float = 1.0  # smallest set of tokens with this much mass; 1.0 = off
     top_k: int = 0  # number of the likeliest tokens that are kept; 0 = off
+    # Of the tokens that can be sampled, so many likeliest are noted at each place; `EVERY` for all, 0 = none.
+    noted: int = 0
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -41,6 +44,11 @@ class SamplingParams:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         if self.top_k < 0:
             raise ValueError(f"top_k must be >= 0, got {self.top_k}")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens cannot be sampled."""
+        return self.top_p < 1 or self.top_k > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +161,10 @@ class RolloutEngine(Protocol):
     else is sampled with them, and equal random numbers on a GPU; the trainer's random state, threads,
     environment and process group are left alone; `generate` returns one result per request, in order.
 
-    A class that a configuration can choose has two more attributes, read before an engine is made:
-    `runs_in: RunsIn`, and `shares_gpu: bool`, true if all ranks together take turns with the trainer on its
-    GPUs, so that nothing is generated during training.
+    A class that a configuration can choose has more attributes, read before an engine is made:
+    `runs_in: RunsIn`; `shares_gpu: bool`, true if all ranks together take turns with the trainer on its
+    GPUs, so that nothing is generated during training; and `most_noted: int`, the largest
+    `SamplingParams.noted` that it serves, 0 without it.
     """
 
     @property

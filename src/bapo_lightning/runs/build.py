@@ -35,7 +35,6 @@ from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.objectives.objective import needs_candidates
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import Channel
@@ -199,7 +198,9 @@ def build_sampler(
         tokenizer=tokenizer,
         prompt=inputs.prompt,
         reward=config.reward.make(2),
-        sampling=SamplingParams(config.rollout.temperature, stops),
+        sampling=SamplingParams(
+            config.rollout.temperature, stops, config.rollout.top_p, config.rollout.top_k, config.noted
+        ),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
         advantages=algorithm.advantages,
@@ -225,20 +226,13 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 
 
 def module_parts(config: RunConfig) -> dict[str, Any]:
-    """Arguments of a BapoModule: policy, bound rule, objective, optimizer. Raises ConfigError for an
-    objective that needs what no engine notes.
-    """
-    if needs_candidates(config.algorithm.objective.object):
-        raise ConfigError(
-            [
-                f"algorithm={config.algorithm.name} needs the behaviour policy's log-probs of tokens that "
-                "were not sampled, which engines do not note; it is trained in exact worlds alone (make map)"
-            ]
-        )
+    """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
     correction, optimizer = config.correction, config.optimizer
     options = ModelOptions.of(config.model, model_path(config.model.path))
     return {
-        "make_policy": partial(build_policy, options, config.rollout.temperature),
+        "make_policy": partial(
+            build_policy, options, config.rollout.temperature, is_cut=config.rollout.is_cut
+        ),
         "algorithm": build_algorithm(config.algorithm),
         "optimizer": optimizer.optimizer.make(),
         "scheduler": optimizer.scheduler.make(),

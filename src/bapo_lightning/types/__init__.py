@@ -8,6 +8,7 @@ Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes 
 seventy as tuples.
 """
 
+from bapo_lightning.types.candidates import NO_CANDIDATE, Candidates
 from bapo_lightning.types.closing import Closes
 from bapo_lightning.types.groups import (
     Completion,
@@ -23,7 +24,9 @@ from bapo_lightning.types.groups import (
 from bapo_lightning.types.rollouts import NO_VERSION, FinishReason, Origin, Reply, Rollout, Segment
 
 __all__ = [
+    "NO_CANDIDATE",
     "NO_VERSION",
+    "Candidates",
     "Closes",
     "Completion",
     "FinishReason",

@@ -8,6 +8,8 @@ from enum import IntEnum, StrEnum
 from itertools import groupby, pairwise
 from typing import Any
 
+from bapo_lightning.types.candidates import Candidates, joined_candidates
+
 
 class FinishReason(StrEnum):
     """Why a rollout ended."""
@@ -37,6 +39,7 @@ class Segment:
     logprobs: array[float]  # typecode "f": nats, under the distribution each token was really sampled from
     version: int  # optimizer updates in the weights that sampled it; NO_VERSION for an expert's
     is_feedback: bool = False  # nobody sampled it: context of what follows, and never trained on
+    candidates: Candidates | None = None  # where the run needs them; see `SamplingParams.noted`
 
     @classmethod
     def of_feedback(cls, token_ids: array[int]) -> Segment:
@@ -49,7 +52,13 @@ class Segment:
 
     def joined(self, later: Segment) -> Segment:
         """Returns one segment of this one's tokens and those of a later one of the same version."""
-        return Segment(self.token_ids + later.token_ids, self.logprobs + later.logprobs, self.version)
+        own = ((len(part.token_ids), part.candidates) for part in (self, later))
+        return Segment(
+            self.token_ids + later.token_ids,
+            self.logprobs + later.logprobs,
+            self.version,
+            candidates=joined_candidates(own),
+        )
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -170,6 +179,13 @@ class Rollout:
         """Policy version of each token of `response_ids`."""
         return _joined(
             "i", [array("i", [segment.version]) * len(segment.token_ids) for segment in self.sampled_segments]
+        )
+
+    @property
+    def candidates(self) -> Candidates | None:
+        """What could have been sampled in place of `response_ids`; None if nothing was noted."""
+        return joined_candidates(
+            (len(segment.token_ids), segment.candidates) for segment in self.sampled_segments
         )
 
     @property

@@ -25,6 +25,7 @@ from bapo_lightning.data.batches.model_input import (
     ModelInput,
     Place,
     Spans,
+    candidate_rows,
     contexts_and_gaps,
     laid_out,
     last_gaps,
@@ -87,6 +88,9 @@ class TrainBatch:
     step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
     # Feedback before each trained token, from the first of them on; empty if no environment answered.
     gaps: tuple[np.ndarray, ...] = ()
+    # [B, T, K] tokens that could have been sampled at each place, -1 for none, whose log-probs of then are
+    # among the scores; None if nothing was noted.
+    candidates: Tensor | None = None
 
     def to(self, device: torch.device | str) -> TrainBatch:
         """Copy with its tensors on `device`."""
@@ -184,10 +188,11 @@ class TrainBatch:
         row, sequence, group, origin, position = on_device(known, source.device)
 
         def at(grid: Tensor) -> Tensor:
-            return grid.reshape(-1)[source]
+            return grid.flatten(0, 1)[source]
 
+        noted = None if self.candidates is None else at(self.candidates)
         return MicroBatch(
-            **vars(inputs),
+            **vars(inputs) | {"candidates": noted},
             behaviour_logp=at(self.behaviour_logp),
             proximal_logp=at(self.proximal_logp),
             version=at(self.version),
@@ -232,6 +237,14 @@ def collate(
     grid = partial(_grid, input_ids.shape, skipped, places)
     version = grid(np.int64, (rollout.versions for rollout in rollouts))
     advantages = [advantage for group in groups for advantage in group.advantages]
+    scores = {
+        name: grid(np.float32, [sample.scores[name] for sample in samples])
+        for name in samples[0].scores
+        if name != "proximal_logp" and all(name in sample.scores for sample in samples)
+    }
+    noted = candidate_rows(rollouts)
+    if noted is not None:
+        scores["candidate_behaviour_logp"] = grid(np.float32, (logprobs for _, logprobs in noted))
     return TrainBatch(
         **_step_fields(samples, advantages, skipped, grid),
         input_ids=torch.from_numpy(input_ids),
@@ -254,11 +267,8 @@ def collate(
         factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
         entry_version=int(version.max()) if entry_version is None else entry_version,
-        scores={
-            name: grid(np.float32, [sample.scores[name] for sample in samples])
-            for name in samples[0].scores
-            if name != "proximal_logp" and all(name in sample.scores for sample in samples)
-        },
+        scores=scores,
+        candidates=None if noted is None else grid(np.int64, (ids for ids, _ in noted)),
         metrics=metrics,
     )
 
@@ -270,9 +280,10 @@ def _grid(
     kind: type,
     values: Iterable[Any],
 ) -> Tensor:
-    """[B, T], 0 elsewhere, of one array for each sample's response tokens."""
-    found: np.ndarray = np.zeros(shape, kind)
-    for row, (own, skip, place) in enumerate(zip(values, skipped, places, strict=True)):
+    """[B, T], or [B, T, K], 0 elsewhere, of one array for each sample's response tokens."""
+    every = list(values)
+    found: np.ndarray = np.zeros((*shape, *np.shape(every[0])[1:]), kind)
+    for row, (own, skip, place) in enumerate(zip(every, skipped, places, strict=True)):
         found[row, place] = own[skip:]
     return torch.from_numpy(found)
 
@@ -320,7 +331,7 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
 
     def cut(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return value[picked, :width] if value.dim() == 2 else value[picked]
+            return value[picked, :width] if value.dim() > 1 else value[picked]
         return tuple(value[row] for row in rows) if isinstance(value, tuple) and value else value
 
     own = {name: cut(value) for name, value in vars(batch).items() if name != "groups"}
@@ -335,6 +346,7 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
     """
     device = like.input_ids.device
     zeros = torch.zeros(1, 2, device=device)
+    noted = like.candidates
     numbers: dict[str, Any] = dict.fromkeys(("context_lengths", "response_lengths", "prompt_lengths"), (1,))
     numbers |= dict.fromkeys(("skipped", "prompts", "sequences", "group_numbers", "origins"), (0,))
     return TrainBatch(
@@ -348,6 +360,7 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
         **numbers,
         groups=(),
         entry_version=0,
-        scores=dict.fromkeys(like.scores, zeros),
+        scores={name: grid.new_zeros(1, 2, *grid.shape[2:]) for name, grid in like.scores.items()},
+        candidates=None if noted is None else noted.new_full((1, 2, noted.shape[2]), -1),
         metrics={},
     )

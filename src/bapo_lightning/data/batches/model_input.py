@@ -6,7 +6,7 @@ Shapes: as in `batch`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add
 
 import numpy as np
@@ -22,7 +22,7 @@ from bapo_lightning.data.batches.layout import (
     prompt_numbers,
     ramps,
 )
-from bapo_lightning.types import Rollout
+from bapo_lightning.types import NO_CANDIDATE, Rollout
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
@@ -110,6 +110,7 @@ class ModelInput:
     # Tokens of each sample in a packed row; empty in other layouts.
     packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)
     shared: SharedRow | None = field(default=None, kw_only=True)  # of a row in which prompts stand once
+    candidates: Tensor | None = field(default=None, kw_only=True)  # [N, K] token ids, see `candidate_rows`
 
 
 def model_input(
@@ -122,7 +123,31 @@ def model_input(
     numbers = np.array(prompt_numbers(rollouts))
     _, gaps = contexts_and_gaps(rollouts, [0] * len(rollouts))
     spans = Spans(numbers, prompts, prompts, responses, gaps)
-    return laid_out(input_ids, range(len(rollouts)), layout, spans)[0]
+    inputs, _ = laid_out(input_ids, range(len(rollouts)), layout, spans)
+    own = candidate_rows(rollouts)
+    if own is None:
+        return inputs
+    return replace(inputs, candidates=on_device(np.concatenate([ids for ids, _ in own]), device))
+
+
+def candidate_rows(rollouts: Sequence[Rollout]) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """Returns for each rollout of T tokens their candidates, [T, K] token ids, and the log-probs of these,
+    [T, K] nats, with which they were sampled: -1 and `NO_CANDIDATE` in place of one that there is not. None
+    if nothing was noted of any.
+    """
+    noted = [rollout.candidates for rollout in rollouts]
+    width = max((max(own.counts, default=0) for own in noted if own is not None), default=0)
+    if not width:
+        return None
+    rows = []
+    for rollout, own in zip(rollouts, noted, strict=True):
+        ids = np.full((rollout.length, width), -1, np.int64)
+        logprobs = np.full(ids.shape, NO_CANDIDATE, np.float32)
+        if own is not None:
+            there = np.arange(width) < np.array(own.counts)[:, None]
+            ids[there], logprobs[there] = own.token_ids, own.logprobs
+        rows.append((ids, logprobs))
+    return rows
 
 
 def laid_out(

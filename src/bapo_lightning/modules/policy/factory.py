@@ -41,6 +41,7 @@ def build_policy(
     on_meta: bool = False,
     log_z: bool = False,
     frozen: bool = False,
+    is_cut: bool = False,
 ) -> Policy:
     """Returns a policy with the weights of `options.path`. Dropout stays off: with it the ratio would not be
     1 for unchanged weights.
@@ -52,6 +53,7 @@ def build_policy(
             their weights.
         log_z: add a head for log Z.
         frozen: train nothing, so that the policy has no state either.
+        is_cut: see `Policy`.
 
     Raises:
         ConfigError: the model cannot have these options.
@@ -76,7 +78,7 @@ def build_policy(
         checkpoint_layers(decoder_layers(model))
     if frozen:
         model.requires_grad_(False)
-    return Policy(model, temperature, packed, _log_z(model, on_meta) if log_z else None)
+    return Policy(model, temperature, packed, _log_z(model, on_meta) if log_z else None, is_cut)
 
 
 @torch.no_grad()

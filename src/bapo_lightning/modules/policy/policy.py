@@ -27,7 +27,8 @@ from bapo_lightning.modules.policy.lora import (
     without_adapters,
 )
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
-from bapo_lightning.modules.token_scores import SCORES, mean_logp, token_scores
+from bapo_lightning.modules.token_scores import SCORES, among_candidates, mean_logp, token_scores
+from bapo_lightning.objectives.objective import CANDIDATES
 from bapo_lightning.precision import blocks
 from bapo_lightning.ranks.collectives import max_over_ranks
 from bapo_lightning.rollout.engine import MERGED, Wanted
@@ -47,7 +48,12 @@ class Policy(nn.Module):
     """
 
     def __init__(
-        self, model: PreTrainedModel, temperature: float, packed: bool = False, log_z: LogZ | None = None
+        self,
+        model: PreTrainedModel,
+        temperature: float,
+        packed: bool = False,
+        log_z: LogZ | None = None,
+        is_cut: bool = False,
     ) -> None:
         """
         Args:
@@ -56,6 +62,7 @@ class Policy(nn.Module):
             temperature: temperature of the sampling distribution that log-probs refer to.
             packed: micro-batches are one row without padding, which the model's attention must support.
             log_z: head that is trained with the model; no part of `named_weights`.
+            is_cut: log-probs are those of the distribution among a token's candidates, where it has some.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -70,7 +77,8 @@ class Policy(nn.Module):
         self.model = model
         self.temperature = temperature
         self.log_z = log_z
-        self.entropy_requires_grad = self.scores_mean_logp = self.is_mixed = False
+        self.entropy_requires_grad = self.scores_mean_logp = self.scores_candidates = self.is_mixed = False
+        self.is_cut = is_cut
         self.update_kept: float | None = None  # of the adapters' update, in the last pass over the weights
         self._reference: tuple[Policy, ...] = ()  # in a tuple, it is no part of the module and its state
         self._device: torch.device | None = None  # where passes compute, if weights wait somewhere else
@@ -85,6 +93,7 @@ class Policy(nn.Module):
         """Lets passes return what an objective needs, see `objectives.objective.Need`."""
         self.entropy_requires_grad = "entropy_gradient" in needs
         self.scores_mean_logp = not {"mean_logp", "entry_mean_logp"}.isdisjoint(needs)
+        self.scores_candidates = not CANDIDATES.isdisjoint(needs)
 
     def mix_precision(self) -> None:
         """Lets blocks compute in bfloat16 from now on, on weights that stay as they are."""
@@ -102,8 +111,9 @@ class Policy(nn.Module):
     def forward(self, inputs: ModelInput) -> tuple[Tensor | None, ...]:
         """Returns log-probs [N] and entropies [N] of the response tokens, and the means [N] of `mean_logp` if
         `scores_mean_logp` is set, in nats; with a head for it, the means or None, and log Z [N] of their
-        prompts. Gradients flow through the log-probs, through log Z, and through the entropies if
-        `entropy_requires_grad` is set.
+        prompts; if `scores_candidates` is set, all of these or None, and log-probs [N, K] of the candidates.
+        Gradients flow through the log-probs, through log Z, and through the entropies if
+        `entropy_requires_grad` is set. Entropies and means are of the whole distribution, cut or not.
 
         Padding is on the right, where causal attention never looks, so no attention mask is needed.
         """
@@ -113,13 +123,17 @@ class Policy(nn.Module):
         cells = output.last_hidden_state.flatten(0, 1)
         picked = cells.index_select(0, inputs.index)
         head, targets = self.model.get_output_embeddings().weight, inputs.targets
-        logp, entropy = token_scores(
-            picked, head, targets, self.temperature, None, self.entropy_requires_grad, self.is_mixed
-        )
+        noted = inputs.candidates if self.is_cut or self.scores_candidates else None
+        options = self.temperature, None, self.entropy_requires_grad, self.is_mixed
+        others = None if noted is None else noted.clamp_min(0)
+        logp, entropy, *others_logp = token_scores(picked, head, targets, *options, others)
         mean = mean_logp(picked, head, targets, logp, self.temperature) if self.scores_mean_logp else None
-        if self.log_z is not None:
-            return logp, entropy, mean, self.log_z(cells, inputs.prompts)
-        return (logp, entropy) if mean is None else (logp, entropy, mean)
+        log_z = None if self.log_z is None else self.log_z(cells, inputs.prompts)
+        candidate_logp = None
+        if noted is not None:
+            logp, candidate_logp = among_candidates(logp, others_logp[0], noted, self.is_cut)
+        scores = logp, entropy, mean, log_z, candidate_logp if self.scores_candidates else None
+        return scores[: max(place for place, own in enumerate(scores, 1) if own is not None)]
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, Tensor]]:
         """Yields weights and persistent buffers under their Hugging Face names, adapters merged unless

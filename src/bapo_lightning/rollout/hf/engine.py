@@ -22,6 +22,7 @@ from bapo_lightning.phases import advance
 from bapo_lightning.precision import MIXED, round_blocks
 from bapo_lightning.pretrained import building
 from bapo_lightning.rollout.engine import (
+    EVERY,
     FACTOR_MARK,
     UNSYNCED_VERSION,
     Generation,
@@ -37,6 +38,7 @@ from bapo_lightning.rollout.engine import (
 )
 from bapo_lightning.rollout.hf.forward import Reader
 from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows
+from bapo_lightning.rollout.hf.notes import Notes
 from bapo_lightning.rollout.hf.running_batch import RunningBatch
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.recurrence import recurrent_part
@@ -57,6 +59,7 @@ class HFEngine:
 
     runs_in: ClassVar[RunsIn] = "trainer"
     shares_gpu: ClassVar[bool] = False
+    most_noted: ClassVar[int] = EVERY
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     max_rows: Count = 512  # rows sampled at once; bounds the KV cache
     # Of weights and cache; bf16-mixed rounds where a trainer in mixed precision does; None: float32.
@@ -175,10 +178,11 @@ class HFEngine:
         alive = torch.ones_like(rows, dtype=torch.bool)
         stopped, num_alive = torch.zeros_like(alive), len(requests)
         prompts = [request.token_ids for request in requests]
-        context = _Context(self._reader, prompts, sampled.shape[1])
+        context, notes = _Context(self._reader, prompts, sampled.shape[1]), Notes(sampling.noted)
         for step in range(sampled.shape[1]):
             uniform = torch.from_numpy(uniforms(seeds, step)).to(self._device)
-            chosen, chosen_logprobs = sample_tokens(context.logits, sampling, uniform)
+            chosen, chosen_logprobs, every = sample_tokens(context.logits, sampling, uniform)
+            notes.add(rows[alive], every[alive])
             sampled[rows, step] = chosen.int()
             logprobs[rows, step] = chosen_logprobs
             lengths[rows] += alive
@@ -194,9 +198,25 @@ class HFEngine:
                 context.keep_rows(keep)
                 chosen, rows, alive, seeds = chosen[keep], rows[keep], alive[keep], seeds[keep.cpu().numpy()]
             context.append(chosen)
-        return _generations(
-            sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self.version
-        )
+        return [
+            Generation(
+                Segment(
+                    array("i", ids[:length].tobytes()),
+                    array("f", values[:length].tobytes()),
+                    self.version,
+                    candidates=noted,
+                ),
+                FinishReason.STOP if has_stopped else FinishReason.LENGTH,
+            )
+            for ids, values, length, has_stopped, noted in zip(
+                sampled.cpu().numpy(),
+                logprobs.cpu().numpy(),
+                lengths.tolist(),
+                stopped.tolist(),
+                notes.of_requests(len(requests)),
+                strict=True,
+            )
+        ]
 
 
 def check_holdable(config: PreTrainedConfig, path: str) -> None:
@@ -248,15 +268,3 @@ class _Context:
             self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
             self._positions = self._positions[:, -1:] + 1
         self.logits = self._reader.next_logits(tokens[:, None], self._cache, self._mask, self._positions)
-
-
-def _generations(
-    tokens: np.ndarray, logprobs: np.ndarray, lengths: list[int], stopped: list[bool], version: int
-) -> list[Generation]:
-    return [
-        Generation(
-            Segment(array("i", ids[:length].tobytes()), array("f", values[:length].tobytes()), version),
-            FinishReason.STOP if has_stopped else FinishReason.LENGTH,
-        )
-        for ids, values, length, has_stopped in zip(tokens, logprobs, lengths, stopped, strict=True)
-    ]

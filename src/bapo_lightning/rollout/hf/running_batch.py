@@ -25,9 +25,11 @@ from bapo_lightning.phases import advance
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, StreamCall, Streamed
 from bapo_lightning.rollout.hf.forward import Reader
 from bapo_lightning.rollout.hf.kv_cache import move_content, move_into, put_behind
+from bapo_lightning.rollout.hf.notes import Notes
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
-from bapo_lightning.types import FinishReason, Segment
+from bapo_lightning.types import Candidates, FinishReason, Segment
+from bapo_lightning.types.candidates import joined_candidates
 
 ENTRY_SHARE = 0.125  # of the rows that are free before others enter: reading them is a pass of its own
 ROOM = 64  # columns for new tokens, at least, when buffers are made
@@ -40,6 +42,7 @@ class _Row:
     request: GenerationRequest
     tokens: array[int] = field(default_factory=lambda: array("i"))  # sampled so far
     fresh: array[float] = field(default_factory=lambda: array("f"))  # log-probs of those of this call
+    noted: list[Candidates | None] = field(default_factory=list)  # the same
     finish: FinishReason | None = None
 
     @property
@@ -49,8 +52,9 @@ class _Row:
     def take_fresh(self, version: int) -> Streamed:
         """What the present call sampled."""
         made = len(self.fresh)
-        segment = Segment(self.tokens[len(self.tokens) - made :], self.fresh, version)
-        self.fresh = array("f")
+        candidates = joined_candidates((1, noted) for noted in self.noted)
+        segment = Segment(self.tokens[len(self.tokens) - made :], self.fresh, version, candidates=candidates)
+        self.fresh, self.noted = array("f"), []
         return Streamed((segment,), self.finish)
 
 
@@ -140,7 +144,8 @@ class RunningBatch:
         seeds = np.array([row.request.seed for row in self._rows], dtype=np.uint64)
         places = np.array([len(row.tokens) for row in self._rows])
         uniform = torch.from_numpy(uniforms(seeds, places)).to(logits.device)
-        chosen, logprobs = sample_tokens(logits, sampling, uniform)
+        chosen, logprobs, every = sample_tokens(logits, sampling, uniform)
+        self._note(every, sampling.noted)
         for row, token, logprob in zip(self._rows, chosen.tolist(), logprobs.tolist(), strict=True):
             row.tokens.append(token)
             row.fresh.append(logprob)
@@ -149,6 +154,13 @@ class RunningBatch:
             elif len(row.tokens) == row.request.max_new_tokens:
                 row.finish = FinishReason.LENGTH
         advance(sum(row.finish is not None for row in self._rows))
+
+    def _note(self, logprobs: Tensor, number: int) -> None:
+        if number:
+            notes = Notes(number)
+            notes.add(torch.arange(len(self._rows)), logprobs)
+            for row, noted in zip(self._rows, notes.of_requests(len(self._rows)), strict=True):
+                row.noted.append(noted)
 
     def _give_up(self, numbers: set[int]) -> None:
         if numbers:

@@ -14,9 +14,9 @@ from bapo_lightning.rollout.engine import SamplingParams
 BLOCK = 512  # tokens summed together: a vocabulary of 150 000 is 300 numbers to search, then 512
 
 
-def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Samples one token per row of `logits[B, V]`: (tokens[B], log-probs[B] in nats of the sampling
-    distribution).
+    distribution, those of all tokens [B, V], -inf where one cannot be sampled).
 
     Temperature, top_k and top_p apply in that order; greedy (temperature 0) puts all mass on the best token:
     log-prob 0. `uniform`: [B] float64 in [0, 1); each picks the token at whose share of the cumulative
@@ -24,13 +24,26 @@ def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> 
     """
     if sampling.temperature == 0:
         best = logits.argmax(-1)
-        return best, torch.zeros_like(best, dtype=torch.float32)
+        certain = torch.zeros_like(best, dtype=torch.float32)
+        return best, certain, torch.full_like(logits, -torch.inf).scatter_(1, best[:, None], 0.0)
     logits = logits.float()
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     logprobs = truncated(logits, sampling.top_k, sampling.top_p).log_softmax(-1)
     chosen = tokens_at(logprobs.exp(), uniform)
-    return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
+    return chosen, logprobs.gather(-1, chosen[:, None])[:, 0], logprobs
+
+
+def candidates(logprobs: Tensor, noted: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the likeliest tokens of each row, at most `noted` of those that can be sampled, row after row:
+    (tokens[M], their log-probs[M], numbers of each row's[B]).
+    """
+    if noted < logprobs.shape[-1]:
+        logprobs, tokens = logprobs.topk(noted)
+    else:
+        tokens = torch.arange(logprobs.shape[-1], device=logprobs.device).expand_as(logprobs)
+    can_be = logprobs > -torch.inf
+    return tokens[can_be], logprobs[can_be], can_be.sum(-1)
 
 
 def tokens_at(mass: Tensor, uniform: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
+from bapo_lightning.rollout.vllm.answers import MOST, generation_of_output, logprobs_asked
 from bapo_lightning.rollout.vllm.containment import (
     Containment,
     Deadline,
@@ -46,7 +47,6 @@ from bapo_lightning.rollout.vllm.options import (
     LOADING_ERRORS,
     VLLMOptions,
     check_lengths,
-    generation_of,
     reason_of,
 )
 from bapo_lightning.rollout.vllm.streamed import StreamedRequests, settle
@@ -65,6 +65,7 @@ class VLLMLocalEngine:
 
     runs_in: ClassVar[RunsIn] = "trainer"
     shares_gpu: ClassVar[bool] = True
+    most_noted: ClassVar[int] = MOST
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     options: VLLMOptions
     deadline_seconds: Seconds = 600  # without progress, after which the process ends, all stacks printed
@@ -254,10 +255,7 @@ class VLLMLocalEngine:
         while len(finished) < len(names):
             finished |= {output.request_id: output.outputs[0] for output in self._step()}
         outputs = [finished[name] for name in names]
-        return [
-            generation_of(made.token_ids, made.logprobs.logprobs, made.finish_reason, sampling, self.version)
-            for made in outputs
-        ]
+        return [generation_of_output(made, sampling, self.version) for made in outputs]
 
     def _add(
         self, name: str, request: GenerationRequest, sampling: SamplingParams, delta: bool = False
@@ -268,7 +266,10 @@ class VLLMLocalEngine:
         adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
         prompt = {"prompt_token_ids": request.token_ids.tolist()} | self._streamed.salt
         self._llm.llm_engine.add_request(
-            name, prompt, vllm_sampling(request, sampling, delta), lora_request=adapter
+            name,
+            prompt,
+            vllm_sampling(request, sampling, logprobs_asked(sampling, self.model_path), delta),
+            lora_request=adapter,
         )
 
     def _step(self) -> list[Any]:
@@ -325,9 +326,11 @@ def spmd_environment() -> dict[str, str]:
     }
 
 
-def vllm_sampling(request: GenerationRequest, sampling: SamplingParams, delta: bool = False) -> Any:
-    """Converts to vLLM's parameters: log-prob of the sampled token alone, only our stop tokens. With `delta`
-    outputs hold what is new.
+def vllm_sampling(
+    request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0, delta: bool = False
+) -> Any:
+    """Converts to vLLM's parameters: log-probs of the sampled token and of so many of the likeliest, only our
+    stop tokens. With `delta` outputs hold what is new.
     """
     from vllm import SamplingParams as VLLMSamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -340,7 +343,7 @@ def vllm_sampling(request: GenerationRequest, sampling: SamplingParams, delta: b
         seed=request.seed,
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=True,
-        logprobs=0,
+        logprobs=logprobs,
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA if delta else RequestOutputKind.CUMULATIVE,

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import traceback
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -22,9 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bapo_lightning.errors import EngineError
 from bapo_lightning.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
 from bapo_lightning.pretrained import building
-from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.recurrence import recurrent_part
-from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -89,6 +87,7 @@ class VLLMOptions:
             "tensor_parallel_size": self.tensor_parallel_size,
             "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
             "logprobs_mode": "processed_logprobs",
+            "max_logprobs": -1,  # of a place: as many as a request asks for
             "load_format": "dummy",
             "worker_extension_cls": WORKER_EXTENSION,
             "skip_tokenizer_init": True,
@@ -179,22 +178,6 @@ def num_gpus(options: Mapping[str, Any]) -> int:
     extra = options.get("extra") or {}
     parallel = (options.get("tensor_parallel_size", 1), *(extra.get(name, 1) for name in PARALLEL))
     return prod(parallel)
-
-
-def generation_of(
-    token_ids: Sequence[int],
-    logprobs: Sequence[float],
-    finish_reason: str,
-    sampling: SamplingParams,
-    version: int,
-) -> Generation:
-    """Converts an answer of vLLM. Greedy tokens have log-prob 0: all mass was on them."""
-    segment = Segment(
-        array("i", token_ids),
-        array("f", logprobs if sampling.temperature > 0 else [0.0] * len(token_ids)),
-        version,
-    )
-    return Generation(segment, FinishReason.STOP if finish_reason == "stop" else FinishReason.LENGTH)
 
 
 def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:

@@ -31,15 +31,17 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
+from bapo_lightning.rollout.vllm.answers import MOST, generation_of, logprobs_asked
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.local import require_vllm
-from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, generation_of, num_gpus
+from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.vllm.server_stream import ServerStream, check_answer
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Advice, Seconds, Workers
 
+ID = "token_id:"  # before a token's number, in place of its text
 TOKENS_COUNTER = "vllm:generation_tokens_total"
 
 
@@ -49,6 +51,7 @@ class VLLMServerEngine:
 
     runs_in: ClassVar[RunsIn] = "server"
     shares_gpu: ClassVar[bool] = False
+    most_noted: ClassVar[int] = MOST
     model_path: str  # Hugging Face folder or hub name, for servers started here
     options: VLLMOptions  # for servers started here; `max_model_len` is checked of others
     transport: WeightTransport
@@ -82,7 +85,7 @@ class VLLMServerEngine:
             )
         urls = self.urls or [process.url for process in self._processes]
         self._clients = [ServerClient(url, self.deadline_seconds) for url in urls]
-        self._stream = ServerStream(self._clients, self.deadline_seconds)
+        self._stream = ServerStream(self._clients, self.deadline_seconds, self.model_path)
         if self.urls:
             self._check_given_servers()
 
@@ -263,9 +266,10 @@ class VLLMServerEngine:
         finished: dict[int, Generation],
     ) -> str | None:
         """Generates one server's share into `finished`; returns the reason when the server is lost."""
+        asked = logprobs_asked(sampling, self.model_path)
 
         async def one(number: int) -> None:
-            body = completion_body(self._model_name, requests[number], sampling) | self._stream.salt
+            body = completion_body(self._model_name, requests[number], sampling, asked) | self._stream.salt
             finished[number] = generation_from(
                 await post(session, f"{client.url}/v1/completions", body), sampling, self.version
             )
@@ -302,7 +306,9 @@ def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
         time.sleep(0.5)
 
 
-def completion_body(model: str, request: GenerationRequest, sampling: SamplingParams) -> dict[str, Any]:
+def completion_body(
+    model: str, request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0
+) -> dict[str, Any]:
     """Body of `/v1/completions`, with all that shapes the distribution: a server has its own defaults."""
     return {
         "model": model,
@@ -318,7 +324,7 @@ def completion_body(model: str, request: GenerationRequest, sampling: SamplingPa
         "frequency_penalty": 0.0,
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": True,
-        "logprobs": 0,
+        "logprobs": logprobs,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
@@ -329,8 +335,13 @@ def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: i
     choice = answer["choices"][0]
     if choice["finish_reason"] not in ("stop", "length"):
         raise EngineDied(f"a request ended with {choice['finish_reason']!r}")
+    known = choice["logprobs"]
+    places = (
+        [(int(name.removeprefix(ID)), value) for name, value in place.items()]
+        for place in known["top_logprobs"]
+    )
     return generation_of(
-        choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"], sampling, version
+        choice["token_ids"], known["token_logprobs"], choice["finish_reason"], sampling, version, places
     )
 
 

@@ -31,8 +31,8 @@ from bapo_lightning.rollout.engine import (
     StreamCall,
     Streamed,
 )
+from bapo_lightning.rollout.vllm.answers import generation_of, logprobs_asked
 from bapo_lightning.rollout.vllm.http import ServerClient, error_message
-from bapo_lightning.rollout.vllm.options import generation_of
 from bapo_lightning.rollout.vllm.streamed import Gathered
 from bapo_lightning.values import StaleContext
 
@@ -54,6 +54,7 @@ class ServerStream:
 
     clients: Sequence[ServerClient]
     deadline_seconds: float  # a server that has requests and sends nothing for so long counts as dead
+    model_path: str  # Hugging Face folder or hub name
     version: int = field(default=UNSYNCED_VERSION, init=False)  # of what arrives
     _context: StaleContext = field(default="keep", init=False)  # of the last call
     _syncs: int = field(default=0, init=False)  # that keys and values have outlived
@@ -184,7 +185,8 @@ class ServerStream:
         if not loads[client.url]:
             self._heard[client.url] = asyncio.get_running_loop().time()
         reading = self._readings[number] = _Reading(client)
-        body = generate_body(model, request, sampling) | self.salt
+        asked = logprobs_asked(sampling, self.model_path)
+        body = generate_body(model, request, sampling, asked) | self.salt
         reading.task = asyncio.create_task(self._read(number, reading, body, sampling))
 
     async def _read(
@@ -214,8 +216,12 @@ class ServerStream:
         reason, tokens = choice["finish_reason"], choice["token_ids"]
         if reason not in (None, "stop", "length"):
             raise EngineDied(f"a request ended with {reason!r}")
-        logprobs = [token["logprob"] for token in (choice["logprobs"] or {}).get("content") or []]
-        made = generation_of(tokens, logprobs, reason or "", sampling, self.version)
+        content = (choice["logprobs"] or {}).get("content") or []
+        places = (
+            [(each["token_id"], each["logprob"]) for each in token["top_logprobs"]] for token in content
+        )
+        own = [token["logprob"] for token in content]
+        made = generation_of(tokens, own, reason, sampling, self.version, places)
         self._gathered.add(number, made.segment, made.finish if reason else None)
         self._fresh[number] += len(tokens)
         reading.versions += [self.version] * len(tokens)
@@ -223,7 +229,9 @@ class ServerStream:
             check_spans(reading.versions, choice["weight_versions"])
 
 
-def generate_body(model: str, request: GenerationRequest, sampling: SamplingParams) -> dict[str, Any]:
+def generate_body(
+    model: str, request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0
+) -> dict[str, Any]:
     """Body of `/inference/v1/generate` for one request, whose tokens come one by one."""
     return {
         "model": model,
@@ -237,7 +245,7 @@ def generate_body(model: str, request: GenerationRequest, sampling: SamplingPara
             "seed": request.seed,
             "stop_token_ids": list(sampling.stop_token_ids),
             "ignore_eos": True,
-            "logprobs": 0,
+            "logprobs": logprobs,
             "detokenize": False,
         },
     }

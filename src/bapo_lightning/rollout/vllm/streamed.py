@@ -11,7 +11,7 @@ from typing import Any
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import advance
 from bapo_lightning.rollout.engine import SamplingParams, Streamed
-from bapo_lightning.rollout.vllm.options import generation_of
+from bapo_lightning.rollout.vllm.answers import generation_of_output
 from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import StaleContext
 
@@ -90,8 +90,7 @@ class StreamedRequests:
                 continue
             made = output.outputs[0]
             assert self.sampling is not None
-            logprobs, reason = made.logprobs.logprobs, made.finish_reason
-            fresh = generation_of(made.token_ids, logprobs, reason, self.sampling, version)
+            fresh = generation_of_output(made, self.sampling, version)
             if output.finished:
                 del self._running[output.request_id]
             self._gathered.add(number, fresh.segment, fresh.finish if output.finished else None)
