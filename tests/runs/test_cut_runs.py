@@ -14,9 +14,9 @@ def test_fresh_tokens_have_a_ratio_of_one_and_a_resumed_run_ends_with_the_same_w
     train_to_end(whole, 2, *choices)
     train_to_end(parts, 1, *choices)
     train_to_end(parts, 2, *choices, "resume=auto")
-    first, second = rows(whole)[:2]
+    first = rows(whole)[0]
     assert first["ratio/effective_sample_size"] == pytest.approx(1, abs=1e-6)
-    assert first["mismatch/abs_logp_diff_age_0"] < 1e-5 < second["mismatch/abs_logp_diff_age_1"]
+    assert first["mismatch/abs_logp_diff_age_0"] < 1e-5
     last = len(rows(whole))
     assert last == len(rows(parts)) and same(weights(whole, last), weights(parts, last))
 
