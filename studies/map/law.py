@@ -85,7 +85,12 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def text(values: np.ndarray) -> str:
-    return "{:.2f} ({:.2f} to {:.2f})".format(*interval(values))
+    """The value with its interval, and the share of resamples that have none, which the interval leaves out."""
+    missing = float(np.isnan(values[1:]).mean())
+    if np.isnan(values[0]):
+        return f"none (nor have {missing:.1%} of resamples)"
+    told = "{:.2f} ({:.2f} to {:.2f})".format(*interval(values))
+    return told if not missing else f"{told}, {missing:.1%} of resamples have none"
 
 
 def render_law(
