@@ -85,7 +85,7 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def text(values: np.ndarray) -> str:
-    """The value with its interval, and the share of resamples that have none, which the interval leaves out."""
+    """The value with its interval, and the share of resamples without one, which the interval leaves out."""
     missing = float(np.isnan(values[1:]).mean())
     if np.isnan(values[0]):
         return f"none (nor have {missing:.1%} of resamples)"

@@ -24,7 +24,7 @@ name=../../evil | letters, digits and . _ + - only
 +trainer.max_steps=9 | is refused: the length of a run is
 trainer.devices=two | trainer.devices=two must be a whole number of at least 1
 rollout.temperature=-1 | training samples must come from a distribution
-rollout.top_p=0.9 | is refused for training
+rollout.top_p=1.5 | rollout.top_p=1.5 must be
 rollout.engine.max_rows=abc | rollout.engine.max_rows=abc must be
 rollout.weight_sync.tolerance=small | rollout.weight_sync.tolerance=small must be a number
 optimizer.optimizer.lr=abc | optimizer.optimizer.lr=abc must be a positive number

@@ -19,7 +19,7 @@ HARMLESS = {
         HUGE,
         """
         ACPO.base ACPO.dual_clip ACPO.most drpo.width ipo.cap ipo.limit ripo.high ripo.low
-        score_centering.head score_centering.high clip.dual_clip
+        score_centering.head score_centering.high clip.dual_clip rollout.top_k
         aepo.dual_clip ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip
         erc.dual_clip fipo.dual_clip SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip
         SecondSampling.high SecondSampling.most SecondSampling.target_entropy aspo.cap dcpo_clip.most dppo.cap

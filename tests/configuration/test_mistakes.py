@@ -95,8 +95,10 @@ model/lora=default +model.lora.dropout=0.1 | dropout is not an option of model.l
 model.lora=16 | ... must be a mapping, or null
 
 rollout.temperature=0 | ...: training samples must come from a distribution
-rollout.top_p=0.9 | ... is refused for training
-rollout.top_k=20 | ... is refused for training
+rollout.top_p=1.5 | ... must be
+rollout.top_k=-1 | ... must be
+experiment=bapo_7b rollout.top_p=0.9 | training needs all tokens that could have been sampled, at each place
+experiment=bapo_7b algorithm=score_centering | write algorithm.objective.head=32, or any number up to 1024
 rollout.engine.dtype=int8 | ... is none of its values; write one of float32, bfloat16, float16
 rollout=hf_child rollout.engine.cpu_affinity=[0,99999] | this machine has no core 99999
 rollout=hf_child rollout.engine.cpu_affinity=all | cpu_affinity=all must be a list

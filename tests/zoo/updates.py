@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from tests.builders import budget_for, random_model, stale_batch, step
+from tests.builders import VOCAB_SIZE, budget_for, random_model, stale_batch, step
 from tests.commands import start_ranks
 from tests.zoo import algorithms
 from torch import Tensor
@@ -27,13 +27,13 @@ from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.objective import needs_candidates, needs_of
+from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.ranks.launch import free_port
 
 PARTS = (2, 5)
 NUM_RANKS = 2
 OWN_SEARCH = "own search"  # of each micro-batch, so that the gradient depends on the split
-EXACT_ALONE = "exact worlds"  # alone know what it needs
+NUM_CANDIDATES = 5  # of each place
 
 
 def policy(packed: bool = False, log_z: bool = False) -> Policy:
@@ -50,7 +50,8 @@ def policy(packed: bool = False, log_z: bool = False) -> Policy:
 def minibatch() -> TrainBatch:
     """Returns 6 groups of 4 responses of 1 to 20 tokens in steps of 3, each of 0 to 3 updates ago, since when
     the policy has changed by 0.4 nats per token. Where its entropy has changed since they entered training,
-    it is by more or less than 5 %. The reference policy is not far from it either.
+    it is by more or less than 5 %. The reference policy is not far from it either. The likeliest tokens of
+    each place were sampled from any distribution.
     """
     batch = stale_batch(policy())
     entry = policy()
@@ -63,10 +64,17 @@ def minibatch() -> TrainBatch:
     generator = torch.Generator().manual_seed(0)
     version = torch.randint(0, 4, batch.version.shape, generator=generator)
     noise = 0.4 * torch.randn(batch.version.shape, generator=generator)
+    every = torch.randn(*batch.version.shape, VOCAB_SIZE, generator=generator).log_softmax(-1)
+    known, likeliest = every.topk(NUM_CANDIDATES)
     return replace(
         batch,
         version=version * batch.response_mask,
-        scores=batch.scores | {"reference_logp": (batch.behaviour_logp + noise) * batch.response_mask},
+        scores=batch.scores
+        | {
+            "reference_logp": (batch.behaviour_logp + noise) * batch.response_mask,
+            "candidate_behaviour_logp": known.float(),
+        },
+        candidates=likeliest,
         step=(batch.response_mask.cumsum(1) - 1).clamp_min(0) // 3,
         step_counts=tuple(-(-length // 3) for length in batch.response_lengths),
     )
@@ -92,8 +100,6 @@ def gap(found: Tensor, expected: Tensor) -> float:
 
 def over_splits(method: Algorithm) -> float | str:
     """Returns how far the gradient over 2 or 5 micro-batches is from that over one."""
-    if needs_candidates(method.objective):
-        return EXACT_ALONE
     if searches_each_micro_batch(method.bounds):
         return OWN_SEARCH
     batch = minibatch()
@@ -103,8 +109,6 @@ def over_splits(method: Algorithm) -> float | str:
 
 def over_packing(method: Algorithm) -> float | str:
     """Returns how far the gradient over a packed row is from that over padded ones."""
-    if needs_candidates(method.objective):
-        return EXACT_ALONE
     return gap(whole(method, minibatch(), packed=True), whole(method, minibatch()))
 
 
@@ -113,8 +117,7 @@ def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
     process, for each algorithm of these names. All share one launch.
     """
     every = {name: algorithms.method(name) for name in names}
-    unlike = {name: EXACT_ALONE for name in names if needs_candidates(every[name].objective)}
-    unlike |= {name: OWN_SEARCH for name in names if searches_each_micro_batch(every[name].bounds)}
+    unlike = {name: OWN_SEARCH for name in names if searches_each_micro_batch(every[name].bounds)}
     kept = [name for name in names if name not in unlike]
     port = free_port()
     start_ranks(_rank, args=(port, kept, str(folder)), nprocs=NUM_RANKS)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.targets import UNREADABLE
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_config
 from bapo_lightning.modules.policy.options import FLASH
@@ -148,8 +149,11 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
 
 def _note_problems(config: RunConfig) -> Iterator[str]:
     """More tokens to note at each place than the engine says."""
-    most = getattr(config.rollout.sampling_engine.object, "most_noted", 0)
-    wanted = config.rollout.top_k or config.noted
+    try:
+        most = getattr(config.rollout.sampling_engine.object, "most_noted", 0)
+        wanted = config.rollout.top_k or config.noted
+    except UNREADABLE:  # told as a target that cannot be imported
+        return
     with suppress(OSError, DataError):  # named by the rules about the model's folder, or a hub model
         wanted = min(wanted, model_config(config.model.path).get("vocab_size", wanted))
     if wanted <= most:
