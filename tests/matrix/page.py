@@ -19,7 +19,7 @@ ACTS = ("train and stop", "resume", "export", "evaluate the export")
 HEAD = (
     "# Every pair of choices, run together\n\n"
     "`make matrix` leaves the results that `python -m tests.matrix.page` shows here.\n"
-    "Continuous integration runs a third of it, another one each day.\n\n"
+    "Continuous integration runs a twelfth of it, another one each day.\n\n"
     "Each row is a run of two small rollout batches in a tiny world, on a CPU.\n"
     "It samples, syncs weights and proves it, updates, validates, saves, is stopped by SIGTERM after its "
     "first update, and resumes to its end.\n"
