@@ -37,10 +37,13 @@ def never(**columns):
 
 def test_the_functions_are_weighed_and_summed():
     scores = FunctionRewards([right, penalty], [2.0, 1.0], correct_from=1.5)(PROBLEMS, COMPLETIONS)
-    assert scores == [Score(1.6, ScoreStatus.CORRECT, "5"), Score(0.0, ScoreStatus.WRONG)]
+    assert scores == [
+        Score(1.6, ScoreStatus.CORRECT, "5", (1.0, -0.4)),
+        Score(0.0, ScoreStatus.WRONG, parts=(0.0, 0.0)),
+    ]
     assert FunctionRewards([never])(PROBLEMS, COMPLETIONS) == [
-        Score(0.0, ScoreStatus.FAILED),
-        Score(0.0, ScoreStatus.FAILED),
+        Score(0.0, ScoreStatus.FAILED, parts=(0.0,)),
+        Score(0.0, ScoreStatus.FAILED, parts=(0.0,)),
     ]
 
 

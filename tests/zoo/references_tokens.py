@@ -178,7 +178,7 @@ CLIP = Reference(clip)
 # Algorithms whose advantages are their own, which are in `tests.zoo.rewards`.
 CLIPPED = (
     "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "bnpo", "dcpo_sas", "psr", "nsr",
-    "w_reinforce", "maxrl", "spo", "pass_at_k",
+    "w_reinforce", "maxrl", "spo", "pass_at_k", "gdpo",
 )  # fmt: skip
 REFERENCES = {
     **dict.fromkeys(CLIPPED, CLIP),

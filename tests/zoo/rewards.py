@@ -39,6 +39,15 @@ def reinforce_pp(rewards: Array, lengths: Array, baseline: bool) -> Array:
     return (values - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
 
 
+def gdpo(parts: Array, weights: list[float]) -> Array:
+    """arXiv 2601.05242 as in the authors' code for TRL: each reward by its group, the weighted sum by all."""
+    summed = np.zeros(parts.shape[:2])
+    for row, group in zip(summed, parts, strict=True):
+        for weight, values in zip(weights, group.T, strict=True):
+            row += weight * (values - values.mean()) / (values.std(ddof=1) + 1e-4)
+    return (summed - summed.mean()) / (summed.std(ddof=1) + 1e-4)
+
+
 def bnpo(rewards: Array) -> Array:
     """arXiv 2506.02864: (R - p) over the density of the Beta distribution that the batch's p suggest."""
     shares = rewards.mean(1)

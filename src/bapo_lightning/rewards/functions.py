@@ -86,10 +86,11 @@ class FunctionRewards:
     def _score(self, row: list[float | None], completion: Completion) -> Score:
         parts = [w * value for w, value in zip(self._weights, row, strict=True) if value is not None]
         if not parts:
-            return Score(0.0, ScoreStatus.FAILED)
+            return Score(0.0, ScoreStatus.FAILED, parts=(0.0,) * len(row))
         total = math.fsum(parts)
         status = ScoreStatus.CORRECT if total >= self._correct_from else ScoreStatus.WRONG
-        return Score(total, status, final_answer(completion.text) or "")
+        single = tuple(value or 0.0 for value in row)
+        return Score(total, status, final_answer(completion.text) or "", single)
 
 
 def is_reward_function(called: Any) -> bool:

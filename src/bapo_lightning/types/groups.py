@@ -66,6 +66,7 @@ class Score:
     status: ScoreStatus
     # Final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none.
     answer: str = ""
+    parts: tuple[float, ...] = ()  # single rewards, unweighted, where the value is a sum of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,13 @@ class Group:
     def rewards(self) -> tuple[float, ...]:
         """Reward of each sample."""
         return tuple(sample.reward for sample in self.samples)
+
+    @property
+    def reward_parts(self) -> tuple[tuple[float, ...], ...]:
+        """Of each sample the single rewards, unweighted, and what shaping added; empty where a score is one."""
+        if not all(sample.score.parts for sample in self.samples):
+            return ()
+        return tuple((*each.score.parts, each.reward - each.score.value) for each in self.samples)
 
     @property
     def is_uniform(self) -> bool:

@@ -137,6 +137,7 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "value": sample.score.value,
         "status": str(sample.score.status),
         "answer": sample.score.answer,
+        "parts": list(sample.score.parts),
         "reward": sample.reward,
         "scores": {name: store.add_floats(values) for name, values in sample.scores.items()},
         "steps": sample.steps
@@ -150,7 +151,9 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
     return Sample(
         rollout=_unpack_rollout(store, packed, prompt_ids),
         text=packed["text"],
-        score=Score(packed["value"], ScoreStatus(packed["status"]), packed["answer"]),
+        score=Score(
+            packed["value"], ScoreStatus(packed["status"]), packed["answer"], tuple(packed.get("parts", ()))
+        ),
         reward=packed["reward"],
         scores={name: store.floats(span) for name, span in packed["scores"].items()},
         steps=None if steps is None else Steps(store.ints(steps[0]), store.floats(steps[1])),

@@ -117,6 +117,7 @@ def with_batch_advantages(
     if not admitted:
         return list(groups)
     chosen = [groups[index] for index in admitted]
+    parts = [group.reward_parts for group in chosen]
     found = advantages(
         RewardBatch(
             rewards=torch.tensor([group.rewards for group in chosen], dtype=torch.float32),
@@ -124,6 +125,7 @@ def with_batch_advantages(
             advantages=torch.tensor([group.advantages for group in chosen], dtype=torch.float32),
             problems=tuple(group.problem.id for group in chosen),
             is_new=tuple(index < num_new for index in admitted),
+            parts=torch.tensor(parts, dtype=torch.float32) if all(parts) else None,
         )
     ).tolist()
     rows = dict(zip(admitted, found, strict=True))

@@ -21,6 +21,9 @@ class RewardBatch:
     advantages: Tensor  # [P, G], relative to the group: those of `algorithm.advantages`
     problems: tuple[str, ...]  # id of each group's problem
     is_new: tuple[bool, ...]  # of each group: false if it comes from the reuse buffer
+    # [P, G, K], what `rewards` are made of where a reward is a sum: K single ones, unweighted, of which the
+    # last is what shaping added.
+    parts: Tensor | None = None
 
     @classmethod
     def made_up(cls, rewards: Tensor, advantages: Tensor) -> RewardBatch:
