@@ -123,7 +123,7 @@ class Group:
 
     @property
     def reward_parts(self) -> tuple[tuple[float, ...], ...]:
-        """Of each sample the single rewards, unweighted, and what shaping added; empty where a score is one."""
+        """Of each sample the single rewards and what shaping added; empty where a score is one reward."""
         if not all(sample.score.parts for sample in self.samples):
             return ()
         return tuple((*each.score.parts, each.reward - each.score.value) for each in self.samples)
