@@ -25,7 +25,7 @@ NOW_AND_THEN = {
     "modules/policy/policy.py:<genexpr>",  # scores of whole batches
     "modules/policy/policy.py:forward",  # transformers, where rows are padded
     "data/data_module.py:_rollout_batch",  # an entropy that a stage samples by
-    "callbacks/monitors/mismatch.py:measure",
+    "callbacks/monitors/mismatch.py:_when_fresh",
     "callbacks/search_forecast.py:forecast",
     "modules/bound_rules.py:<genexpr>",
     "callbacks/writers.py:<genexpr>",

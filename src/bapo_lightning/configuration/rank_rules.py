@@ -155,7 +155,8 @@ def _note_problems(config: RunConfig) -> Iterator[str]:
     except UNREADABLE:  # told as a target that cannot be imported
         return
     with suppress(OSError, DataError):  # named by the rules about the model's folder, or a hub model
-        wanted = min(wanted, model_config(config.model.path).get("vocab_size", wanted))
+        vocabulary = model_config(config.model.path).get("vocab_size")
+        wanted = min(wanted, vocabulary) if isinstance(vocabulary, int) else wanted
     if wanted <= most:
         return
     if config.rollout.is_cut:

@@ -10,9 +10,10 @@ from bapo_lightning.rollout.hf.sampling import BLOCK, sample_tokens, tokens_at
 def test_a_draw_picks_the_token_at_its_share_of_the_cumulative_probability():
     logits = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().expand(5, 4)
     draws = torch.tensor([0.0, 0.49, 0.51, 0.74, 0.999999999], dtype=torch.float64)
-    tokens, logprobs = sample_tokens(logits, SamplingParams(1.0, ()), draws)
+    tokens, logprobs, of_all = sample_tokens(logits, SamplingParams(1.0, ()), draws)
     assert tokens.tolist() == [0, 0, 2, 2, 3]  # never token 1, which has no mass
     assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
+    assert torch.equal(of_all, logits.log_softmax(-1))
 
 
 @pytest.mark.parametrize("size", [3, BLOCK, BLOCK + 1, 3 * BLOCK - 5])
