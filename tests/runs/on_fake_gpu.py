@@ -54,7 +54,9 @@ def update(folder, algorithm):
     batch = random_batch(Size(2, 4, 8, 12), here.policy.model.config.vocab_size)
     logp = batch.behaviour_logp
     scores = {"reference_logp": logp, "entry_entropy": -logp, "entry_mean_logp": 2 * logp}
-    batch = replace(batch, scores=scores)
+    noted = torch.arange(3).expand(*logp.shape, 3)  # likeliest tokens of each place
+    known = logp[..., None].expand(noted.shape)
+    batch = replace(batch, scores=scores | {"candidate_behaviour_logp": known}, candidates=noted)
     there.configure_model()
     attach(there.to(fake_gpu.DEVICE))
     moved = batch.to(fake_gpu.DEVICE)
