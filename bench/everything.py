@@ -145,6 +145,7 @@ PARTS = {
     "async-vllm": Part(
         "Asynchronous training with vLLM, on SmolLM2-135M", "async_overlap.py vllm", needs=(VLLM, MODEL),
     ),
+    "reward": Part("Reward over the wall clock, in passes and in a stream", "reward_over_time.py"),
 }  # fmt: skip
 
 
