@@ -38,8 +38,9 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("rollout", ["vllm", "vllm_child", "vllm_server"])
-def test_vllm_on_a_gpu_is_not_started_without_the_compiler_that_triton_calls(rollout, no_c):
+def test_vllm_on_a_gpu_is_not_started_without_the_compiler_that_triton_calls(rollout, no_c, monkeypatch):
     no_c()
+    monkeypatch.setattr(local, "find_spec", lambda name: name)
     assert (
         f"rollout=vllm on a GPU needs {COMPILER} for Triton's launcher, and this machine lacks it; install "
         "it, or write rollout=hf"
@@ -161,8 +162,9 @@ def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
     assert count.endswith("; rollout.engine.gpus names 3, the last one is 2")
 
 
-def test_a_missing_package_is_named_where_there_is_a_gpu(gpus):
+def test_a_missing_package_is_named_where_there_is_a_gpu(gpus, monkeypatch):
     gpus(80)
+    monkeypatch.setattr(machine_rules, "find_spec", lambda name: None)
     assert found("model.liger=true", "trainer.accelerator=gpu") == [
         "model.liger=true needs a package that this machine does not have: pip install liger-kernel, or -e "
         '".[gpu]" with vLLM; or write model.liger=false'

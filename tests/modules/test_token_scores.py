@@ -195,8 +195,9 @@ def test_arguments_that_cannot_be_are_refused(change, message):
         token_scores(**{"hidden": hidden, "head_weight": head_weight, "targets": targets, **change})
 
 
-def test_kernels_for_gpus_compute_the_same_in_tritons_interpreter() -> None:
-    file = Path(__file__).with_name("interpreted_kernels.py")
+@pytest.mark.parametrize("tests", ["interpreted_kernels.py", "policy/interpreted_liger.py"])
+def test_kernels_for_gpus_compute_the_same_in_tritons_interpreter(tests) -> None:
+    file = Path(__file__).parent / tests
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     done = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
