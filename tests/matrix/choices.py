@@ -52,8 +52,8 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "environment": {"none": (), "sums": ()},
     # Of a prompt, which it makes a token longer. A row gives the tokenizer one.
     "bos": {"none": (), "first": ("data.prompt.bos=true", "scale.max_prompt_tokens=16")},
-    # Tokens that can be sampled: all, or a part, which the engine then tells. Below 0.98 the tiny models, which
-    # are sure of a wrong habit, are never right.
+    # Tokens that can be sampled: all, or a part, which the engine then tells. Below 0.98 the tiny models,
+    # which are sure of a wrong habit, are never right.
     "sampling": {"all": (), "cut": ("rollout.top_p=0.98", "rollout.top_k=8")},
     "gradient": {"not kept": (), "cosine": ("callbacks.gradient.cosine=true",)},
     # rover needs scores at entry, flowrl a reference and a head, steer a statistic of the whole update.

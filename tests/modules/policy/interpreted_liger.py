@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 import triton
 import triton.language as tl
 from tests.modules.policy.families import family_folder
