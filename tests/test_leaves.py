@@ -30,6 +30,7 @@ class Leaf:
 
 
 OWN = {
+    "environments.openenv": Leaf(conf=("environment/openenv.yaml", "data/openenv.yaml")),
     "environments.python": Leaf(conf=("environment/python.yaml",)),
     "environments.textarena": Leaf(conf=("environment/textarena.yaml", "data/textarena_*.yaml")),
     "ray": Leaf(
