@@ -29,6 +29,7 @@ LEAVES = {
     "environments/openenv": ("environments/openenv/*",),
     "environments/python": ("environments/python/*",),
     "environments/textarena": ("environments/textarena*", "data/problems/games.py"),
+    "environments/verifiers": ("environments/verifiers/*",),
     "rewards/math": ("rewards/math/*",),
     "step critic": (
         "algorithms/direct_advantage/*", "cli/critic.py", "runs/critic.py", "modules/step_critic.py",

@@ -23,6 +23,7 @@ def openenv_problems(
     count: Size,
     split: Part,
     prompt: str = "{observation}",
+    messages: str | None = None,
     reset: Mapping[str, Any] | None = None,
     first: CountOrZero = 0,
     seconds: Seconds = 60.0,
@@ -38,6 +39,7 @@ def openenv_problems(
         split: split whose seeds are used.
         prompt: template of what the policy reads first: {observation}, fields of it, and {tools} for what an
             MCP server says of its tools.
+        messages: field of what the reset shows that has the prompt as messages, for data/prompt=messages.
         reset: options of each reset beside its seed.
         first: number of seeds of the split to skip.
         seconds: in which a reset must be answered.
@@ -53,7 +55,7 @@ def openenv_problems(
     try:
         session = server.open(seconds)
         try:
-            return _made(session, world, prompt, options)
+            return _made(session, world, prompt, messages, options)
         finally:
             session.close()
     except (EnvironmentFault, SessionLost, Refusal) as error:
@@ -62,7 +64,9 @@ def openenv_problems(
         server.close()
 
 
-def _made(session: Session, world: str, prompt: str, options: list[dict[str, Any]]) -> list[Problem]:
+def _made(
+    session: Session, world: str, prompt: str, messages: str | None, options: list[dict[str, Any]]
+) -> list[Problem]:
     begun = [session.reset(each) for each in options]
     if digest(session.reset(options[0])) != digest(begun[0]):
         raise DataError(
@@ -76,7 +80,11 @@ def _made(session: Session, world: str, prompt: str, options: list[dict[str, Any
             prompt=tools.join(shown(seen.observation, part) for part in parts),
             answer="",
             source=world,
-            metadata={"reset": each, "opening": digest(seen)},
+            metadata={
+                **({"messages": seen.observation[messages]} if messages is not None else {}),
+                "reset": each,
+                "opening": digest(seen),
+            },
         )
         for each, seen in zip(options, begun, strict=True)
     ]

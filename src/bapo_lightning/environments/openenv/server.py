@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from bapo_lightning.environments.openenv.session import Session, SessionLost
@@ -20,6 +22,8 @@ from bapo_lightning.orphans import popen_to_end_with, started_by_this
 from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.values import Seconds
 
+_PACKAGE = Path(__file__).resolve().parents[2]
+_NAME = re.compile(r"\{(\w+)\}")
 _LAUNCH = "bapo_lightning.environments.openenv.launch"
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL")  # variables: none that could hold a secret
 _LOOK_SECONDS = 0.1
@@ -31,7 +35,9 @@ class Server:
 
     Args:
         url: http:// or https:// address of a server; null: the run starts one.
-        command: that starts a server; {port} in it is the port that it must listen on, at 127.0.0.1.
+        command: that starts a server; {port} in it is the port that it must listen on, at 127.0.0.1,
+            and {bapo_lightning} the folder of this package.
+        values: texts for other names in braces in the command.
         folder: in which the command is run; null: that of the run.
         variables: of the command, beside PATH, HOME, TMPDIR and the language.
         seconds: until a server must take a connection, also one that has died.
@@ -44,6 +50,7 @@ class Server:
         self,
         url: str | None = None,
         command: Sequence[str] = (),
+        values: Mapping[str, str] | None = None,
         folder: str | None = None,
         variables: Mapping[str, str] | None = None,
         seconds: Seconds = 60.0,
@@ -51,7 +58,8 @@ class Server:
         if found := list(self.problems({"url": url, "command": command})):
             raise ValueError("; ".join(found))
         self._url, self._command, self._folder = url, tuple(command), folder
-        self._variables, self._seconds = dict(variables or {}), seconds
+        self._values, self._variables = dict(values or {}), dict(variables or {})
+        self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[..., Server] | None = None
         self._output: IO[bytes] | None = None
@@ -118,7 +126,8 @@ class Server:
             self._finalizer()
         self._owner, self._port, self._has_worked = os.getpid(), free_port(), False
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [part.replace("{port}", str(self._port)) for part in self._command]
+        known = {**self._values, "port": str(self._port), "bapo_lightning": str(_PACKAGE)}
+        command = [_NAME.sub(lambda match: known.get(match[1], match[0]), part) for part in self._command]
         self._process = popen_to_end_with(
             [sys.executable, "-m", _LAUNCH, *command],
             cwd=self._folder,

@@ -93,8 +93,8 @@ class OpenEnv:
         """Returns no state yet: the first turn opens a session."""
         if not {"reset", "opening"} <= set(problem.metadata):
             raise DataError(
-                f"problem {problem.id} is no world of OpenEnv; write environment=none, or data whose _target_ "
-                "is bapo_lightning.environments.openenv.problems.openenv_problems"
+                f"problem {problem.id} is no world of OpenEnv; write environment=none, or data whose "
+                "_target_ is bapo_lightning.environments.openenv.problems.openenv_problems"
             )
 
     def respond(self, turn: Turn) -> Reply:
