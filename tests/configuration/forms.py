@@ -58,6 +58,12 @@ WORLD = (
     f"[{sys.executable},-m,tests.environments.openenv.guessing,'{{port}}',{os.devnull}]",
     f"environment.answers.server.folder={Path(__file__).parents[2]}",
 )  # fmt: skip
+SERVED = (
+    "data=verifiers", *WORLD[1:6], "environment.answers.server.values.environment=verifiers",
+    f"environment.answers.server.values.python={sys.executable}",
+    "+environment.answers.server.variables.PYTHONPATH="
+    f"{Path(__file__).parents[1] / 'environments/verifiers/library'}",
+)  # fmt: skip
 NEEDS = {
     "algorithm=aepo": ("scale.prompts_per_batch=4",),
     "reward=environment": ("environment=textarena", *GAME),
@@ -65,6 +71,7 @@ NEEDS = {
     "reward=reasoning_gym": ("data=reasoning_gym_chain_sum", "data.train.size=200"),
     "environment=openenv": ("reward=environment", *WORLD),
     "environment=textarena": ("reward=environment", *GAME),
+    "environment=verifiers": ("reward=environment", *SERVED),
     "data/prompt=base_model": ("scale.max_prompt_tokens=110", "scale.max_new_tokens=16"),
 }
 PACKAGES = {

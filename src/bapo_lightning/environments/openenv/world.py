@@ -80,7 +80,7 @@ class OpenEnv:
         show: str | None = None,
         score: Literal["sum", "last"] = "sum",
         seconds: Seconds = 60.0,
-        sessions: Size = 256,
+        sessions: Size = 1024,
         after_loss: Literal["replay", "cut"] = "replay",
     ) -> None:
         self._server, self._action, self._show, self._score = server, action, show, score

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -47,7 +48,9 @@ class Episode:
     """One rollout, in which the policy's turns come from outside."""
 
     def __init__(self, environment: Any) -> None:
-        self._env, self._state, self._shown = environment, None, 0
+        self._env = environment
+        self._state: Any = None
+        self._messages: Any = None
 
     async def reset(self, seed: int) -> dict[str, Any]:
         """Begins with the row of a seed; rows repeat where there are more seeds. Returns what is seen."""
@@ -131,13 +134,13 @@ def _plain(message: Any) -> dict[str, str]:
     return {"role": str(role), "content": content or ""}
 
 
-async def serve(request: web.Request) -> web.WebSocketResponse:
+async def serve(environment: Any, request: web.Request) -> web.WebSocketResponse:
     """One session: a connection with an episode of its own."""
-    socket = web.WebSocketResponse(heartbeat=None)
+    socket = web.WebSocketResponse()
     await socket.prepare(request)
-    episode = Episode(request.app["environment"])
+    episode = Episode(environment)
     async for message in socket:
-        asked = json.loads(message.data) if message.type is WSMsgType.TEXT else {"type": "close"}
+        asked: Any = json.loads(message.data) if message.type is WSMsgType.TEXT else {"type": "close"}
         if asked["type"] == "close":
             break
         try:
@@ -158,9 +161,9 @@ async def serve(request: web.Request) -> web.WebSocketResponse:
 def main() -> None:
     """Serves at 127.0.0.1 until it is ended."""
     port, name, *options = sys.argv[1:]
+    environment = loaded(name, json.loads(options[0]) if options else {})
     served = web.Application()
-    served["environment"] = loaded(name, json.loads(options[0]) if options else {})
-    served.router.add_get("/ws", serve)
+    served.router.add_get("/ws", partial(serve, environment))
     web.run_app(served, host="127.0.0.1", port=int(port), print=None, shutdown_timeout=1.0)
 
 
