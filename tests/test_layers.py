@@ -29,12 +29,16 @@ LAYER_OF_ROOM = {
     "__main__": 9,
 }  # fmt: skip
 # Rooms, some within others, that may import anything and that nothing imports: tests/test_leaves.py.
-LEAVES = ("environments.python", "environments.textarena", "ray", "rewards.math", "simulation")
+LEAVES = (
+    "environments.openenv", "environments.python", "environments.textarena",
+    "environments.verifiers", "ray", "rewards.math", "simulation",
+)  # fmt: skip
 LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 9)
 FACE = "library"  # all that the package itself imports, when it is asked for it
 TORCH_FREE_ROOMS = {
     "types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan",
-    "rewards.math", "environments.python", "environments.textarena",
+    "rewards.math", "environments.openenv", "environments.python", "environments.textarena",
+    "environments.verifiers",
 }  # fmt: skip
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))

@@ -22,7 +22,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from bapo_lightning.configuration.wording import accepted, flattened, value_problem
-from bapo_lightning.errors import BapoLightningError, ConfigError, first_line, nearest, taken
+from bapo_lightning.errors import BapoLightningError, ConfigError, nearest, taken
 
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
