@@ -1,0 +1,131 @@
+"""Whether a server's log-probs belong to a model folder: `python -m bapo_lightning.cli.probe URL FOLDER`.
+
+URL is vLLM's, SGLang's or another with the completions of OpenAI's API; FOLDER is any model that transformers
+reads. The exit code is 0 where they belong together, 1 where they do not, and 2 where nothing can be said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bapo_lightning.cli.command import command, number_type, parser_of
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.values import CountOrZero, Positive, Seconds, SecondsOrZero, Seed, Size
+
+if TYPE_CHECKING:
+    from bapo_lightning.probe.session import Found, Session
+    from bapo_lightning.probe.weights import Weights
+
+DIFFERS = 1  # exit code
+
+
+@command(2)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Probes once, or after each of several syncs."""
+    parsed = _parser().parse_args(arguments)
+    with phases_shown():
+        return _watch(parsed) if parsed.watch else _once(parsed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("probe", __doc__)
+    parser.add_argument("url", metavar="URL", help="address of the server, with or without /v1")
+    text = "model folder or hub name; with --watch also a glob, or a folder of model folders"
+    parser.add_argument("folder", metavar="FOLDER", help=text)
+    text = "another folder that the server may hold, such as the export before; may be repeated"
+    parser.add_argument("--also", action="append", default=[], metavar="FOLDER", help=text)
+    text = "precision that the server computes in (default: whichever fits)"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=text)
+    numbers = {
+        "prompts": (Size, 16, "prompts of random tokens"),
+        "tokens": (Size, 32, "tokens of each"),
+        "sampled": (Size, 16, "tokens that the server samples after each prompt"),
+        "temperature": (Positive, 1.0, "of sampling"),
+        "seed": (Seed, 0, "of the random tokens"),
+        "watch": (CountOrZero, 0, "probes to make, each after a new export; 0: one, of FOLDER as it is"),
+        "every": (Seconds, 5.0, "seconds between two looks for a new export, or for its weights"),
+        "grace": (
+            SecondsOrZero,
+            60.0,
+            "seconds that the server may take after an export to have its weights",
+        ),
+        "timeout": (Seconds, 300.0, "seconds that the server may take for an answer"),
+    }
+    for name, (kind, default, help_) in numbers.items():
+        text = f"{help_} (default: {default:g})"
+        metavar = "SECONDS" if kind in (Seconds, SecondsOrZero) else "N"
+        parser.add_argument(f"--{name}", type=number_type(kind), default=default, metavar=metavar, help=text)
+    parser.add_argument(
+        "--model", metavar="NAME", help="name of the model at the server (default: its first)"
+    )
+    parser.add_argument("--api-key-from", metavar="VARIABLE", help="environment variable with the API key")
+    parser.add_argument("--device", default="cpu", help="of torch, on which FOLDER computes (default: cpu)")
+    parser.add_argument("--json", action="store_true", help="print lines of JSON")
+    return parser
+
+
+def _session(parsed: argparse.Namespace) -> Session:
+    with phase("loading libraries"):
+        from bapo_lightning.probe.client import ProbeServer
+        from bapo_lightning.probe.session import Questions, Session
+
+    questions = Questions(parsed.prompts, parsed.tokens, parsed.sampled, parsed.temperature, parsed.seed)
+    server = ProbeServer(parsed.url, parsed.model, parsed.api_key_from, parsed.timeout)
+    return Session(server, questions, parsed.dtype)
+
+
+def _once(parsed: argparse.Namespace) -> int:
+    from bapo_lightning.probe.console import as_json, lines
+
+    session = _session(parsed)
+    weights, *others = (_weights(path, parsed) for path in (parsed.folder, *parsed.also))
+    found = session.probe(weights, others)
+    url = session.server.url
+    if parsed.json:
+        print(as_json(found, 1, url, weights.name))
+    else:
+        print("\n".join(lines(found, url, weights.name)))
+    return _code(found)
+
+
+def _watch(parsed: argparse.Namespace) -> int:
+    from bapo_lightning.probe.console import as_json, line
+    from bapo_lightning.probe.exports import next_export
+
+    session, export, code = _session(parsed), None, 0
+    others = [_weights(path, parsed) for path in parsed.also]
+    before: list[Weights] = []
+    for number in range(1, parsed.watch + 1):
+        export = next_export(parsed.folder, export, parsed.every)
+        weights = _weights(export.path, parsed)
+        give_up = time.monotonic() + parsed.grace
+        found = session.probe(weights, [*before, *others])
+        while _code(found) and time.monotonic() < give_up:
+            time.sleep(parsed.every)
+            found = session.probe(weights, [*before, *others])
+        shown = as_json(found, number, session.server.url, weights.name) if parsed.json else ""
+        print(shown or line(found, number, weights.name), flush=True)
+        code |= _code(found)
+        before = [weights]
+        weights.name = f"the export before ({weights.path})"
+    return code
+
+
+def _weights(path: str, parsed: argparse.Namespace) -> Weights:
+    from bapo_lightning.modules.policy.folder import model_path
+    from bapo_lightning.probe.weights import Weights
+
+    return Weights(model_path(path), parsed.device, path)
+
+
+def _code(found: Found) -> int:
+    return 0 if found.diagnosis.verdict == "matches" else DIFFERS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Says whose log-probs a server gives: those of the folder, of an older one, of a mixture, or of neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from bapo_lightning.phases import phase
+from bapo_lightning.probe.judge import Gap, Position, gaps, position
+from bapo_lightning.probe.layout import Layout, Mask, Numbers
+from bapo_lightning.probe.mixtures import SEARCHED, Mixture, nearest_mixture
+from bapo_lightning.probe.weights import Weights
+
+TEMPERATURES = (0.1, 10.0)
+# Nats, mean: where log-probs moved by less, rounded weights may be the same.
+SMALLEST_CHANGE = 1e-5
+
+
+class Verdict(StrEnum):
+    """What was found."""
+
+    MATCHES = "matches"
+    STALE = "stale"  # of another folder that was given
+    PARTIAL = "partial"  # of a mixture
+    PROCESSED = "processed"  # of these weights, and of another distribution
+    UNDECIDED = "undecided"  # rounding hides which of two folders it is
+    DIFFERS = "differs"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The verdict with what it rests on."""
+
+    verdict: Verdict
+    reason: str  # a sentence
+    dtype: str  # precision in which the server fits best
+    gaps: Mapping[str, Mapping[str, Gap]]  # to the folder, by precision and by part of the tokens
+    positions: Mapping[str, Position] = field(default_factory=dict)  # by the name of another folder
+
+
+@dataclass
+class Case:
+    """One server's [N] log-probs, the folder that they should be of, and others that they may be of."""
+
+    layout: Layout
+    server: Numbers
+    weights: Weights
+    others: Sequence[Weights]
+    dtypes: Sequence[str]  # that the server may compute in, the finest first
+    is_repeated: bool = False  # the server answered so before the folder was made, to the last bit
+
+    @cached_property
+    def rounding(self) -> dict[str, Numbers]:
+        """[N] the yardstick, by precision."""
+        with phase("measuring rounding"):
+            return {dtype: self.weights.rounding(self.layout, dtype) for dtype in self.dtypes}
+
+    def gaps_to(self, weights: Weights) -> dict[str, dict[str, Gap]]:
+        """Differences from a folder, by precision."""
+        return {
+            dtype: gaps(self.layout, self.server, weights.scores(self.layout, dtype), self.rounding[dtype])
+            for dtype in self.dtypes
+        }
+
+    def diagnose(self) -> Diagnosis:
+        """Looks at the folder first, at the others next, then for mixtures and other distributions."""
+        if count := int(np.isnan(self.server).sum()):
+            reason = f"{count} of its {len(self.server)} log-probs are no finite numbers"
+            return Diagnosis(Verdict.DIFFERS, reason, self.dtypes[-1], {})
+        own = self.gaps_to(self.weights)
+        fitting = best_fit(own)
+        dtype = fitting or min(own, key=lambda name: mean_of(own[name]))
+        scores = self.weights.scores(self.layout, dtype)
+        positions = {
+            other.name: position(self.layout, self.server, scores, other.scores(self.layout, dtype))
+            for other in self.others
+        }
+        verdict, reason = self._fits(dtype, positions) if fitting else self._differs(own[dtype])
+        return Diagnosis(verdict, reason, dtype, own, positions)
+
+    def _fits(self, dtype: str, positions: Mapping[str, Position]) -> tuple[Verdict, str]:
+        for other in self.others:
+            found = positions[other.name]
+            if found.apart == 0.0 or found.side == 0:
+                continue
+            if found.side == 1:
+                return Verdict.STALE, f"it holds {other.name}: nearer to it than rounding allows"
+            if found.is_blurred and self.is_repeated and found.apart > SMALLEST_CHANGE:
+                return Verdict.STALE, f"it answers as before {self.weights.name} was made, to the last bit"
+            if found.is_blurred:
+                reason = (
+                    f"rounding hides whether it holds this or {other.name}, which differ by a mean of "
+                    f"{found.apart:.2g} nats; ask for more tokens, or start the server in float32"
+                )
+                return Verdict.UNDECIDED, reason
+            if mixed := self._mixture(other.name, other.state, dtype):
+                return Verdict.PARTIAL, mixed
+            return Verdict.PARTIAL, f"it holds neither this nor {other.name}, but something between them"
+        return Verdict.MATCHES, f"what is left is rounding of {dtype}"
+
+    def _differs(self, own: Mapping[str, Gap]) -> tuple[Verdict, str]:
+        for other in self.others:
+            if best_fit(self.gaps_to(other)):
+                return Verdict.STALE, f"it holds {other.name}"
+        coarsest = self.dtypes[-1]
+        for other in self.others:
+            if mixed := self._mixture(other.name, other.state, coarsest):
+                return Verdict.PARTIAL, mixed
+        if mixed := self._mixture("nothing: they were never loaded", {}, coarsest):
+            return Verdict.PARTIAL, mixed
+        if processed := self._other_distribution(own, coarsest):
+            return Verdict.PROCESSED, processed
+        if "prompt" in own and "sampled" in own and own["prompt"].fits:
+            reason = (
+                "it scores prompts as these weights do, and not what it samples: its prefix cache is of "
+                "older weights, or it samples from another distribution (penalties, top_p, a bias)"
+            )
+            return Verdict.PROCESSED, reason
+        return Verdict.DIFFERS, "it holds other weights than any folder that was given"
+
+    def _mixture(self, path: str, other: Mapping[str, Tensor], dtype: str) -> str | None:
+        """Returns the sentence about a mixture that the server holds, nearer than either side of it."""
+        found = nearest_mixture(self.weights, other, self.layout, self.server, dtype)
+        return self._is_mixture(found, path, other, dtype) if found else None
+
+    def _is_mixture(self, found: Mixture, path: str, other: Mapping[str, Tensor], dtype: str) -> str | None:
+        mixed = self.weights.mixed_scores(self.layout, dtype, other, found.names)
+        fitting = gaps(self.layout, self.server, mixed, self.rounding[dtype])
+        whole = self.weights.mixed_scores(self.layout, dtype, other, [*self.weights.state])
+        sides = [self.weights.scores(self.layout, dtype), *[whole] * bool(other)]
+        ends = [position(self.layout, self.server, side, mixed).side for side in sides]
+        if all(each.fits for each in fitting.values()) and all(end == 1 for end in ends):
+            return f"{found.text} of it are of {path}; the rest is of this folder"
+        return None
+
+    def _other_distribution(self, own: Mapping[str, Gap], dtype: str) -> str | None:
+        """Returns the sentence about a temperature at which these weights have the server's log-probs."""
+        part = self.layout.first(SEARCHED)
+        server = self.server[: len(part.places)]
+        asked = {"prompt": self.layout.prompt_temperature, "sampled": self.layout.temperature}
+        for name in (name for name in own if not own[name].fits):
+            mask = part.is_sampled == (name == "sampled")
+
+            def away(log: float, name: str = name, mask: Mask = mask) -> float:
+                scores = self.weights.scores(part.at(name, float(np.exp(log))), dtype)
+                return float(np.abs(scores - server)[mask].mean())
+
+            with phase("trying temperatures"):
+                bounds = tuple(np.log(TEMPERATURES))
+                best = float(np.exp(minimize_scalar(away, bounds=bounds, method="bounded").x))
+            layout = self.layout.at(name, best)
+            found = gaps(layout, self.server, self.weights.scores(layout, dtype), self.rounding[dtype])
+            if found[name].fits:
+                return f"log-probs of {name} tokens are of temperature {best:.2f}, not {asked[name]:g}"
+        return None
+
+
+def best_fit(found: Mapping[str, Mapping[str, Gap]]) -> str | None:
+    """The finest precision whose rounding explains all differences."""
+    return next((name for name, parts in found.items() if all(gap.fits for gap in parts.values())), None)
+
+
+def mean_of(parts: Mapping[str, Gap]) -> float:
+    """Mean difference over all tokens, in nats."""
+    return sum(gap.mean * gap.num_tokens for gap in parts.values()) / sum(
+        gap.num_tokens for gap in parts.values()
+    )
