@@ -11,6 +11,8 @@ DATA ?=
 TO ?=
 GPUS ?=
 GPU ?=
+SERVER ?=
+FOLDER ?=
 
 # Threads that spin while they wait stop small models as soon as anything else runs on the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -43,6 +45,7 @@ READS_serve := EXP ARGS
 READS_sweep := SWEEP ARGS
 READS_compare := RUNS ARGS
 READS_view := RUN ARGS
+READS_probe := SERVER FOLDER ARGS
 READS_figures := FIG ARGS
 READS_map := MAP ARGS
 READS_record := RUNS TO
@@ -69,13 +72,14 @@ endif
 NEEDS_export := CKPT TO
 NEEDS_critic := TO
 NEEDS_record := RUNS TO
+NEEDS_probe := SERVER FOLDER
 LACKING := $(strip $(foreach goal,$(MAKECMDGOALS),$(foreach name,$(NEEDS_$(goal)),$(if $($(name)),,$(name)))))
 ifneq ($(LACKING),)
 $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make lists what it is)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
+.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe figures map record tiny-model \
 	model-smollm2 bench gpu-check drill invariants fuzz check-zoo families test test-all test-vllm lint docs clean
 
 help: ## list the targets
@@ -156,6 +160,9 @@ compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quicksta
 
 view: $(READY) ## a run as one page that follows it (RUN=outputs/quickstart/..., default: the newest)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.view "$(or $(RUN),outputs/*/*)" $(ARGS)
+
+probe: $(READY) ## do a server's log-probs belong to a model folder (SERVER=http://HOST:PORT FOLDER=models/mine ARGS="--also OLD")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.probe "$(SERVER)" "$(FOLDER)" $(ARGS)
 
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
 	@$(VENV_PYTHON) -m studies.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)

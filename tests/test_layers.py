@@ -19,7 +19,7 @@ LAYER_OF_ROOM = {
     "clean_process": 1, "random_states": 1, "precision": 1, "pretrained": 1, "run_folder": 1, "ranks": 1,
     "objectives": 1, "rewards": 1, "environments": 1, "evaluation": 1, "plan": 1,
     "report": 2, "rollout": 2, "tiny_worlds": 2,
-    "data": 3,
+    "data": 3, "probe": 3,
     "modules": 4,
     "callbacks": 5, "reference": 5,
     "configuration": 6,

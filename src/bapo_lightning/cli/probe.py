@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bapo_lightning.cli.command import command, number_type, parser_of
+from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.values import CountOrZero, Positive, Seconds, SecondsOrZero, Seed, Size
@@ -71,11 +72,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _session(parsed: argparse.Namespace) -> Session:
     with phase("loading libraries"):
+        import torch
+
         from bapo_lightning.probe.client import ProbeServer
         from bapo_lightning.probe.session import Questions, Session
 
+    try:
+        torch.empty(0, device=parsed.device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError([f"--device={parsed.device} cannot be used ({first_line(error)})"]) from None
     questions = Questions(parsed.prompts, parsed.tokens, parsed.sampled, parsed.temperature, parsed.seed)
     server = ProbeServer(parsed.url, parsed.model, parsed.api_key_from, parsed.timeout)
+    server.find_model()  # before anything is loaded or waited for
     return Session(server, questions, parsed.dtype)
 
 

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any
 
 from bapo_lightning.errors import ConfigError, EngineError
@@ -133,7 +134,7 @@ class ProbeServer:
         except urllib.error.HTTPError as error:
             reason = error_message(error.read(), error.code)
             raise Refused(f"{self.url}{path} was refused: {reason}", error.code) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             raise EngineError(f"{self.url}{path} does not answer as OpenAI's API does: {cause}") from None
         if not isinstance(found, dict):
