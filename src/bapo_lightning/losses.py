@@ -166,6 +166,7 @@ class PolicyLoss(nn.Module):
         num_tokens: float | Tensor,
         num_sequences: float | Tensor,
         first: int = 0,
+        /,
         *,
         logp: Tensor,
         behaviour_logp: Tensor,
