@@ -21,7 +21,7 @@ LAYER_OF_ROOM = {
     "report": 2, "rollout": 2, "tiny_worlds": 2,
     "data": 3,
     "modules": 4,
-    "callbacks": 5, "reference": 5,
+    "callbacks": 5, "reference": 5, "losses": 5,
     "configuration": 6,
     "runs": 7,
     "library": 8, "cli": 8,
