@@ -15,15 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser
 from pathlib import Path
 from statistics import fmean
 
 import torch
+from measuring import bench_parser
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from bapo_lightning.cli.command import number_type
+from bapo_lightning.values import Count, CountOrZero
 
 PAD, END = "<pad>", "<end>"
 TIMES = ("second", "per_s")  # in the names of metrics that no two runs share
@@ -65,13 +68,19 @@ WORLDS = {
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
+    parser = bench_parser(__doc__, has_json=False, batches=40)
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--folder", type=Path, default=Path())
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--prompts", type=int, default=8, help="of a minibatch, of 8 samples each")
-    parser.add_argument("--kills", type=int, default=0, help="of a second run, which must end as the first")
+    parser.add_argument(
+        "--prompts", type=number_type(Count), default=8, help="of a minibatch, of 8 samples each"
+    )
+    parser.add_argument(
+        "--kills",
+        type=number_type(CountOrZero),
+        default=0,
+        help="of a second run, which must end as the first",
+    )
     options = parser.parse_args()
     words, overrides = WORLDS[options.world]
     with tempfile.TemporaryDirectory() as place:

@@ -23,7 +23,7 @@ LAYER_OF_ROOM = {
     "modules": 4,
     "callbacks": 5, "reference": 5,
     "configuration": 6,
-    "runs": 7,
+    "runs": 7, "losses": 7,
     "library": 8, "cli": 8,
     "algorithms": 9,
     "__main__": 9,
