@@ -253,3 +253,10 @@ def test_an_address_is_taken_with_and_without_its_version(served, capsys):
     with serving(served) as url:
         for address in (f"{url}/v1", f"{url}/", url.removeprefix("http://")):
             assert probe(capsys, address, TRAINED, "--prompts", "1", "--sampled", "1")[0] == 0
+
+
+def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, served, url, capsys):
+    served.model = loaded(near)
+    code, found = probe(capsys, url, TRAINED)
+    assert (code, found["diagnosis"]["verdict"], found["diagnosis"]["dtype"]) == (1, "undecided", "bfloat16")
+    assert probe(capsys, url, TRAINED, "--dtype", "float32")[1]["diagnosis"]["verdict"] == "differs"

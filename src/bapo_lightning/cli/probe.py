@@ -78,8 +78,8 @@ def _session(parsed: argparse.Namespace) -> Session:
         from bapo_lightning.probe.session import Questions, Session
 
     try:
-        torch.empty(0, device=parsed.device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.zeros(1, device=parsed.device).tolist()
+    except (RuntimeError, AssertionError) as error:
         raise ConfigError([f"--device={parsed.device} cannot be used ({first_line(error)})"]) from None
     questions = Questions(parsed.prompts, parsed.tokens, parsed.sampled, parsed.temperature, parsed.seed)
     server = ProbeServer(parsed.url, parsed.model, parsed.api_key_from, parsed.timeout)

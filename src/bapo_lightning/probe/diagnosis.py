@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from bapo_lightning.phases import phase
-from bapo_lightning.probe.judge import Gap, Position, gaps, position
+from bapo_lightning.probe.judge import LEAST_FACTOR, Gap, Position, gaps, position
 from bapo_lightning.probe.layout import Layout, Mask, Numbers
 from bapo_lightning.probe.mixtures import SEARCHED, Mixture, nearest_mixture
 from bapo_lightning.probe.weights import Weights
@@ -90,7 +90,7 @@ class Case:
             if found.apart == 0.0 or found.side == 0:
                 continue
             if found.side == 1:
-                return Verdict.STALE, f"it holds {other.name}: nearer to it than rounding allows"
+                return Verdict.STALE, f"it holds {other.name}, whose side it is on beyond rounding"
             if found.is_blurred and self.is_repeated and found.apart > SMALLEST_CHANGE:
                 return Verdict.STALE, f"it answers as before {self.weights.name} was made, to the last bit"
             if found.is_blurred:
@@ -102,7 +102,20 @@ class Case:
             if mixed := self._mixture(other.name, other.state, dtype):
                 return Verdict.PARTIAL, mixed
             return Verdict.PARTIAL, f"it holds neither this nor {other.name}, but something between them"
+        if len(self.dtypes) > 1 and self._is_finer(dtype):
+            reason = (
+                f"its differences are far below rounding of {dtype} and above that of the next finer "
+                f"precision; write --dtype {dtype} if that is the server's, which may be more exact than ours"
+            )
+            return Verdict.UNDECIDED, reason
         return Verdict.MATCHES, f"what is left is rounding of {dtype}"
+
+    def _is_finer(self, dtype: str) -> bool:
+        """Whether a server that rounds as coarsely as this would be further away: it may be a finer one with
+        other weights.
+        """
+        away = np.abs(self.server - self.weights.scores(self.layout, dtype)).mean()
+        return dtype != self.dtypes[0] and bool(away < LEAST_FACTOR * self.rounding[dtype].mean())
 
     def _differs(self, own: Mapping[str, Gap]) -> tuple[Verdict, str]:
         for other in self.others:

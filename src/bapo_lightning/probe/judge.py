@@ -11,6 +11,7 @@ from bapo_lightning.probe.layout import Layout, Numbers
 # A server rounds in other places than transformers does: kernels fuse steps, and sum in other orders. Its
 # differences are of the size of the yardstick, and at most so many times as large (docs/probe.md).
 MEAN_FACTOR, LARGEST_FACTOR = 2.0, 4.0
+LEAST_FACTOR = 0.6  # and hardly smaller
 # Nats. Numbers in float32, of about -10 nats, are no finer; and a yardstick may be 0 by chance.
 FLOOR = 5e-6
 DECISIVE = 4.0  # standard errors
