@@ -1,8 +1,8 @@
 """Compares finished runs: `python -m bapo_lightning.cli.compare RUNS [RUNS...] [--reference SETTING]`.
 
-RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Prints a
-table and writes compare.html (one file that needs nothing else), compare.csv and compare.json. One run alone
-gets its summary and plots again.
+RUNS are run folders, globs, folders of runs such as those of sweeps, wandb:ENTITY/PROJECT/GROUP, or logs of
+other trainers as NAME:SEED=PATH, such as grpo:0=trl-output. Prints a table and writes compare.html (one file
+that needs nothing else), compare.csv and compare.json. One run alone gets its summary and plots again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
 from bapo_lightning.report.comparison.console import print_comparison
 from bapo_lightning.report.comparison.files import write_numbers, write_table
+from bapo_lightning.report.comparison.imported import foreign_run, import_run
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
@@ -38,14 +39,14 @@ WANDB = "wandb:"
 @command(2)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; its exit code is 2 when there is nothing to compare."""
-    text = "run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP"
+    text = "run folder, glob, folder of runs, wandb:ENTITY/PROJECT/GROUP, or a log as NAME:SEED=PATH"
     things = ("runs", ("SETTING", "algorithm or setting"))
     parser = table_parser("compare", __doc__, *things, metavar="RUNS", help=text)
     parser.add_argument("--title", help="of the page (default: the name of the folder)")
     text = "also make a report at W&B, of RUNS=wandb:ENTITY/PROJECT/GROUP"
     parser.add_argument("--wandb-report", action="store_true", help=text)
     parsed = parser.parse_args(arguments)
-    named, groups = _fetched(parsed.folders, parsed.output, parsed.wandb_report)
+    named, groups = _fetched(_imported(parsed.folders, parsed.output), parsed.output, parsed.wandb_report)
     folders = find_runs(named)
     if len(folders) == 1 and not parsed.wandb_report:
         with phases_shown(), phase("drawing plots"):
@@ -74,6 +75,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from bapo_lightning.callbacks.loggers.wandb_report import make_report, publish
 
         print(f"  {publish(make_report(comparison, groups, title))}")
+
+
+def _imported(named: Sequence[str], output: Path | None) -> list[str]:
+    """The names of runs, each log of another trainer replaced by the folder that it was written into."""
+    target = output or Path("outputs", "imported")
+    logs = {name: run for name in named if not Path(name).exists() and (run := foreign_run(name))}
+    folders = {name: str(import_run(run, target)) for name, run in logs.items()}
+    if len({*folders.values()}) < len(folders):
+        raise ConfigError(
+            ["two logs have one NAME:SEED; write a seed of its own for each, such as grpo:1=..."]
+        )
+    return [folders.get(name, name) for name in named]
 
 
 def _fetched(
