@@ -79,6 +79,14 @@ def test_a_state_of_trl_keeps_rows_of_one_update_together(tmp_path):
     }  # fmt: skip
 
 
+def test_one_log_alone_gets_a_summary_without_what_it_does_not_say(tmp_path, capsys):
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(f'{{"step": {n}, "reward": 0.5, "step_time": 2.0}}\n' for n in range(1, 4)))
+    assert main([f"grpo:0={file}", "--output", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "after 3 updates in 6.0 s" in shown and "idle" not in shown
+
+
 def test_the_newest_state_counts_and_one_before_the_end_is_left_out(tmp_path):
     folder = tmp_path / "trl"
     trl(folder, curve("grpo", 0)[:5], checkpoint="checkpoint-5")

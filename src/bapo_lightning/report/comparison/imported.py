@@ -93,6 +93,7 @@ def import_run(run: ForeignRun, target: Path) -> Path:
         "seed": run.seed,
         "staleness": run.staleness,
         "command": str(run.path),
+        "wall_seconds": math.fsum(row.get("time/step_seconds", 0.0) for row in rows.values()),
         "status": "finished" if is_finished else "stopped before its max_steps",
     }
     write_json(folder / "manifest.json", manifest)

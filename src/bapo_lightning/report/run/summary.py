@@ -152,7 +152,7 @@ def _idle_shares(values: dict[str, list[float]], is_async: bool) -> dict[str, fl
         math.fsum(values[f"time/{part}_seconds"])
         for part in ("step", "engine_idle", "rollout", "reward", "wait")
     )
-    if not steps:
+    if not steps or not (rollout or engine):  # not known, as of an imported log
         return {"trainer": None, "engine": None}
     if not is_async:  # one of both waits for the other
         return {"trainer": (rollout + reward + wait) / steps, "engine": 1 - rollout / steps}
