@@ -24,7 +24,7 @@ LAYER_OF_ROOM = {
     "callbacks": 5, "reference": 5,
     "configuration": 6,
     "runs": 7,
-    "library": 8, "cli": 8,
+    "library": 8, "losses": 8, "cli": 8,
     "algorithms": 9,
     "__main__": 9,
 }  # fmt: skip

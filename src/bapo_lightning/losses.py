@@ -1,0 +1,265 @@
+"""Losses for the trainers of others: the name of an algorithm in, a loss of padded log-probs out.
+
+    bapo = policy_loss("bapo")
+    loss, metrics = bapo(logp, behaviour_logp, advantages, mask)
+
+An update of several micro-batches has one pair of bounds, for which all of its tokens are looked at first:
+
+    for part, shared in zip(parts, bapo.look_ahead(parts)):  # parts: keyword arguments of the calls
+        loss, metrics = bapo(**part, shared=shared)
+        loss.backward()
+
+Shapes: B responses of up to T tokens; N tokens that the mask leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from torch import Tensor, nn
+
+from bapo_lightning.configuration.compose import composed_run, hydra_overrides, resolve
+from bapo_lightning.configuration.parse import parse
+from bapo_lightning.configuration.sections import AlgorithmNodes
+from bapo_lightning.configuration.targets import target_problems
+from bapo_lightning.errors import ConfigError, taken
+from bapo_lightning.modules.bound_rules import BoundRule
+from bapo_lightning.modules.token_tables import prepared_for_update
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.objective import (
+    CANDIDATES,
+    Objective,
+    needs_of,
+    prepares,
+    token_loss,
+    with_slopes,
+)
+from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
+from bapo_lightning.objectives.weighting import weigh
+from bapo_lightning.ranks.collectives import num_ranks
+
+OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or what the engine noted
+OWN = ("logp", "behaviour_logp", "advantages", "mask")
+OPTIONAL = ("proximal_logp", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
+PUTS_IN = ("open", "again")  # methods of rules that put other responses into a batch
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a micro-batch shares with the rest of its update."""
+
+    bounds: BoundSearch
+    columns: Mapping[str, Tensor]  # that the objective prepared of the whole update, [N] or 0-dim
+    num_tokens: Tensor  # of the update, 0-dim
+    num_sequences: Tensor  # likewise
+
+
+class PolicyLoss(nn.Module):
+    """Objective, bounds and weighting of an algorithm, for a trainer that has everything else. Its
+    `state_dict` has what some remember of the updates before.
+    """
+
+    def __init__(self, nodes: AlgorithmNodes) -> None:
+        super().__init__()
+        self.name = nodes.name
+        self.objective: Objective = nodes.objective.make(1)
+        self.rule: BoundRule = nodes.bounds.make(BoundRule)
+        self.weighting: Callable[..., Tensor] = nodes.weighting.make()
+        # rewards [P, G] of P groups -> advantages [P, G], for a trainer that has others of its own
+        self.advantages: Callable[[Tensor], Tensor] = nodes.advantages.make()
+        # Keys of the algorithm's rules about groups, which a trainer has to follow by itself.
+        self.left_out = tuple(f"rules.{name}" for name, node in nodes.rules.items() if node is not None)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the tokens of the whole update matter to each: a search for bounds, or an objective that
+        prepares columns. If not, `look_ahead` reads only masks.
+        """
+        return self.rule.searches or prepares(self.objective)
+
+    @torch.no_grad()
+    def look_ahead(self, parts: Sequence[Mapping[str, Tensor]]) -> list[Shared]:
+        """What each micro-batch of an update shares with the others, in order. Every rank must call it, with
+        as many parts, if the bounds are searched: contributions are summed over torch's default group.
+
+        Args:
+            parts: keyword arguments of the calls to come, without `shared`; with log-probs of the weights
+                that the update begins with.
+
+        Raises:
+            ConfigError: see the call; or an objective that prepares columns is used on several ranks.
+        """
+        if prepares(self.objective) and num_ranks() > 1:
+            problem = f"algorithm={self.name} looks at the tokens of all ranks, which only bapo-train gathers"
+            raise ConfigError([f"{problem}; train on one, or with another algorithm"])
+        num_tokens = torch.stack([part["mask"].sum() for part in parts]).sum().clamp_min(1).float()
+        num_sequences = torch.full_like(num_tokens, sum(len(part["mask"]) for part in parts))
+        tables, first = [], 0
+        for part in parts:
+            tables.append(self._table(part, num_tokens, num_sequences, first).detach())
+            first += len(part["mask"])
+        shared: list[Shared] = []
+        for scope in self.rule.scopes(tables):
+            bounds = self.rule.choose(scope)
+            columns = prepared_for_update(self.objective, scope, bounds, len(scope))
+            shared += [Shared(bounds, own, num_tokens, num_sequences) for own in columns]
+        return shared
+
+    def forward(
+        self,
+        logp: Tensor,
+        behaviour_logp: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        shared: Shared | None = None,
+        num_tokens: float | Tensor | None = None,
+        num_sequences: float | Tensor | None = None,
+        **columns: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the loss of a micro-batch, 0-dim, and numbers about it: `clip_low`, `clip_high` and, where
+        they are searched, `positive_share` at them and `target_met`; and `clip_fraction` of its tokens.
+
+        Losses of an update add up to the mean that the algorithm's weighting is named after.
+
+        Args:
+            logp: log-probs by the policy, [B, T] nats; gradients flow.
+            behaviour_logp: log-probs by the policy that sampled, [B, T] nats.
+            advantages: [B], [B, 1] or [B, T].
+            mask: tokens that are trained on, [B, T] bool or 0/1; numbers outside of it are not used.
+            shared: what `look_ahead` returned for this micro-batch; None: it is the whole update.
+            num_tokens: tokens that the mean is over, by default those of the update on this rank. A trainer
+                that averages gradients over ranks gives the mean of its ranks' counts.
+            num_sequences: responses, likewise.
+            columns: `proximal_logp`, what ratios are taken to in place of `behaviour_logp`; and what some
+                algorithms read: `entropy`, `group` (number of the response's prompt in the update, from 0)
+                and those of `token_table.ON_DEMAND`. [B] or [B, T].
+
+        Raises:
+            ConfigError: the algorithm reads a column that is not given.
+            ValueError: shapes do not fit, or a column is unknown.
+        """
+        given = dict(zip(OWN, (logp, behaviour_logp, advantages, mask), strict=True)) | columns
+        self.to(logp.device)
+        if shared is None:
+            (shared,) = self.look_ahead([given])
+        counts = (
+            shared.num_tokens if num_tokens is None else num_tokens,
+            shared.num_sequences if num_sequences is None else num_sequences,
+        )
+        table = self._table(given, *counts)
+        if "entropy_gradient" in needs_of(self.objective) and not table.entropy.requires_grad:
+            raise ConfigError([f"algorithm={self.name} needs gradients of entropy; give one with its graph"])
+        loss, table = token_loss(table, shared.bounds, shared.columns, self.objective)
+        bounds, slope = shared.bounds, with_slopes(table.detach(), self.objective).slope
+        metrics = {"clip_low": bounds.low, "clip_high": bounds.high}
+        if self.rule.searches:
+            metrics |= {"positive_share": bounds.value, "target_met": bounds.met}
+        return loss, metrics | {"clip_fraction": clipped_fractions(slope, table.advantage)[0]}
+
+    def _table(
+        self,
+        given: Mapping[str, Tensor],
+        num_tokens: float | Tensor,
+        num_sequences: float | Tensor,
+        first: int = 0,
+    ) -> TokenTable:
+        """Token table of what a call was given, whose first response has the number `first` in the update."""
+        for name in given.keys() - {*OWN, *OPTIONAL}:
+            raise ValueError(f"{name} is no column of a policy loss; {taken(name, OPTIONAL)}")
+        kept = given["mask"].bool()
+        responses = torch.arange(first, first + len(kept), device=kept.device)
+        made = {
+            "weight": weigh(self.weighting, kept, num_tokens, num_sequences),
+            "sequence": responses,
+            "position": kept.cumsum(1) - 1,
+        }
+        known = {name: _flat(name, values, kept) for name, values in {**given, **made}.items()}
+        del known["mask"]
+        for name in ("entropy", "group", *sorted(needs_of(self.objective) & ON_DEMAND.keys())):
+            known.setdefault(name, _Absent(name, self.name))
+        ages = torch.zeros_like(known["sequence"])  # not known here; formulas only tell tokens apart by them
+        count = torch.ones_like(known["weight"])
+        known["advantage"] = known.pop("advantages")
+        return table_of(**known, age=ages, count=count)
+
+
+def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
+    """The loss of an algorithm of `conf/algorithm`, or of one's own on the path of Hydra.
+
+    Args:
+        algorithm: its name.
+        overrides: keys as on the command line, `"algorithm.positive_share_target=0.5"`; some weightings are
+            by `"scale.max_new_tokens=1024"`.
+
+    Raises:
+        ConfigError: it is unknown, an option is wrong, or the algorithm is more than a loss.
+    """
+    of_caller = GlobalHydra.instance().hydra  # whose search path has none of our files
+    GlobalHydra.instance().clear()
+    try:
+        keys = hydra_overrides({"experiment": "own", "algorithm": algorithm})  # no experiment's own values
+        plain = resolve(composed_run([*keys, *overrides]).algorithm)
+    finally:
+        GlobalHydra.instance().hydra = of_caller
+    nodes, found = parse(AlgorithmNodes, plain)
+    problems = [f"algorithm.{text}" for text in found] + list(target_problems(plain, "algorithm"))
+    if nodes is not None and not problems:
+        problems = list(_more_than_a_loss(nodes))
+        if not problems:
+            return PolicyLoss(nodes)
+    raise ConfigError(problems)
+
+
+def _more_than_a_loss(nodes: AlgorithmNodes) -> Iterator[str]:
+    remedy = "run it with bapo-train"
+    for name in nodes.stage_nodes:
+        yield (
+            f"algorithm={nodes.name} is more than a loss: stages.{name} changes a batch before it is trained "
+            f"on; {remedy}"
+        )
+    for name, node in nodes.rules.items():
+        if node is not None and any(node.object.has(method) for method in PUTS_IN):
+            yield f"algorithm={nodes.name} is more than a loss: rules.{name} changes responses; {remedy}"
+    for column in sorted(needs_of(nodes.objective.object) & OURS_ALONE):
+        yield (
+            f"algorithm={nodes.name} needs {column} ({ON_DEMAND[column]}), which only our policy and engines "
+            f"have; {remedy}"
+        )
+
+
+def _flat(name: str, values: Tensor, kept: Tensor) -> Tensor:
+    """Those of `values` that are kept, [N]; half precision becomes float32."""
+    rows = values.unsqueeze(1) if values.dim() == 1 else values
+    if rows.dim() != 2 or len(rows) != len(kept) or rows.shape[1] not in (1, kept.shape[1]):
+        shapes = f"[{len(kept)}] or {list(kept.shape)}"
+        raise ValueError(f"{name} must have the shape {shapes} of the mask's rows, got {list(values.shape)}")
+    found = rows.expand(kept.shape)[kept]
+    return found.to(torch.promote_types(found.dtype, torch.float32)) if found.is_floating_point() else found
+
+
+class _Absent(Tensor):
+    """Column that was not given: whoever reads it gets a ConfigError."""
+
+    @staticmethod
+    def __new__(cls, name: str, algorithm: str) -> _Absent:
+        made: _Absent = Tensor._make_subclass(cls, torch.empty(0))
+        made.problem = f"algorithm={algorithm} reads {name}, which is not given; pass {name}=..."
+        return made
+
+    problem: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Raises ConfigError, unless the table is merely taken off its graph."""
+        if func is Tensor.detach:
+            return args[0]
+        flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
+        raise ConfigError([next(item.problem for item in flat if isinstance(item, _Absent))])
