@@ -23,7 +23,7 @@ With the argument `dev` the script adds what tests, style checks and benchmarks 
 
 With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
 transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
-own requirements.
+own requirements. Both get this package as well, whose losses run in them.
 
 With LOCKED set in the environment the versions are those of `requirements.lock`, in an environment that is
 always new: pip then installs no file whose hash is not there. What `dev`, `vllm` and peers add is not locked.
@@ -268,7 +268,8 @@ def make_peer(name: str) -> None:
     install_torch(venv)
     wanted = PEERS[name][-1][-1]
     with step(f"installing {wanted} with {transformers}", LOG):
-        is_installed = all(pip_install(*these, transformers, venv=venv) for these in PEERS[name])
+        own = ("-e", ".", "--no-build-isolation")
+        is_installed = all(pip_install(*these, transformers, venv=venv) for these in (*PEERS[name], own))
     if not is_installed:
         stop(f"{wanted} could not be installed: {last_error()}. {CHECK_NETWORK}")
     compile_bytecode(venv)

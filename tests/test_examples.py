@@ -16,6 +16,9 @@ SHOWN = {
     "own_reward_and_data": "policy [",
 }
 
+# Run by `make check-others`, in environments that have TRL and verl.
+ELSEWHERE = {"trl_grpo_trainer": "check_trl", "verl_policy_loss": "check_verl"}
+
 
 def run(file, folder):
     done = run_command(file, cwd=folder)
@@ -39,7 +42,11 @@ def test_the_example_runs(name, tmp_path):
 
 
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SHOWN)
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWN, *ELSEWHERE}
+    recipe = (EXAMPLES.parent / "Makefile").read_text().partition("\ncheck-others:")[2].partition("\n\n")[0]
+    for example, check in ELSEWHERE.items():
+        assert f"tests/others/{check}.py" in recipe
+        assert example in (EXAMPLES.parent / f"tests/others/{check}.py").read_text()
     assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["quickstart.ipynb"]
 
 

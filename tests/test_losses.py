@@ -115,6 +115,13 @@ def test_the_authors_code_searches_in_each_micro_batch():
     assert len(set(map(float, alone))) > 1
 
 
+def test_a_correction_is_a_factor_of_each_weight():
+    own, _ = batch()
+    given, factor = with_graph(own), 2.0 * torch.ones(B, T)
+    loss, doubled = policy_loss("bapo")(**given)[0], policy_loss("bapo")(**given, correction=factor)[0]
+    torch.testing.assert_close(doubled, 2 * loss)
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_more_than_a_loss_is_refused(name):
     with pytest.raises(ConfigError, match=rf"algorithm={name} .*{REFUSED[name]}.*run it with bapo-train"):

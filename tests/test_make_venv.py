@@ -180,7 +180,7 @@ def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
     monkeypatch.setattr(script.subprocess, "run", lambda command, **options: ended)
     monkeypatch.delenv("TORCH", raising=False)
     script.main()
-    packages = [(*each, "transformers==5.19.0") for each in installed]
+    packages = [(*each, "transformers==5.19.0") for each in (*installed, ("-e", ".", "--no-build-isolation"))]
     steps = [("pip>=25.3", "setuptools>=77"), ("torch==2.13.0+cpu",), *packages, ("bytecode",)]
     assert done == [(tmp_path / f".venv-{name}", *step) for step in steps]
 

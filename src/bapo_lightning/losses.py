@@ -45,7 +45,7 @@ from bapo_lightning.ranks.collectives import num_ranks
 
 OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or what the engine noted
 OWN = ("logp", "behaviour_logp", "advantages", "mask")
-OPTIONAL = ("proximal_logp", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
+OPTIONAL = ("proximal_logp", "correction", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
 PUTS_IN = ("open", "again")  # methods of rules that put other responses into a batch
 
 
@@ -136,9 +136,9 @@ class PolicyLoss(nn.Module):
             num_tokens: tokens that the mean is over, by default those of the update on this rank. A trainer
                 that averages gradients over ranks gives the mean of its ranks' counts.
             num_sequences: responses, likewise.
-            columns: `proximal_logp`, what ratios are taken to in place of `behaviour_logp`; and what some
-                algorithms read: `entropy`, `group` (number of the response's prompt in the update, from 0)
-                and those of `token_table.ON_DEMAND`. [B] or [B, T].
+            columns: `proximal_logp`, what ratios are taken to in place of `behaviour_logp`; `correction`, a
+                factor of each weight; and what some algorithms read: `entropy`, `group` (number of the
+                response's prompt in the update, from 0) and those of `token_table.ON_DEMAND`. [B] or [B, T].
 
         Raises:
             ConfigError: the algorithm reads a column that is not given.
@@ -186,7 +186,9 @@ class PolicyLoss(nn.Module):
         ages = torch.zeros_like(known["sequence"])  # not known here; formulas only tell tokens apart by them
         count = torch.ones_like(known["weight"])
         known["advantage"] = known.pop("advantages")
-        return table_of(**known, age=ages, count=count)
+        correction = known.pop("correction", None)
+        table = table_of(**known, age=ages, count=count)
+        return table if correction is None else table.corrected(correction)
 
 
 def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
