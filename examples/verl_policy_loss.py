@@ -1,39 +1,29 @@
-"""Losses of algorithms for verl, as `policy_loss.loss_mode=bapo_lightning.bapo` of its actor: start verl with
-VERL_USE_EXTERNAL_MODULES=verl_policy_loss and this folder in PYTHONPATH. `python
-examples/verl_policy_loss.py`, in an environment with `verl` and `bapo-lightning`, prints their names.
+"""Losses of this package in verl: `python examples/verl_policy_loss.py`, in verl's environment.
 
-verl calls a loss once for each micro-batch, right before its gradient, and bounds are searched over the
-micro-batches that all ranks have at that time: over the update if there is one for each rank
-(`ppo_micro_batch_size_per_gpu` is the share of `ppo_mini_batch_size`, `use_dynamic_bsz=false`).
+verl finds a loss by its name, `actor_rollout_ref.actor.policy_loss.loss_mode=bapo_lightning/bapo`, where this
+module is imported before its trainer starts. It calls a loss with one micro-batch and steps after several, so
+that bounds are searched over each micro-batch, of all ranks; they are those of the update where
+`ppo_micro_batch_size_per_gpu` is a rank's whole share of it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, register_policy_loss
+from verl.trainer.ppo.core_algos import get_policy_loss_fn, register_policy_loss
 
 from bapo_lightning.losses import policy_loss
 
-PREFIX = "bapo_lightning."
-# Name: overrides. `loss_agg_mode` is not read: tokens are weighted as the algorithm says.
-ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "bapo": ("algorithm.positive_share_target=0.4",),
-    "dapo": (),
-    "cispo": (),
-    "gspo": (),
-}
 
-
-def verl_loss(algorithm: str, *overrides: str) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
-    """Returns an algorithm's loss with verl's signature. `old_log_prob` is what ratios are taken to, so for
-    BAPO it should be the engine's: `algorithm.rollout_correction.bypass_mode=true`.
+def register(algorithm: str, *overrides: str) -> None:
+    """Makes the loss of an algorithm known to verl, as `bapo_lightning/<algorithm>`. Tokens are averaged as
+    the algorithm says, over those of the whole mini-batch where verl gives their number.
     """
     own = policy_loss(algorithm, *overrides)
 
-    def loss(
+    @register_policy_loss(f"bapo_lightning/{algorithm}")
+    def loss_of_micro_batch(
         old_log_prob: Tensor,
         log_prob: Tensor,
         advantages: Tensor,
@@ -42,24 +32,41 @@ def verl_loss(algorithm: str, *overrides: str) -> Callable[..., tuple[Tensor, di
         config: Any = None,
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the loss of a micro-batch, 0-dim, and numbers to log; tensors are [B, T]."""
-        facts = config.global_batch_info if config is not None else {}
-        ranks = facts.get("dp_size") or 1  # whose gradients verl averages
-        counts = {
-            "num_tokens": facts.get("batch_num_tokens"),
-            "num_sequences": facts.get("global_batch_size"),
-        }
-        known: dict[str, Any] = {name: count / ranks for name, count in counts.items() if count is not None}
-        if rollout_is_weights is not None:
-            known["correction"] = rollout_is_weights
-        found, metrics = own(log_prob, old_log_prob, advantages, response_mask, **known)
-        return found, {f"actor/{name}": float(value) for name, value in metrics.items()}
-
-    return loss
+        if loss_agg_mode != "token-mean" or rollout_is_weights is not None:
+            raise ValueError(f"bapo_lightning/{algorithm} takes token-mean, and no weights of a correction")
+        known = getattr(config, "global_batch_info", {})
+        num_tokens = known.get("batch_num_tokens")
+        loss, numbers = own(
+            log_prob,
+            old_log_prob,
+            advantages,
+            response_mask,
+            num_tokens=None if num_tokens is None else num_tokens / known["dp_size"],
+        )
+        return loss, {f"actor/{name}": float(value) for name, value in numbers.items()}
 
 
-for name, overrides in ALGORITHMS.items():
-    register_policy_loss(PREFIX + name)(verl_loss(name, *overrides))
+register("bapo")
+register("dapo", "algorithm.objective.dual_clip=3.0")  # as in verl
+
+
+def main() -> None:
+    """Both on tokens of a policy that has moved; DAPO beside verl's own loss with its bounds."""
+    torch.manual_seed(0)
+    old, mask = -2 * torch.rand(8, 16), (torch.rand(8, 16) < 0.9).float()
+    logp = (old + 0.3 * torch.randn(8, 16)).requires_grad_()
+    given = (old, logp, torch.randn(8, 1).expand(8, 16), mask)
+    loss, numbers = get_policy_loss_fn("bapo_lightning/bapo")(*given)
+    print(f"bapo loss {loss.detach():.6f}  {numbers}")
+    info = {"dp_size": 1, "batch_num_tokens": mask.sum(), "global_batch_size": 8, "loss_scale_factor": None}
+    config = SimpleNamespace(
+        clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.28, global_batch_info=info, get=lambda *_: 3.0
+    )
+    for name in ("bapo_lightning/dapo", "vanilla"):
+        loss, _ = get_policy_loss_fn(name)(*given, config=config)
+        (gradient,) = torch.autograd.grad(loss, logp)
+        print(f"{name:20} loss {loss.detach():.6f}  gradient {gradient.norm():.6f}")
+
 
 if __name__ == "__main__":
-    print("\n".join(name for name in POLICY_LOSS_REGISTRY if name.startswith(PREFIX)))
+    main()

@@ -26,8 +26,10 @@ TREES = ("studies/", "tests/", "bench/", "conf/", "docs/")
 LEAVES = {
     "ray": ("ray/*", "rollout/ray/*", "ranks/ray/*", "runs/on_ray.py", "runs/sweeps/ray_launcher.py"),
     "simulation": ("simulation/*", "runs/simulate.py", "cli/simulate.py"),
+    "environments/openenv": ("environments/openenv/*",),
     "environments/python": ("environments/python/*",),
     "environments/textarena": ("environments/textarena*", "data/problems/games.py"),
+    "environments/verifiers": ("environments/verifiers/*",),
     "rewards/math": ("rewards/math/*",),
     "step critic": (
         "algorithms/direct_advantage/*", "cli/critic.py", "runs/critic.py", "modules/step_critic.py",

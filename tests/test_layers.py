@@ -23,18 +23,22 @@ LAYER_OF_ROOM = {
     "modules": 4,
     "callbacks": 5, "reference": 5,
     "configuration": 6,
-    "runs": 7,
-    "library": 8, "losses": 8, "cli": 8,
+    "runs": 7, "losses": 7,
+    "library": 8, "cli": 8,
     "algorithms": 9,
     "__main__": 9,
 }  # fmt: skip
 # Rooms, some within others, that may import anything and that nothing imports: tests/test_leaves.py.
-LEAVES = ("environments.python", "environments.textarena", "ray", "rewards.math", "simulation")
+LEAVES = (
+    "environments.openenv", "environments.python", "environments.textarena",
+    "environments.verifiers", "ray", "rewards.math", "simulation",
+)  # fmt: skip
 LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 9)
 FACE = "library"  # all that the package itself imports, when it is asked for it
 TORCH_FREE_ROOMS = {
     "types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan",
-    "rewards.math", "environments.python", "environments.textarena",
+    "rewards.math", "environments.openenv", "environments.python", "environments.textarena",
+    "environments.verifiers",
 }  # fmt: skip
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))

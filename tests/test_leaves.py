@@ -30,8 +30,17 @@ class Leaf:
 
 
 OWN = {
+    "environments.openenv": Leaf(
+        conf=(
+            "environment/openenv.yaml",
+            "environment/verifiers.yaml",
+            "data/openenv.yaml",
+            "data/verifiers.yaml",
+        )
+    ),
     "environments.python": Leaf(conf=("environment/python.yaml",)),
     "environments.textarena": Leaf(conf=("environment/textarena.yaml", "data/textarena_*.yaml")),
+    "environments.verifiers": Leaf(conf=("environment/verifiers.yaml", "data/verifiers.yaml")),
     "ray": Leaf(
         conf=(
             *("ranks/ray.yaml", "rollout/ray*.yaml", "rollout/engine/ray.yaml"),

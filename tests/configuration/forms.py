@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
@@ -50,12 +51,27 @@ GAME = (
     "data=textarena_mastermind", "data.train.count=8", "~data.train.limit", "environment.max_turns=2",
     "scale.max_feedback_tokens=256",
 )  # fmt: skip
+WORLD = (
+    "data=openenv", "data.train.count=8", "~data.train.limit", "data.validation.openenv.count=2",
+    "environment.max_turns=2", "scale.max_feedback_tokens=256",
+    "environment.answers.server.command="
+    f"[{sys.executable},-m,tests.environments.openenv.guessing,'{{port}}',{os.devnull}]",
+    f"environment.answers.server.folder={Path(__file__).parents[2]}",
+)  # fmt: skip
+SERVED = (
+    "data=verifiers", *WORLD[1:6], "environment.answers.server.values.environment=verifiers",
+    f"environment.answers.server.values.python={sys.executable}",
+    "+environment.answers.server.variables.PYTHONPATH="
+    f"{Path(__file__).parents[1] / 'environments/verifiers/library'}",
+)  # fmt: skip
 NEEDS = {
     "algorithm=aepo": ("scale.prompts_per_batch=4",),
     "reward=environment": ("environment=textarena", *GAME),
     "reward=functions": ("reward.functions=[tests.runs.own_rewards.length]",),
     "reward=reasoning_gym": ("data=reasoning_gym_chain_sum", "data.train.size=200"),
+    "environment=openenv": ("reward=environment", *WORLD),
     "environment=textarena": ("reward=environment", *GAME),
+    "environment=verifiers": ("reward=environment", *SERVED),
     "data/prompt=base_model": ("scale.max_prompt_tokens=110", "scale.max_new_tokens=16"),
 }
 PACKAGES = {

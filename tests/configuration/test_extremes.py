@@ -102,9 +102,13 @@ TAKEN = {}
 for _reason, (_values, _names) in HARMLESS.items():
     for _name in _names.split():
         TAKEN.setdefault(_name, set()).update(map(repr, _values))
-OF_FILES = {
-    "functions": "reward.functions=[tests.runs.own_rewards.length]",
-    "table": "data.train.path=a.jsonl",
+SERVED = "environment.answers.server.values.environment=served"
+NEEDED = {
+    "reward=functions": ["reward.functions=[tests.runs.own_rewards.length]"],
+    "data=table": ["data.train.path=a.jsonl"],
+    "data=openenv": ["environment=openenv"],
+    "data=verifiers": ["environment=verifiers", SERVED],
+    "environment=verifiers": [SERVED],
 }
 QUICK = [f"{group}={name}" for group in ("reward", "rollout", "environment") for name in names(group)]
 SLOW = [
@@ -152,7 +156,7 @@ def accepted(base, key, path, owner, said):
 def let_pass(choices, known=frozenset()):
     seen, passed = set(known), []
     for choice in choices:
-        base = composed(choice, *filter(None, [OF_FILES.get(choice.partition("=")[2])]))
+        base = composed(choice, *NEEDED.get(choice, []))
         said = set(problems_of(base))
         for key, path, owner in numbers(base):
             if key not in seen:

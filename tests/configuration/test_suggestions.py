@@ -86,6 +86,10 @@ def test_nearest_prefers_the_same_letters_and_never_gives_the_text_back(typed, o
         ("seed=1,2", "for a list seed=[1,2]"),
         ("model.lora.r=0", "model.lora is null; write model/lora=default as well, which takes rank, alpha"),
         ("seed.x=1", "seed is one value (0), without options; write seed=VALUE"),
+        (
+            "~algorithm.objective.dual_clip",
+            "~algorithm.objective.dual_clip: it is null already; leave this out",
+        ),
         ("optimizer.scheduler.name=x", "optimizer.scheduler takes _target_, _partial_, warmup_updates"),
         ("optimizer.scheduler={_target_:mine,T_max:9}", "optimizer.scheduler.T_max is not an option"),
         ("data.validation_samples.nope=3", "data.validation_samples is empty; write +data.validation"),

@@ -152,6 +152,8 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         if "@" in key or "/" in key:
             meant = _MEANT.search(text)
             return f"{key} is not chosen here{f'; did you mean {meant[1]}?' if meant else ''}"
+        if key in dotted_keys(known(key)):  # Hydra deletes what has a value
+            return f"~{key}: it is null already; leave this out"
         return f"{key} is not an option; {meant_key(key, known(key))}"
     return text.splitlines()[0]
 

@@ -22,7 +22,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from bapo_lightning.configuration.wording import accepted, flattened, value_problem
-from bapo_lightning.errors import BapoLightningError, ConfigError, first_line, nearest, taken
+from bapo_lightning.errors import BapoLightningError, ConfigError, nearest, taken
 
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
@@ -266,7 +266,8 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         called = get_object(target)
     except UNREADABLE as error:
         meant = _meant(target)
-        remedy = f"did you mean {meant}?" if meant else f"check its spelling ({first_line(error)})"
+        why = " ".join(str(error).splitlines()[:2])  # Hydra names the target first, then what was raised
+        remedy = f"did you mean {meant}?" if meant else f"check its spelling ({why})"
         yield f"{path}.{TARGET}={target} cannot be imported; {remedy}"
         return
     if not callable(called):

@@ -128,6 +128,7 @@ OPTIONAL = (
     Metric("turns/void_share", "Conversations with a void turn", "fraction", "faults", "void turn",
            "negative"),
     Metric("turns/cut_share", "Conversations that a limit ended", "fraction", "faults", "cut", "grey"),
+    Metric("turns/lost_share", "Conversations whose environment was lost", "fraction"),
     Metric("turns/feedback_tokens_mean", "Feedback", "tokens per conversation"),
     Metric("turns/positive_share_<turn>", "Positive share, turn <turn>", "fraction", "turn_shares",
            "turn <turn>", watch="lowest"),

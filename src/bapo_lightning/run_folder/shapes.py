@@ -191,6 +191,7 @@ class _Reply(TypedDict, total=False):
     calls: Count
     errors: Count
     is_void: bool
+    is_lost: bool
 
 
 class ReplyRow(TypedDict):

@@ -79,6 +79,7 @@ class Reply:
     calls: int = 0  # tools that the turn called
     errors: int = 0  # of them, those that failed
     is_void: bool = False  # the turn had neither a call nor an answer
+    is_lost: bool = False  # the environment cannot go on: the conversation is cut here
 
 
 @dataclass(frozen=True, slots=True)

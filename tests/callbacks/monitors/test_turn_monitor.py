@@ -54,6 +54,7 @@ def test_turns_calls_and_faults_are_counted_by_conversation():
             "turns/void_share": 2 / 3,
             "turns/feedback_tokens_mean": 2.0,  # 3, 3, 0
             "turns/cut_share": 1 / 3,
+            "turns/lost_share": 0.0,
         }
     )
 

@@ -8,6 +8,7 @@ from tests.data.rollouts.scripted import segment
 from tests.data.rollouts.turns import FEEDBACK, ITEM, Counting, TurnEngine, TurnTokenizer, made, one_pass
 from tokenizers import AddedToken
 
+from bapo_lightning.callbacks.monitors.turns import conversation_metrics
 from bapo_lightning.data.rollouts.answers import sample_answers
 from bapo_lightning.data.rollouts.conversations import ReplyJournal
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
@@ -114,6 +115,20 @@ def test_limits_cut_a_conversation(changes, tokens, replies):
     (rollout,) = group.rollouts
     assert (rollout.length, len(rollout.replies), len(environment.seen)) == (tokens, replies, replies)
     assert rollout.finish is FinishReason.LENGTH and not rollout.segments[-1].is_feedback
+
+
+def test_a_conversation_whose_environment_is_lost_is_cut():
+    class Lost(Counting):
+        def respond(self, turn):
+            return replace(super().respond(turn), is_lost=turn.number == 1)
+
+    source = made(Lost())
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    (rollout,) = group.rollouts
+    assert (rollout.length, len(rollout.replies), rollout.finish) == (4, 2, FinishReason.LENGTH)
+    assert conversation_metrics([rollout])["turns/lost_share"] == 1.0
+    assert rollout.replies[-1].is_lost and not rollout.segments[-1].is_feedback
 
 
 def test_a_turn_knows_when_it_is_the_last():

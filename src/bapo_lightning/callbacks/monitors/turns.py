@@ -65,4 +65,5 @@ def conversation_metrics(rollouts: Sequence[Rollout]) -> Metrics:
         "turns/void_share": fmean(any(reply.is_void for reply in rollout.replies) for rollout in rollouts),
         "turns/feedback_tokens_mean": fmean(rollout.num_feedback_tokens for rollout in rollouts),
         "turns/cut_share": fmean(rollout.finish is FinishReason.LENGTH for rollout in rollouts),
+        "turns/lost_share": fmean(any(reply.is_lost for reply in rollout.replies) for rollout in rollouts),
     }

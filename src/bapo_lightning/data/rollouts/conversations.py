@@ -266,7 +266,7 @@ class Conversations:
         ended = replace(rollout, replies=(*rollout.replies, reply))
         if reply.is_done:
             return replace(ended, finish=FinishReason.STOP)
-        if self._is_last(rollout):
+        if reply.is_lost or self._is_last(rollout):
             return ended.cut()
         feedback = self._feedback(reply.text)
         if rollout.num_feedback_tokens + len(feedback) > self.max_feedback_tokens:

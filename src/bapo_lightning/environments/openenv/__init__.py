@@ -1,0 +1,1 @@
+"""Worlds behind OpenEnv servers: servers, sessions, actions, problems, and the environment that plays."""

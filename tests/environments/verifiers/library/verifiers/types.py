@@ -1,0 +1,7 @@
+from dataclasses import dataclass
+
+
+@dataclass
+class AssistantMessage:
+    content: str
+    role: str = "assistant"
