@@ -23,7 +23,7 @@ With the argument `dev` the script adds what tests, style checks and benchmarks 
 
 With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
 transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
-own requirements. Both get this package as well, whose losses run in them.
+own requirements, and with this package, whose losses run in verl.
 
 With LOCKED set in the environment the versions are those of `requirements.lock`, in an environment that is
 always new: pip then installs no file whose hash is not there. What `dev`, `vllm` and peers add is not locked.
@@ -68,6 +68,7 @@ PEERS: dict[str, list[tuple[str, ...]]] = {
     "trl": [("trl==1.16.0",)],
     "verl": [
         ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict"),
+        ("-e", ".", "--no-build-isolation"),
         ("--no-deps", "verl==0.9.1"),
     ],
 }
@@ -268,8 +269,7 @@ def make_peer(name: str) -> None:
     install_torch(venv)
     wanted = PEERS[name][-1][-1]
     with step(f"installing {wanted} with {transformers}", LOG):
-        own = ("-e", ".", "--no-build-isolation")
-        is_installed = all(pip_install(*these, transformers, venv=venv) for these in (*PEERS[name], own))
+        is_installed = all(pip_install(*these, transformers, venv=venv) for these in PEERS[name])
     if not is_installed:
         stop(f"{wanted} could not be installed: {last_error()}. {CHECK_NETWORK}")
     compile_bytecode(venv)

@@ -1,7 +1,7 @@
 """Calls the losses of examples/verl_policy_loss.py as verl's own worker does, beside an update of
-`reference.py` and verl's own clipped loss, in verl's environment; `make check-others`.
+`reference.py` and verl's own clipped loss, in verl's environment; `make check-verl`.
 
-    .venv-verl/bin/python tests/others/check_verl.py
+    .venv-verl/bin/python tests/zoo/check_verl.py
 
 `verl.workers.utils.losses.ppo_loss` looks the loss up by its name, tells it the sizes of the minibatch and
 passes nested tensors, once for each micro-batch. No engine of verl runs, which needs a GPU.
@@ -117,15 +117,15 @@ def main() -> int:
     for seed in range(UPDATES):
         given = update(seed)
         expected, low, high = by_reference(given)
-        found, metrics = by_verl("bapo_lightning.bapo", given, whole)
+        found, metrics = by_verl("bapo_lightning/bapo", given, whole)
         logged = tuple(float(metrics[f"actor/clip_{side}"].aggregate()) for side in ("low", "high"))
         same += logged == (low, high)
         pairs.add(logged)
         bapo = max(bapo, gap(found, expected))
-        parts = [by_verl("bapo_lightning.bapo", given, rows)[1]["actor/clip_high"] for rows in halves]
+        parts = [by_verl("bapo_lightning/bapo", given, rows)[1]["actor/clip_high"] for rows in halves]
         split += any(float(part.aggregate()) != high for part in parts)
-        ours = torch.cat([by_verl("bapo_lightning.dapo", given, rows)[0] for rows in halves])
-        clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 1e6}
+        ours = torch.cat([by_verl("bapo_lightning/dapo", given, rows)[0] for rows in halves])
+        clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
         theirs = torch.cat([by_verl("vanilla", given, rows, **clip)[0] for rows in halves])
         dapo = max(dapo, gap(ours, theirs))
     print(
