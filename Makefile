@@ -80,7 +80,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe figures map record tiny-model \
-	model-smollm2 bench gpu-check drill invariants fuzz check-zoo families test test-all test-vllm lint docs clean
+	model-smollm2 bench gpu-check drill invariants fuzz check-zoo check-verl families test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -115,7 +115,7 @@ $(READY_TRL): scripts/make_venv.py | $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py trl
 	@touch $@
 
-setup-verl: $(READY_VERL) ## make .venv-verl, in which make check-zoo runs verl's losses
+setup-verl: $(READY_VERL) ## make .venv-verl, in which make check-zoo and make check-verl run verl's losses
 	@:
 
 $(READY_VERL): scripts/make_venv.py | $(READY)
@@ -199,6 +199,9 @@ families: $(READY_DEV) $(READY_VLLM) ## which of sixty model families train, sam
 
 check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and TRL's and verl's code (ARGS="--only grpo gspo")
 	@$(VENV_PYTHON) -m tests.zoo.check_zoo $(ARGS)
+
+check-verl: $(READY_VERL) ## our losses called by verl's own worker code, beside the reference and verl's clipped loss
+	@.venv-verl/bin/python tests/zoo/check_verl.py
 
 test: $(READY_DEV) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix -m "not slow" $(PARALLEL) $(ARGS)

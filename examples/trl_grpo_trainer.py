@@ -15,6 +15,8 @@ from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.tiny_worlds.locks.task import lock_problems
 
 MODEL = model_path("package://bapo_lightning/tiny_worlds/locks/model")
+# Options that add to TRL's own loss.
+UNREAD = {"beta": 0.0, "entropy_coef": 0.0, "off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
 
 
 class PolicyLossTrainer(GRPOTrainer):
@@ -28,6 +30,8 @@ class PolicyLossTrainer(GRPOTrainer):
         super().__init__(*args, **options)
         if self.args.steps_per_generation % self.args.gradient_accumulation_steps:
             raise ValueError("steps_per_generation must be a multiple of gradient_accumulation_steps")
+        if unread := [name for name, off in UNREAD.items() if getattr(self.args, name) != off]:
+            raise ValueError(f"{', '.join(unread)} would not be read; leave them at their defaults")
         self.policy_loss = loss
         self._shared: list[Shared] = []  # of the micro-batches of this update that are to come
 
@@ -60,8 +64,10 @@ class PolicyLossTrainer(GRPOTrainer):
             self._shared = self.policy_loss.look_ahead(coming)
         shared = self._shared.pop(0)
         # Ranks average their gradients, so that each divides by the mean of their counts.
-        num_tokens = self.accelerator.reduce(shared.num_tokens.clone(), "mean")
-        loss, numbers = self.policy_loss(**own, shared=shared, num_tokens=num_tokens)
+        counts = torch.stack([shared.num_tokens, shared.num_sequences])
+        num_tokens, num_sequences = self.accelerator.reduce(counts, "mean")
+        known = {"shared": shared, "num_tokens": num_tokens, "num_sequences": num_sequences}
+        loss, numbers = self.policy_loss(**own, **known)
         for name, value in numbers.items():
             self._metrics["train"][f"bapo/{name}"].append(float(value))
         return loss

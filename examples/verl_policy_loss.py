@@ -1,9 +1,9 @@
 """Losses of this package in verl: `python examples/verl_policy_loss.py`, in verl's environment.
 
 verl finds a loss by its name, `actor_rollout_ref.actor.policy_loss.loss_mode=bapo_lightning/bapo`, where this
-module is imported before its trainer starts. It calls a loss with one micro-batch and steps after several, so
-that bounds are searched over each micro-batch, of all ranks; they are those of the update where
-`ppo_micro_batch_size_per_gpu` is a rank's whole share of it.
+module is imported: with its folder in PYTHONPATH and VERL_USE_EXTERNAL_MODULES=verl_policy_loss. It calls a
+loss with one micro-batch and steps after several, so that bounds are searched over each micro-batch, of all
+ranks; they are those of the update where `ppo_micro_batch_size_per_gpu` is a rank's whole share of it.
 """
 
 from types import SimpleNamespace
@@ -18,7 +18,8 @@ from bapo_lightning.losses import policy_loss
 
 def register(algorithm: str, *overrides: str) -> None:
     """Makes the loss of an algorithm known to verl, as `bapo_lightning/<algorithm>`. Tokens are averaged as
-    the algorithm says, over those of the whole mini-batch where verl gives their number.
+    the algorithm says, not by `loss_agg_mode`, over those of the whole mini-batch where verl gives their
+    number.
     """
     own = policy_loss(algorithm, *overrides)
 
@@ -32,17 +33,16 @@ def register(algorithm: str, *overrides: str) -> None:
         config: Any = None,
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        if loss_agg_mode != "token-mean" or rollout_is_weights is not None:
-            raise ValueError(f"bapo_lightning/{algorithm} takes token-mean, and no weights of a correction")
-        known = getattr(config, "global_batch_info", {})
-        num_tokens = known.get("batch_num_tokens")
-        loss, numbers = own(
-            log_prob,
-            old_log_prob,
-            advantages,
-            response_mask,
-            num_tokens=None if num_tokens is None else num_tokens / known["dp_size"],
-        )
+        facts = getattr(config, "global_batch_info", {})
+        counts = {
+            "num_tokens": facts.get("batch_num_tokens"),
+            "num_sequences": facts.get("global_batch_size"),
+        }
+        # verl averages gradients over ranks, so that each divides by the mean of their counts.
+        known = {name: count / facts["dp_size"] for name, count in counts.items() if count is not None}
+        if rollout_is_weights is not None:
+            known["correction"] = rollout_is_weights
+        loss, numbers = own(log_prob, old_log_prob, advantages, response_mask, **known)
         return loss, {f"actor/{name}": float(value) for name, value in numbers.items()}
 
 

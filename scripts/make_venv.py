@@ -23,7 +23,7 @@ With the argument `dev` the script adds what tests, style checks and benchmarks 
 
 With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
 transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
-own requirements.
+own requirements, and with this package, whose losses run in verl.
 
 With LOCKED set in the environment the versions are those of `requirements.lock`, in an environment that is
 always new: pip then installs no file whose hash is not there. What `dev`, `vllm` and peers add is not locked.
@@ -68,6 +68,7 @@ PEERS: dict[str, list[tuple[str, ...]]] = {
     "trl": [("trl==1.16.0",)],
     "verl": [
         ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict"),
+        ("-e", ".", "--no-build-isolation"),
         ("--no-deps", "verl==0.9.1"),
     ],
 }

@@ -1,5 +1,6 @@
 """What people expect around a package holds what it says: workflow, hooks, site, images, security."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 from docs_links import on_page_markdown  # noqa: E402
+from release import disagreements  # noqa: E402
+
+import bapo_lightning  # noqa: E402
 
 
 def test_the_workflow_runs_what_continuous_integration_runs():
@@ -56,3 +60,27 @@ def test_links_out_of_the_site_become_text():
 
 def test_security_points_to_the_promises():
     assert "(docs/promises.md)" in (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_monthly_workflow_takes_the_newest_of_what_is_held_back():
+    assert "run: .ci/next" in (ROOT / ".github/workflows/next.yml").read_text()
+    text, project = (ROOT / ".ci/next").read_text(), (ROOT / "pyproject.toml").read_text()
+    assert os.access(ROOT / ".ci/next", os.X_OK)
+    held = set(re.findall(r'^    "([\w-]+)[^"]*,<', project.partition("[project.scripts]")[0], re.MULTILINE))
+    assert held == {
+        "torch",
+        "transformers",
+        "hydra-core",
+        "omegaconf",
+    }  # newer ones of Hydra's are no releases
+    assert all(
+        re.search(rf"pip install .*\b{name}\b", text) for name in ("torch", "transformers", "lightning")
+    )
+
+
+def test_a_release_needs_one_version_in_all_files():
+    assert disagreements(bapo_lightning.__version__, ROOT) == []
+    files = [text.split()[0] for text in disagreements("9.9.9", ROOT)]
+    assert files == ["src/bapo_lightning/__init__.py", "CITATION.cff", "CHANGELOG.md"]
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"} and "permissions" not in jobs["build"]

@@ -159,10 +159,12 @@ def test_torch_for_a_cpu_comes_alone_from_its_own_index(script, monkeypatch, tmp
 
 
 IMPORTED = ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict")
+OWN = ("-e", ".", "--no-build-isolation")
 
 
 @pytest.mark.parametrize(
-    ("name", "installed"), [("trl", [("trl==1.16.0",)]), ("verl", [IMPORTED, ("--no-deps", "verl==0.9.1")])]
+    ("name", "installed"),
+    [("trl", [("trl==1.16.0",)]), ("verl", [IMPORTED, OWN, ("--no-deps", "verl==0.9.1")])],
 )
 def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
     script, monkeypatch, tmp_path, name, installed

@@ -129,7 +129,7 @@ def started(command):
         command = dry_run(*arguments).stdout
     return (
         set(re.findall(r"-m ((?:bapo_lightning|studies|tests)[\w.]*)", command)),
-        set(re.findall(r"\b((?:bench|scripts)/\w+\.py)", command)),
+        set(re.findall(r"\b((?:bench|scripts|tests/zoo)/\w+\.py)", command)),
     )
 
 

@@ -44,7 +44,8 @@ from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.ranks.collectives import num_ranks
 
 OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or what the engine noted
-OPTIONAL = ("proximal_logp", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
+OWN = ("logp", "behaviour_logp", "advantages", "mask")
+OPTIONAL = ("proximal_logp", "correction", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
 PUTS_IN = ("open", "again")  # methods of rules that put other responses into a batch
 
 
@@ -100,7 +101,7 @@ class PolicyLoss(nn.Module):
         num_sequences = torch.full_like(num_tokens, sum(len(part["mask"]) for part in parts))
         tables, first = [], 0
         for part in parts:
-            tables.append(self._table(num_tokens, num_sequences, first, **part).detach())
+            tables.append(self._table(part, num_tokens, num_sequences, first).detach())
             first += len(part["mask"])
         shared: list[Shared] = []
         for scope in self.rule.scopes(tables):
@@ -135,23 +136,23 @@ class PolicyLoss(nn.Module):
             num_tokens: tokens that the mean is over, by default those of the update on this rank. A trainer
                 that averages gradients over ranks gives the mean of its ranks' counts.
             num_sequences: responses, likewise.
-            columns: `proximal_logp`, what ratios are taken to in place of `behaviour_logp`; and what some
-                algorithms read: `entropy`, `group` (number of the response's prompt in the update, from 0)
-                and those of `token_table.ON_DEMAND`. [B] or [B, T].
+            columns: `proximal_logp`, what ratios are taken to in place of `behaviour_logp`; `correction`, a
+                factor of each weight; and what some algorithms read: `entropy`, `group` (number of the
+                response's prompt in the update, from 0) and those of `token_table.ON_DEMAND`. [B] or [B, T].
 
         Raises:
             ConfigError: the algorithm reads a column that is not given.
             ValueError: shapes do not fit, or a column is unknown.
         """
-        own = {"logp": logp, "behaviour_logp": behaviour_logp, "advantages": advantages, "mask": mask}
+        given = dict(zip(OWN, (logp, behaviour_logp, advantages, mask), strict=True)) | columns
         self.to(logp.device)
         if shared is None:
-            (shared,) = self.look_ahead([{**own, **columns}])
+            (shared,) = self.look_ahead([given])
         counts = (
             shared.num_tokens if num_tokens is None else num_tokens,
             shared.num_sequences if num_sequences is None else num_sequences,
         )
-        table = self._table(*counts, **own, **columns)
+        table = self._table(given, *counts)
         if "entropy_gradient" in needs_of(self.objective) and not table.entropy.requires_grad:
             raise ConfigError([f"algorithm={self.name} needs gradients of entropy; give one with its graph"])
         loss, table = token_loss(table, shared.bounds, shared.columns, self.objective)
@@ -163,31 +164,31 @@ class PolicyLoss(nn.Module):
 
     def _table(
         self,
+        given: Mapping[str, Tensor],
         num_tokens: float | Tensor,
         num_sequences: float | Tensor,
         first: int = 0,
-        /,
-        *,
-        logp: Tensor,
-        behaviour_logp: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        **columns: Tensor,
     ) -> TokenTable:
-        """Token table of a micro-batch whose first response has the number `first` in the update."""
-        for name in columns.keys() - set(OPTIONAL):
+        """Token table of what a call was given, whose first response has the number `first` in the update."""
+        for name in given.keys() - {*OWN, *OPTIONAL}:
             raise ValueError(f"{name} is no column of a policy loss; {taken(name, OPTIONAL)}")
-        kept = mask.bool()
-        responses = torch.arange(first, first + len(mask), device=mask.device)
-        weight = weigh(self.weighting, kept, num_tokens, num_sequences)
-        given = {"logp": logp, "behaviour_logp": behaviour_logp, "advantage": advantages, "weight": weight}
-        given |= {"sequence": responses, "position": kept.cumsum(1) - 1, **columns}
-        of_caller = {"advantage": "advantages"}
-        known = {name: _flat(of_caller.get(name, name), values, kept) for name, values in given.items()}
+        kept = given["mask"].bool()
+        responses = torch.arange(first, first + len(kept), device=kept.device)
+        made = {
+            "weight": weigh(self.weighting, kept, num_tokens, num_sequences),
+            "sequence": responses,
+            "position": kept.cumsum(1) - 1,
+        }
+        known = {name: _flat(name, values, kept) for name, values in {**given, **made}.items()}
+        del known["mask"]
         for name in ("entropy", "group", *sorted(needs_of(self.objective) & ON_DEMAND.keys())):
             known.setdefault(name, _Absent(name, self.name))
         ages = torch.zeros_like(known["sequence"])  # not known here; formulas only tell tokens apart by them
-        return table_of(**known, age=ages, count=torch.ones_like(known["weight"]))
+        count = torch.ones_like(known["weight"])
+        known["advantage"] = known.pop("advantages")
+        correction = known.pop("correction", None)
+        table = table_of(**known, age=ages, count=count)
+        return table if correction is None else table.corrected(correction)
 
 
 def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
@@ -201,14 +202,14 @@ def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
     Raises:
         ConfigError: it is unknown, an option is wrong, or the algorithm is more than a loss.
     """
-    current = GlobalHydra.instance()
-    of_caller, current.hydra = current.hydra, None  # whose search path has none of our files
+    of_caller = GlobalHydra.instance().hydra  # whose search path has none of our files
+    GlobalHydra.instance().clear()
     try:
         # Without an experiment, whose numbers are those of its task.
         asked = ["~experiment", "name=losses", *hydra_overrides({"algorithm": algorithm}), *overrides]
         plain = compose_run(asked)["algorithm"]
     finally:
-        current.hydra = of_caller
+        GlobalHydra.instance().hydra = of_caller
     nodes, found = parse(AlgorithmNodes, plain)
     problems = [f"algorithm.{text}" for text in found] + list(target_problems(plain, "algorithm"))
     if nodes is not None and not problems:

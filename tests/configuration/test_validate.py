@@ -12,6 +12,10 @@ NEEDED = {
     "reward=functions": "reward.functions=[tests.rewards.test_functions.right]",
     "data=table": "data.train.path=mine.jsonl",
     "reward=environment": "environment=calculator scale.max_feedback_tokens=8",
+    "data=openenv": "environment=openenv environment.answers.server.url=http://127.0.0.1:8000 "
+    "reward=environment scale.max_feedback_tokens=8",
+    "data=verifiers": "environment=verifiers environment.answers.server.values.environment=served "
+    "reward=environment scale.max_feedback_tokens=8",
     "experiment=own": "model=additions data.train.path=mine.jsonl scale.max_new_tokens=24",
 }
 SLOW = ("data", "reward", "scale", "experiment")
