@@ -236,6 +236,32 @@ def test_each_sync_is_probed_and_one_that_never_arrives_is_told(tmp_path, served
     assert told == [[word, str(f)] for word, f in zip(("matches", "matches", "stale"), folders, strict=True)]
 
 
+@pytest.mark.parametrize(("arrives", "told"), [(False, "stale"), (True, "undecided")])
+def test_an_answer_as_before_is_stale_where_rounding_hides_it(
+    arrives, told, near, tmp_path, served, url, capsys, monkeypatch
+):
+    """A server that took the weights answers otherwise, also when it is asked several times."""
+    first, second = tmp_path / "out" / "checkpoint-1", tmp_path / "out" / "checkpoint-2"
+    first.parent.mkdir()
+
+    def training():
+        shutil.copytree(TRAINED, first)
+        served.model = loaded(first, torch.bfloat16)
+        yield
+        yield
+        shutil.copytree(near, second)
+        yield
+        yield  # asked once before the sync
+        if arrives:
+            served.model = loaded(second, torch.bfloat16)
+
+    steps = training()
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(steps, None))
+    few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
+    assert main([url, str(first.parent), "--watch", "2", "--grace", "2", *few]) == 1
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["matches", told]
+
+
 def test_the_newest_export_is_one_that_has_weights(tmp_path):
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "config.json").write_text("{}")

@@ -110,6 +110,7 @@ def _watch(parsed: argparse.Namespace) -> int:
     before: list[Weights] = []
     for number in range(1, parsed.watch + 1):
         export = next_export(parsed.folder, export, parsed.every)
+        session.next_export()
         weights = _weights(export.path, parsed)
         give_up = time.monotonic() + parsed.grace
         found = session.probe(weights, [*before, *others])

@@ -50,6 +50,13 @@ class Session:
     questions: Questions
     dtype: str | None = None  # that the server computes in; None: whichever fits
     _last: tuple[Layout, Numbers] | None = field(default=None, init=False)
+    _before: tuple[Layout, Numbers] | None = field(default=None, init=False)  # the newest export was made
+
+    def next_export(self) -> None:
+        """Remembers the last answer as one of older weights: that of a server which takes the next ones is
+        another.
+        """
+        self._before = self._last
 
     def probe(self, weights: Weights, others: Sequence[Weights] = ()) -> Found:
         """Asks the server and compares it with the folder, and with others. Raises EngineError where it does
@@ -69,9 +76,8 @@ class Session:
         layout, values = compared(prompts, answers, asked.temperature)
         dtypes = [self.dtype] if self.dtype else weights.likely_dtypes()
         layout, raw = as_sampled(layout, values, weights, dtypes[-1])
-        repeated = (
-            self._last is not None and self._last[0] == layout and np.array_equal(self._last[1], values)
-        )
+        before = self._before
+        repeated = before is not None and before[0] == layout and np.array_equal(before[1], values)
         self._last = layout, values
         found = Case(layout, values, weights, others, dtypes, repeated).diagnose()
         sampled = int(layout.is_sampled.sum())
