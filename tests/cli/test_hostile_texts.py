@@ -24,7 +24,12 @@ from bapo_lightning.report.progress.terminal import Terminal
 
 HOSTILE = "n\x1b]0;PWNED\x07\x1b[2J\x1b[1A\x9b2Kme\r\u202egnp\u2066\x7f\x08"
 # Arguments without which a command says nothing of the others.
-NEEDED = {"record": ["--output", "file"], "eval": ["checkpoint=gone"], "export": ["folder"]}
+NEEDED = {
+    "record": ["--output", "file"],
+    "eval": ["checkpoint=gone"],
+    "export": ["folder"],
+    "probe": ["folder"],
+}
 # As of the Unicode standard, not of the code.
 TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from tests.commands import run_command
 from tests.probe.completions_server import serving
 from tests.probe.conftest import OTHER, TRAINED, loaded, moved
 
@@ -286,3 +287,11 @@ def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, s
     code, found = probe(capsys, url, TRAINED)
     assert (code, found["diagnosis"]["verdict"], found["diagnosis"]["dtype"]) == (1, "undecided", "bfloat16")
     assert probe(capsys, url, TRAINED, "--dtype", "float32")[1]["diagnosis"]["verdict"] == "differs"
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "http://[::", "http://", "http://host:port", "http://host:99999", "x\x1b]0;y"]
+)
+def test_what_is_no_address_is_told_and_is_no_verdict(url, tmp_path):
+    done = run_command("bapo_lightning.cli.probe", url, tmp_path)
+    assert done.returncode == 2 and "is no address of a server; write http://HOST:PORT" in done.stderr

@@ -16,7 +16,7 @@ from bapo_lightning.cli.command import command, number_type, parser_of
 from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.values import CountOrZero, Positive, Seconds, SecondsOrZero, Seed, Size
+from bapo_lightning.values import CountOrZero, PositiveFactor, Seconds, SecondsOrZero, Seed, Size
 
 if TYPE_CHECKING:
     from bapo_lightning.probe.session import Found, Session
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         "prompts": (Size, 16, "prompts of random tokens"),
         "tokens": (Size, 32, "tokens of each"),
         "sampled": (Size, 16, "tokens that the server samples after each prompt"),
-        "temperature": (Positive, 1.0, "of sampling"),
+        "temperature": (PositiveFactor, 1.0, "of sampling"),
         "seed": (Seed, 0, "of the random tokens"),
         "watch": (CountOrZero, 0, "probes to make, each after a new export; 0: one, of FOLDER as it is"),
         "every": (Seconds, 5.0, "seconds between two looks for a new export, or for its weights"),

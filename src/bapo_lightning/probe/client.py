@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,8 +51,13 @@ class ProbeServer:
 
     def __post_init__(self) -> None:
         base = self.url.rstrip("/").removesuffix("/v1").rstrip("/")
-        self.url = base if "://" in base else f"http://{base}"
-        if not self.url.startswith(("http://", "https://")):
+        self.url = base if "://" in self.url else f"http://{base}"
+        try:
+            address = urllib.parse.urlsplit(self.url)
+            is_one = address.scheme in ("http", "https") and address.hostname and address.port != 0
+        except ValueError:  # brackets of IPv6 without an address, a port that is no number
+            is_one = False
+        if not is_one:
             raise ConfigError([f"URL={self.url} is no address of a server; write http://HOST:PORT"])
         if self.key_variable and not os.environ.get(self.key_variable):
             raise ConfigError([f"--api-key-from {self.key_variable}: this variable is not set; export it"])
