@@ -84,3 +84,8 @@ def test_a_release_needs_one_version_in_all_files():
     assert files == ["src/bapo_lightning/__init__.py", "CITATION.cff", "CHANGELOG.md"]
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     assert jobs["publish"]["permissions"] == {"id-token": "write"} and "permissions" not in jobs["build"]
+
+
+def test_no_folder_of_tests_hides_a_package():
+    """Were tests/rollout on the path, its folder vllm would be taken for vLLM by whoever asks for it."""
+    assert [entry for entry in sys.path if Path(entry).resolve().is_relative_to(ROOT / "tests")] == []
