@@ -21,7 +21,6 @@ engine while it does not sample. "Others" is the share of both cores that other 
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -39,6 +38,7 @@ from forced_lengths import Shape
 from measuring import Spread, alternating, bench_parser, ratio, write_json
 
 from bapo_lightning.cli.command import number_type
+from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.values import Count, SecondsOrZero
 
 QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
@@ -130,7 +130,7 @@ def measure(
         train(folder, world, batches, [*options, *QUIET], cores)
         wall = time.perf_counter() - start
         others = (busy_seconds() - busy - (own_seconds() - own)) / (wall * (os.cpu_count() or 1))
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(folder)
     if len(rows) != batches * world.updates:
         sys.exit(f"{len(rows)} updates were made instead of {batches * world.updates}")
     return evaluated(
@@ -166,6 +166,14 @@ def evaluated(rows: list[dict[str, float]], world: World, overlaps: bool, others
         engine_idle=max(0.0, 1 - rollout / step),  # beside counted updates it may sample for others
         others=others,
     )
+
+
+def two_cores() -> tuple[int, int]:
+    """The first two cores that this process may use: trainer's and engine's."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        sys.exit("two cores are needed")
+    return cores[0], cores[1]
 
 
 def own_seconds() -> float:
@@ -216,18 +224,16 @@ def main() -> None:
     if arguments.prompts is not None:
         world = replace(world, options=[*world.options, f"scale.prompts_per_batch={arguments.prompts}"])
     repeats, batches = arguments.repeats or world.repeats, arguments.batches or world.batches
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        sys.exit("two cores are needed")
+    cores = two_cores()
     counted = f"{batches - WARM_UP - 1} of {batches} rollout batches counted"
     print(f"{' '.join([*world.options, *world.child])}: {world.updates} updates per rollout batch, {counted}")
     print(f"method: {repeats} runs of each kind in turns; median (least .. most)")
     results = {}
     for shape in arguments.lengths or [None]:
         at = world if shape is None else forced(world, shape)
-        compared = kinds(at, *cores[:2]) if shape is None else streamed(at, *cores[:2])
+        compared = kinds(at, *cores) if shape is None else streamed(at, *cores)
         if arguments.world == "vllm":
-            compared |= streamed(at, *cores[:2])
+            compared |= streamed(at, *cores)
         print(f"lengths: {shape or 'of the policy'}", flush=True)
         results[shape or "own"] = compare(at, batches, compared, repeats, arguments.quiet_seconds)
     write_json(arguments.json, {"arguments": vars(arguments), **results})

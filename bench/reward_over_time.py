@@ -10,19 +10,17 @@ shares of the shorter run's time. A run's reward there is the mean of its last `
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import tempfile
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
-from async_overlap import QUIET, WORLDS, streamed, train
+from async_overlap import QUIET, WORLDS, streamed, train, two_cores
 from measuring import Spread, alternating, bench_parser, ratio, write_json
 
 from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.run_folder.record import read_rows
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 WINDOW = 8  # updates, of two rollout batches
@@ -34,7 +32,7 @@ def curve(options: list[str], cores: set[int], seed: int, batches: int) -> Curve
     with tempfile.TemporaryDirectory() as outputs:
         folder = Path(outputs, "run")
         train(folder, WORLDS["tiny"], batches, [*options, *QUIET, f"seed={seed}"], cores)
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(folder)
     return list(accumulate(row["time/step_seconds"] for row in rows)), [row["train/reward"] for row in rows]
 
 
@@ -48,10 +46,7 @@ def reward_at(made: Curve, seconds: float) -> float:
 def main() -> None:
     parser = bench_parser(__doc__, seeds=10, batches=56)
     arguments = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        sys.exit("two cores are needed")
-    kinds = streamed(WORLDS["tiny"], *cores[:2])
+    kinds = streamed(WORLDS["tiny"], *two_cores())
     curves: dict[str, list[Curve]] = {name: [] for name in kinds}
     for seed in range(arguments.seeds):
         for name in alternating(kinds, seed):

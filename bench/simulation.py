@@ -13,7 +13,6 @@ those of the tokens in each update. In turns, ages have to be equal exactly.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from async_overlap import QUIET, WARM_UP, WORLDS, kinds, streamed, train, wait_for_quiet
+from async_overlap import QUIET, WARM_UP, WORLDS, kinds, streamed, train, two_cores, wait_for_quiet
 from measuring import Spread, bench_parser, write_json
 
 from bapo_lightning.cli.command import number_type
@@ -66,13 +65,11 @@ def main() -> None:
         help="to wait at most for quiet cores",
     )
     arguments = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        sys.exit("two cores are needed")
-    turns = kinds(WORLD, *cores[:2])[TURNS][0]
+    cores = two_cores()
+    turns = kinds(WORLD, *cores)[TURNS][0]
     settings = {TURNS: turns}
     for kind, tried in (("async", OVERLAPPING), ("stream", STREAMS)):
-        shared = streamed(WORLD, *cores[:2])[kind][0]
+        shared = streamed(WORLD, *cores)[kind][0]
         settings |= {name: [*shared, *options] for name, options in tried.items()}
     found: dict[str, list[dict[str, Look]]] = {name: [] for name in settings}
     with tempfile.TemporaryDirectory() as outputs:
