@@ -22,8 +22,8 @@ UNREAD = {"beta": 0.0, "entropy_coef": 0.0, "off_policy_mask_threshold": None, "
 class PolicyLossTrainer(GRPOTrainer):
     """GRPOTrainer with the loss of an algorithm of this package. TRL samples, scores and computes advantages.
 
-    The bounds of an update are searched over all its micro-batches, which pass through the model once more
-    first; where an update has one, nothing does.
+    The bounds of an update are searched over all its micro-batches; those after the first pass through the
+    model once more for it.
     """
 
     def __init__(self, *args: Any, loss: PolicyLoss, **options: Any) -> None:
@@ -55,13 +55,12 @@ class PolicyLossTrainer(GRPOTrainer):
             return super()._compute_loss(model, inputs)
         parts = self.args.gradient_accumulation_steps
         own = self.scored(model, inputs)
-        if parts == 1:
-            self._shared = self.policy_loss.look_ahead([own])
-        elif self._step % parts == 0:
+        if self._step % parts == 0:
             first = self._step % self.args.steps_per_generation
+            coming = self._buffered_inputs[first + 1 : first + parts]
             with torch.no_grad():
-                coming = [self.scored(model, each) for each in self._buffered_inputs[first : first + parts]]
-            self._shared = self.policy_loss.look_ahead(coming)
+                others = [self.scored(model, each) for each in coming]
+            self._shared = self.policy_loss.look_ahead([own, *others])
         shared = self._shared.pop(0)
         # Ranks average their gradients, so that each divides by the mean of their counts.
         counts = torch.stack([shared.num_tokens, shared.num_sequences])
