@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 
@@ -66,3 +67,12 @@ TrainDtype = Annotated[
 ]
 Dtype = Literal["float32", "bfloat16", "float16"]  # of weights, caches and computation
 EngineDtype = Literal["float32", "bfloat16", "float16", "bf16-mixed"]
+
+
+def is_http_address(url: str) -> bool:
+    """Whether it is the address of a server, with a host and, if it names one, a port that there is."""
+    try:
+        address = urlsplit(url)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # brackets of IPv6 without an address, a port that is no number
+        return False

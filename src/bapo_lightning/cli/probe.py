@@ -10,13 +10,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from bapo_lightning.cli.command import command, number_type, parser_of
 from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.values import CountOrZero, PositiveFactor, Seconds, SecondsOrZero, Seed, Size
+from bapo_lightning.values import CountOrZero, Dtype, PositiveFactor, Seconds, SecondsOrZero, Seed, Size
 
 if TYPE_CHECKING:
     from bapo_lightning.probe.session import Found, Session
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "another folder that the server may hold, such as the export before; may be repeated"
     parser.add_argument("--also", action="append", default=[], metavar="FOLDER", help=text)
     text = "precision that the server computes in (default: whichever fits)"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=text)
+    parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
     numbers = {
         "prompts": (Size, 16, "prompts of random tokens"),
         "tokens": (Size, 32, "tokens of each"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,9 @@ from http.client import HTTPException
 from typing import Any
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.rollout.vllm.http import error_message
+from bapo_lightning.rollout.vllm.http import DIRECT, error_message
+from bapo_lightning.values import is_http_address
 
-# Servers are on this machine or in its cluster; a proxy of the environment leads outside.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # vLLM's and SGLang's own. A server's defaults may come from the model's generation_config.json, and would
 # change what log-probs are of.
 _NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": True}
@@ -52,12 +50,7 @@ class ProbeServer:
     def __post_init__(self) -> None:
         base = self.url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.url = base if "://" in self.url else f"http://{base}"
-        try:
-            address = urllib.parse.urlsplit(self.url)
-            is_one = address.scheme in ("http", "https") and address.hostname and address.port != 0
-        except ValueError:  # brackets of IPv6 without an address, a port that is no number
-            is_one = False
-        if not is_one:
+        if not is_http_address(self.url):
             raise ConfigError([f"URL={self.url} is no address of a server; write http://HOST:PORT"])
         if self.key_variable and not os.environ.get(self.key_variable):
             raise ConfigError([f"--api-key-from {self.key_variable}: this variable is not set; export it"])
@@ -135,7 +128,7 @@ class ProbeServer:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url + path, data, headers)
         try:
-            with _DIRECT.open(request, timeout=self.timeout) as response:
+            with DIRECT.open(request, timeout=self.timeout) as response:
                 found = json.loads(response.read())
         except urllib.error.HTTPError as error:
             reason = error_message(error.read(), error.code)

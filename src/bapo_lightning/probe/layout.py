@@ -19,7 +19,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]  # [N]
 class Scored:
     """A prompt with what was sampled after it."""
 
-    token_ids: list[int]
+    token_ids: tuple[int, ...]
     prompt_length: int
     has_prompt: bool  # whether the server scored the prompt
 
@@ -67,7 +67,7 @@ def compared(
 ) -> tuple[Layout, Numbers]:
     """Returns the tokens of which the server told log-probs, and these. Raises EngineError for none."""
     sequences = tuple(
-        Scored([*prompt, *answer.sampled_ids], len(prompt), bool(answer.prompt))
+        Scored((*prompt, *answer.sampled_ids), len(prompt), bool(answer.prompt))
         for prompt, answer in zip(prompts, answers, strict=True)
     )
     values = [value for answer in answers for value in (*answer.prompt, *answer.sampled)]

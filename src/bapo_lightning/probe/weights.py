@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from bapo_lightning.phases import advance
 from bapo_lightning.pretrained import load_whole, read_pretrained
 from bapo_lightning.probe.layout import Layout, Numbers
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 EXACT = "float32"
 # What rounding of float32 is measured against. Above so many parameters float64 takes too much memory, and no
 # server computes in float32 either.
@@ -40,6 +39,9 @@ class Weights:
     path: str
     device: str = "cpu"
     name: str = ""  # in what is printed; "": the path
+    _known: dict[tuple[Layout, str], Numbers] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self.name = self.name or self.path
@@ -85,7 +87,9 @@ class Weights:
 
     def scores(self, layout: Layout, dtype: str) -> Numbers:
         """Log-probs with the weights rounded to a server's precision, computed in float32."""
-        return self.mixed_scores(layout, dtype, {}, ())
+        if (layout, dtype) not in self._known:
+            self._known[layout, dtype] = self.mixed_scores(layout, dtype, {}, ())
+        return self._known[layout, dtype]
 
     def mixed_scores(
         self, layout: Layout, dtype: str, other: Mapping[str, Tensor], names: Collection[str]
@@ -95,7 +99,7 @@ class Weights:
             for name, weight in self.model.named_parameters():
                 own = self.state[name]
                 source = own if name not in names else other.get(name, torch.zeros((), device=own.device))
-                weight.copy_(source.to(DTYPES[dtype]))
+                weight.copy_(source.to(getattr(torch, dtype)))
         return _scores(self.model, layout)
 
     def computed_in(self, layout: Layout, dtype: torch.dtype) -> Numbers:
@@ -108,7 +112,7 @@ class Weights:
 
     def rounding(self, layout: Layout, dtype: str) -> Numbers:
         """What rounding of activations moves each log-prob by, in nats, in a server of `dtype`."""
-        wider = WIDER if dtype == EXACT else DTYPES[dtype]
+        wider = WIDER if dtype == EXACT else getattr(torch, dtype)
         return np.abs(self.computed_in(layout, wider) - self.scores(layout, dtype))
 
     def groups(self) -> list[tuple[str, list[str]]]:

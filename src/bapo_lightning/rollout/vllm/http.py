@@ -13,7 +13,7 @@ from bapo_lightning.rollout.engine import EngineDied
 
 RESET_TRIES, RESET_SECONDS = 20, 0.05  # what was given up just now may hold its blocks a moment longer
 # Servers are on this machine or in its cluster; a proxy of the environment leads outside.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerClient:
@@ -30,7 +30,7 @@ class ServerClient:
     def is_healthy(self) -> bool:
         """Whether it answers and its engine lives."""
         try:
-            with _DIRECT.open(f"{self.url}/health", timeout=min(self.timeout, 10)) as response:
+            with DIRECT.open(f"{self.url}/health", timeout=min(self.timeout, 10)) as response:
                 return bool(response.status == 200)
         except (OSError, ValueError):
             return False
@@ -86,7 +86,7 @@ class ServerClient:
             self.url + path, data, {"Content-Type": "application/json"}, method=method
         )
         try:
-            with _DIRECT.open(request, timeout=self.timeout) as response:
+            with DIRECT.open(request, timeout=self.timeout) as response:
                 return dict(json.loads(response.read() or b"{}"))
         except urllib.error.HTTPError as error:
             reason = error_message(error.read(), error.code)

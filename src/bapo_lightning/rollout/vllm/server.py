@@ -39,7 +39,7 @@ from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_server
 from bapo_lightning.rollout.vllm.server_stream import ServerStream, check_answer
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
-from bapo_lightning.values import Advice, Seconds, Workers
+from bapo_lightning.values import Advice, Seconds, Workers, is_http_address
 
 ID = "token_id:"  # before a token's number, in place of its text
 TOKENS_COUNTER = "vllm:generation_tokens_total"
@@ -106,7 +106,7 @@ class VLLMServerEngine:
                     "(options.tensor_parallel_size); write one number for each, with commas between them"
                 )
         for url in options.get("urls", ()):
-            if not url.startswith(("http://", "https://")):
+            if not is_http_address(url):
                 yield f"urls: {url} is no URL; write e.g. urls=[http://127.0.0.1:8000]"
 
     @property
