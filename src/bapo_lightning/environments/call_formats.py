@@ -16,8 +16,8 @@ _FENCE = re.compile(
     r"^[ \t]*((?P<mark>[`~])(?P=mark){2,})[ \t]*(\w*)[^\n`]*\n(.*?)(^[ \t]*\1(?P=mark)*[ \t]*$|\Z)",
     re.MULTILINE | re.DOTALL,
 )
-_TAG, _CLOSING_TAG = re.compile(r"<tool_call>\s*"), "</tool_call>"
-_JSON = json.JSONDecoder(strict=False)  # small models write line breaks in strings as they are
+TAG, _CLOSING_TAG = re.compile(r"<tool_call>\s*"), "</tool_call>"
+LENIENT_JSON = json.JSONDecoder(strict=False)  # small models write line breaks in strings as they are
 _USUAL = ("expression", "code")  # names of an argument, where a call has several
 
 
@@ -84,7 +84,7 @@ class JsonCalls:
     def find(self, text: str) -> list[Call]:
         """Returns a call for each tag."""
         calls, place = list[Call](), 0
-        while (tag := _TAG.search(text, place)) is not None:
+        while (tag := TAG.search(text, place)) is not None:
             closing = text.find(_CLOSING_TAG, _json_end(text, tag.end()))
             if closing < 0:
                 return [*calls, Call("", "", f"the call has no closing {_CLOSING_TAG}")]
@@ -93,10 +93,31 @@ class JsonCalls:
         return calls
 
 
+def pattern_problem(key: str, pattern: str | None, without: str) -> str | None:
+    """Returns why the option `key` is no regular expression, and that null is one `without` it; None if it is
+    one, or None.
+    """
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        return f"{key}={pattern} is no regular expression ({error}); null {without}"
+    return None
+
+
+def last_match(pattern: re.Pattern[str] | None, text: str) -> str:
+    """Returns the last match in a turn, its first group if it has one, or nothing; without a pattern the
+    whole turn. Policies mention what they might do before they do it.
+    """
+    if pattern is None:
+        return text
+    matches = list(pattern.finditer(text))
+    return (matches[-1][min(1, pattern.groups)] or "") if matches else ""
+
+
 def _json_end(text: str, start: int) -> int:
     """Where a JSON value ends, so that a closing tag in one of its strings is text; `start` without one."""
     try:
-        return _JSON.raw_decode(text, start)[1]
+        return LENIENT_JSON.raw_decode(text, start)[1]
     except (ValueError, RecursionError):
         return start
 

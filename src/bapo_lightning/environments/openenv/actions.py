@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG, last_match, pattern_problem
+
 MAX_CHARACTERS = 20_000  # of a turn that are searched, from its end
 MOST_OBJECTS = 64  # places at which JSON may begin, from the end
-_JSON = json.JSONDecoder(strict=False)  # small models write line breaks in strings as they are
-_CALL = re.compile(r"<tool_call>\s*")
 
 
 class ActionFormat(Protocol):
@@ -48,17 +47,12 @@ class TextAction:
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
         """Yields what is wrong with the options of the constructor."""
-        try:
-            re.compile(options["pattern"] or "")
-        except re.error as error:
-            yield f"pattern={options['pattern']} is no regular expression ({error}); null takes a whole turn"
+        if problem := pattern_problem("pattern", options["pattern"], "takes a whole turn"):
+            yield problem
 
     def actions(self, text: str) -> list[dict[str, Any]]:
         """Returns one action, or none where the pattern has no match or the turn is blank."""
-        text = text[-MAX_CHARACTERS:]
-        if self._pattern is not None:
-            matches = list(self._pattern.finditer(text))
-            text = (matches[-1][min(1, self._pattern.groups)] or "") if matches else ""
+        text = last_match(self._pattern, text[-MAX_CHARACTERS:])
         return [{**self._others, self._field: text}] if text.strip() else []
 
 
@@ -73,7 +67,7 @@ class JsonAction:
         for place in [match.start() for match in re.finditer(r"\{", text)][-MOST_OBJECTS:]:
             if place >= after:
                 try:
-                    value, after = _JSON.raw_decode(text, place)
+                    value, after = LENIENT_JSON.raw_decode(text, place)
                 except (ValueError, RecursionError):
                     continue
                 found = [value]
@@ -96,7 +90,7 @@ class ToolCalls:
     def actions(self, text: str) -> list[dict[str, Any]]:
         """Returns a call for each tag. Raises ValueError that says what is wrong with one of them."""
         text = text[-MAX_CHARACTERS:]
-        calls = [_call(text, match.end()) for match in _CALL.finditer(text)]
+        calls = [_call(text, match.end()) for match in TAG.finditer(text)]
         if len(calls) > self._max_calls:
             raise ValueError(f"at most {self._max_calls} calls are run in a turn, not {len(calls)}")
         return calls
@@ -104,7 +98,7 @@ class ToolCalls:
 
 def _call(text: str, start: int) -> dict[str, Any]:
     try:
-        call, _ = _JSON.raw_decode(text, start)
+        call, _ = LENIENT_JSON.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the call is not JSON ({error})") from None
     given = call.get("arguments", call.get("parameters", {})) if isinstance(call, dict) else None

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from bapo_lightning.environments.openenv.session import Session, SessionLost
 from bapo_lightning.errors import EnvironmentFault
-from bapo_lightning.orphans import popen_to_end_with, started_by_this
+from bapo_lightning.orphans import kill, popen_to_end_with, started_by_this
 from bapo_lightning.ranks.launch import free_port
-from bapo_lightning.values import Seconds
+from bapo_lightning.values import Seconds, is_http_address
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NAME = re.compile(r"\{(\w+)\}")
@@ -75,7 +75,7 @@ class Server:
                 f"url={url} with command={list(command or ())}: write one of them, such as "
                 'url=http://host:8000, or command=[python,-m,my_world,--port,"{port}"]'
             )
-        elif url and not url.startswith(("http://", "https://")):
+        elif url and not is_http_address(url):
             yield f"url={url} is no address of a server; write http://HOST:PORT"
         elif command and not any("{port}" in part for part in command):
             yield f'command={list(command)} gets no port; write "{{port}}" where the command takes it'
@@ -159,6 +159,4 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_END_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    kill(process, owner)

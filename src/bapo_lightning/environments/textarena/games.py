@@ -25,6 +25,7 @@ from numbers import Real
 from types import ModuleType
 from typing import Any
 
+from bapo_lightning.environments.call_formats import last_match, pattern_problem
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.errors import DataError, taken
 from bapo_lightning.types import Problem, Reply
@@ -115,10 +116,8 @@ class TextArena:
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
         """Yields what is wrong with the options of the constructor."""
-        try:
-            re.compile(options["move"] or "")
-        except re.error as error:
-            yield f"move={options['move']} is no regular expression ({error}); null gives the game every word"
+        if problem := pattern_problem("move", options["move"], "gives the game every word"):
+            yield problem
 
     def start(self, problem: Problem) -> list[str]:
         """Returns the moves so far."""
@@ -132,7 +131,7 @@ class TextArena:
     def respond(self, turn: Turn) -> Reply:
         """Returns what the game says to a move; at the last turn, too, as the move may end the game."""
         game = _replayed(turn.problem, turn.state)
-        text = self._move_in(turn.text)
+        text = last_match(self._move, turn.text)[-MAX_CHARACTERS:]
         try:
             move = game.play(text)
         except Exception:  # foreign code on text that the policy made up: the game stays as it was
@@ -146,12 +145,6 @@ class TextArena:
             errors=int(move.is_invalid),
             is_void=not text.strip(),
         )
-
-    def _move_in(self, text: str) -> str:
-        if self._move is not None:
-            matches = list(self._move.finditer(text))
-            text = (matches[-1][min(1, self._move.groups)] or "") if matches else ""
-        return text[-MAX_CHARACTERS:]
 
 
 def _replayed(problem: Problem, moves: Sequence[str]) -> Game:

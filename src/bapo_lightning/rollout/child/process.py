@@ -14,7 +14,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 from bapo_lightning.host import GROWING_SEGMENTS
-from bapo_lightning.orphans import popen_to_end_with
+from bapo_lightning.orphans import kill, popen_to_end_with
 from bapo_lightning.phases import advance
 from bapo_lightning.rollout.child.main import Answer
 from bapo_lightning.rollout.engine import EngineDied
@@ -128,16 +128,6 @@ class ChildProcess:
             if code < 0
             else f"its process ended with exit code {code}"
         )
-
-
-def kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends a process and its group, without a zombie; does nothing in a fork of its `owner`."""
-    if os.getpid() != owner:
-        return
-    # macOS gives no permission for a group of zombies.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def inherited() -> dict[str, str]:
