@@ -85,7 +85,7 @@ def has_fallen(folder, printed):
 
 
 def has_answers(folder, printed):
-    assert "val/locks/avg@8" in rows(folder)[-1] or any("val/locks/avg@8" in row for row in rows(folder))
+    assert any("val/locks/avg@8" in row for row in rows(folder))
 
 
 def tells_every_k(folder, printed):

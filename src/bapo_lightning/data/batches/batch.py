@@ -237,12 +237,8 @@ def collate(
     grid = partial(_grid, input_ids.shape, skipped, places)
     version = grid(np.int64, (rollout.versions for rollout in rollouts))
     advantages = [advantage for group in groups for advantage in group.advantages]
-    scores = {
-        name: grid(np.float32, [sample.scores[name] for sample in samples])
-        for name in samples[0].scores
-        if name != "proximal_logp" and all(name in sample.scores for sample in samples)
-    }
     noted = candidate_rows(rollouts)
+    scores = _shared_scores(samples, grid)
     if noted is not None:
         scores["candidate_behaviour_logp"] = grid(np.float32, (logprobs for _, logprobs in noted))
     return TrainBatch(
@@ -271,6 +267,15 @@ def collate(
         candidates=None if noted is None else grid(np.int64, (ids for ids, _ in noted)),
         metrics=metrics,
     )
+
+
+def _shared_scores(samples: Sequence[Sample], grid: Callable[..., Tensor]) -> dict[str, Tensor]:
+    """[B, T] each of the scores that all samples have, but for that which ratios are taken to."""
+    return {
+        name: grid(np.float32, [sample.scores[name] for sample in samples])
+        for name in samples[0].scores
+        if name != "proximal_logp" and all(name in sample.scores for sample in samples)
+    }
 
 
 def _grid(
