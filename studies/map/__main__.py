@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,11 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def compute(config: MapConfig) -> int:
     """Computes what is missing; returns the exit code of its training runs."""
-    from bapo_lightning.runs.sweeps.launchers import run_local
-    from bapo_lightning.runs.sweeps.run import print_failures, run_plan
     from studies.map.exact import fill
     from studies.map.jobs import all_jobs, composed, keep_settings
-    from studies.map.language import collect, plan_runs
+    from studies.map.language import make_runs
 
     folder = Path(config.output)
     with phases_shown(), phase("checking methods"):
@@ -68,14 +65,7 @@ def compute(config: MapConfig) -> int:
     print(f"{len(jobs)} of {len(every)} to compute", flush=True)
     in_language = [job for job in jobs if config.worlds[job.cell.world].experiment is not None]
     fill(config, methods, [job for job in jobs if job not in in_language])
-    if not in_language:
-        return 0
-    plan = plan_runs(config, in_language)
-    if failed := print_failures(plan, run_plan(plan, partial(run_local, parallel_runs=config.processes))):
-        return failed
-    for job in in_language:
-        collect(config, methods, job)
-    return 0
+    return make_runs(config, methods, in_language) if in_language else 0
 
 
 def draw(config: MapConfig) -> int:

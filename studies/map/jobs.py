@@ -39,7 +39,7 @@ class Job:
 def keep_settings(config: MapConfig, folder: Path) -> None:
     """Writes the settings beside the map; methods may be added to one that is there."""
     plain = config.model_dump(
-        mode="json", exclude={"output", "processes", "controls", "drawn", "duels", "only", "verdict"}
+        mode="json", exclude={"output", "kept", "processes", "controls", "drawn", "duels", "only", "verdict"}
     )
     file = folder / "map.yaml"
     if file.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.run.curves import held_out
 from bapo_lightning.run_folder.record import Row, finite, read_run
+from bapo_lightning.runs.sweeps.launchers import Ended, Jobs, run_local
 from bapo_lightning.runs.sweeps.plan import SweepPlan
+from bapo_lightning.runs.sweeps.run import print_failures, run_plan
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
+from studies.map.kept import KeptRuns
 from studies.map.plan import MapConfig
 
 # Curve of the map -> metric of a run, whose mean since the measurement before it is.
@@ -35,11 +39,51 @@ MEANS = {
 SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
 
+def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequence[Job]) -> int:
+    """Trains what no run was kept of, collects the curves of every job, and returns the exit code."""
+    kept = None if config.kept is None else KeptRuns(Path(config.kept))
+    plan = plan_runs(config, jobs)
+    job_of = {run_name(job, seed): job for job in jobs for seed in job.seeds}
+    if kept is not None:
+        kept.check({run: (*plan.common, *own) for run, own in plan.jobs.items()})
+        plan = replace(plan, jobs={run: job for run, job in plan.jobs.items() if run not in kept})
+
+    def keep(run: str) -> None:
+        if kept is not None and run not in kept:
+            curves = curves_of(plan.folder / run, rule_of(methods, job_of[run]))
+            kept.add(run, (*plan.common, *plan.jobs[run]), curves)
+
+    def launch(todo: Jobs, ended: Ended) -> dict[str, int]:
+        def ended_and_kept(run: str, code: int) -> None:
+            if code == 0:
+                keep(run)
+            ended(run, code)
+
+        for run in plan.jobs.keys() - todo.keys():  # finished in a session that ended before it kept them
+            keep(run)
+        return run_local(todo, ended_and_kept, parallel_runs=config.processes)
+
+    if failed := print_failures(plan, run_plan(plan, launch)):
+        return failed
+    for job in jobs:
+        names = [run_name(job, seed) for seed in job.seeds]
+        rule = rule_of(methods, job)
+        curves = [
+            kept.curves(name) if kept is not None and name in kept else curves_of(plan.folder / name, rule)
+            for name in names
+        ]
+        stacked = {name: np.stack([own[name] for own in curves]) for name in curves[0]}
+        write_measured(job.path, job.seeds, stacked)
+    return 0
+
+
 def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> SweepPlan:
+    """All runs, seed by seed: what an interruption leaves are whole seeds."""
+    pairs = sorted(((job, seed) for job in jobs for seed in job.seeds), key=lambda pair: pair[1])
     return SweepPlan(
         name="map",
         folder=Path(config.output, "runs"),
-        jobs={run_name(job, seed): overrides(config, job, seed) for job in jobs for seed in job.seeds},
+        jobs={run_name(job, seed): overrides(config, job, seed) for job, seed in pairs},
         common=tuple(hydra_overrides(config.common)),
     )
 
@@ -71,11 +115,8 @@ def overrides(config: MapConfig, job: Job, seed: int) -> tuple[str, ...]:
     return tuple(hydra_overrides(settings))
 
 
-def collect(config: MapConfig, methods: Mapping[str, RunConfig], job: Job) -> None:
-    rule = methods[next(iter(methods)) if job.method == FRESH else job.method].algorithm.bounds.make()
-    folders = [Path(config.output, "runs", run_name(job, seed)) for seed in job.seeds]
-    curves = [curves_of(folder, rule) for folder in folders]
-    write_measured(job.path, job.seeds, {name: np.stack([own[name] for own in curves]) for name in curves[0]})
+def rule_of(methods: Mapping[str, RunConfig], job: Job) -> BoundRule:
+    return methods[next(iter(methods)) if job.method == FRESH else job.method].algorithm.bounds.make()
 
 
 def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:

@@ -82,6 +82,7 @@ class VerdictConfig(Section):
 
 class MapConfig(Section):
     output: Annotated[str, MinLen(1)]
+    kept: Annotated[str, MinLen(1)] | None = None  # file of the curves of runs that ended; see `KeptRuns`
     processes: Workers | None
     gate_seeds: Seeds
     seeds: Seeds

@@ -1,0 +1,62 @@
+"""Curves of training runs that are kept in the repository, a line each, so that no run is made twice.
+
+A study of a real model takes longer than a machine is at hand. A line is written when its run ends; another
+machine goes on with the runs that have none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bapo_lightning.errors import ConfigError, DataError, first_line
+
+Curves = dict[str, np.ndarray]
+
+
+class KeptRuns:
+    """The lines of a file by the names of their runs: `{"run": ..., "overrides": [...], "curves": {...}}`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataError: a line is damaged."""
+        self.path = path
+        self._found: dict[str, tuple[list[str], Curves]] = {}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                curves = {name: np.array(values, float) for name, values in entry["curves"].items()}
+                self._found[entry["run"]] = [*entry["overrides"]], curves
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                fault = f"{path}:{number} is damaged ({first_line(error)})"
+                raise DataError(f"{fault}; remove the line, and its run is made again") from None
+
+    def __contains__(self, run: str) -> bool:
+        return run in self._found
+
+    def curves(self, run: str) -> Curves:
+        return self._found[run][1]
+
+    def check(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        """Raises ConfigError where a kept run had other settings than are wanted of it."""
+        found = [
+            f"{run} is kept in {self.path} with {', '.join(sorted({*self._found[run][0]} ^ {*overrides}))}"
+            for run, overrides in wanted.items()
+            if run in self and {*self._found[run][0]} != {*overrides}
+        ]
+        if found:
+            raise ConfigError([*found, "kept=ANOTHER/FILE begins anew"])
+
+    def add(self, run: str, overrides: Sequence[str], curves: Curves) -> None:
+        plain = {
+            name: [float(value) if math.isfinite(value) else None for value in values.tolist()]
+            for name, values in curves.items()
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"run": run, "overrides": [*overrides], "curves": plain}) + "\n")
+        self._found[run] = [*overrides], curves
