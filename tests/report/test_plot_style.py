@@ -2,8 +2,10 @@
 
 import re
 from colorsys import rgb_to_hls
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -42,6 +44,40 @@ def test_the_algorithm_is_the_colour_and_its_settings_are_shades_from_light_to_d
     assert len({look.line for look in looks.values()}) == 3
     many = {f"grpo lr={rank}": "grpo" for rank in range(12)} | {"bapo": "bapo"}
     assert len(set(setting_looks(many).values())) == len(many)
+
+
+# Machado, Oliveira, Fernandes (2009), doi 10.1109/TVCG.2009.113: colours as colour-blind readers see them.
+VISION = {
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039),
+    ),
+}  # fmt: skip
+TO_XYZ = np.array([
+    [0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041],
+])  # fmt: skip
+
+
+def seen(colour, vision):
+    """CIELAB of a colour as somebody with this vision sees it."""
+    given = np.array(to_rgb(colour))
+    linear = np.where(given <= 0.04045, given / 12.92, ((given + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.cbrt(TO_XYZ @ np.clip(np.array(VISION[vision]) @ linear, 1e-4, 1) / [0.95047, 1, 1.08883])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_colour_blind_readers_tell_lines_apart_by_colour_or_by_dashes(vision, count):
+    algorithms = ("grpo", "dapo", "bapo", "zebra", "acpo", "gspo")
+    looks = setting_looks({f"{name} {rank}": name for name in algorithms for rank in range(count)}).values()
+    alike = [(one.colour, other.colour) for one, other in combinations(looks, 2) if one.line == other.line]
+    assert min(np.linalg.norm(seen(one, vision) - seen(other, vision)) for one, other in alike) > 8
 
 
 def test_an_algorithm_keeps_its_colour_and_place():

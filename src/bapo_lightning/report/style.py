@@ -25,6 +25,9 @@ _OTHER_COLOURS = ("#882255", "#999933", "#332288")  # wine, olive, indigo: Tol, 
 _LIGHTEST, _DARKEST = 0.45, 0.35  # shares of white and of black in the first and the last shade
 LineStyle = Literal["-", "--", ":", "-."]
 LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
+FEWEST_OF_A_BAND = (
+    4  # seeds; t intervals of fewer are wider than what they are drawn over, and runs tell more
+)
 _DOTS_PER_INCH = 150
 _NARROW = 24  # characters of labels that fit side by side
 _LABELS = 4.4  # height of the horizontal axis' numbers and label, in sizes of the legend's type
@@ -50,14 +53,16 @@ def algorithm_colour(algorithm: str) -> str:
 
 def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
     """Look of each setting, given its algorithm, which is the colour; several settings of one colour are
-    shades of it, from light to dark in the order given, with other lines.
+    shades of it, from light to dark in the order given, with other lines. Colours beyond those that
+    colour-blind readers tell apart begin with dots.
     """
     colours = {setting: algorithm_colour(algorithm) for setting, algorithm in algorithms.items()}
     looks = {}
     for setting, colour in colours.items():
         peers = [name for name in colours if colours[name] == colour]
         rank = peers.index(setting)
-        looks[setting] = Look(_shade(colour, rank, len(peers)), LINES[rank % len(LINES)])
+        first = LINES.index(":") if colour in _OTHER_COLOURS else 0
+        looks[setting] = Look(_shade(colour, rank, len(peers)), LINES[(first + rank) % len(LINES)])
     return looks
 
 

@@ -8,11 +8,18 @@ from html.parser import HTMLParser
 import pytest
 from tests.report.synthetic_runs import synthetic_run, write_run
 
-from bapo_lightning.report.comparison.page import draw_comparison, interval_text, p_text, render_page
+from bapo_lightning.report.comparison.page import (
+    draw_comparison,
+    interval_text,
+    make_charts,
+    p_text,
+    render_page,
+)
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.metrics import EXPECTED, HIGH_RAISED
+from bapo_lightning.report.page.charts import coinciding
 from bapo_lightning.report.run.console import duration_text
 
 FETCHING = {
@@ -27,10 +34,11 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.fetched, self.ids = [], [], []
-        self.inline = {"style": "", "script": "", "json": ""}
+        self.inline = {"style": "", "script": "", "charts": "", "texts": "[]"}
         self.num_panels, self.text, self._open = 0, "", ""
         self.feed(text)
-        self.charts = json.loads(self.inline["json"])  # what the script draws
+        self.charts = json.loads(self.inline["charts"])  # what the script draws
+        self.texts = json.loads(self.inline["texts"].removeprefix("[]") or "[]")
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
@@ -40,7 +48,7 @@ class Page(HTMLParser):
         self.ids += [values["id"]] if "id" in values else []
         self.num_panels += values.get("class") == "panel"
         if values.get("type") == "application/json":
-            self._open = "json"
+            self._open = values["id"]
 
     def handle_endtag(self, tag):
         self._open = ""
@@ -55,7 +63,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folders = []
-    for name, staleness, seed in itertools.product(("grpo", "bapo"), (1, 8), (0, 1)):
+    for name, staleness, seed in itertools.product(("grpo", "bapo"), (1, 8), range(4)):
         folder = tmp_path_factory.mktemp("runs") / f"{name}-{staleness}-{seed}"
         folders.append(synthetic_run(folder, name, seed, 12, staleness=staleness))
     folders.append(write_run(tmp_path_factory.mktemp("runs") / "<b>mean<b>", [], "dapo", status="failed"))
@@ -86,7 +94,7 @@ def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_c
     assert [curve["label"] for curve in curves] == ["grpo", "bapo"]
     assert curves[0]["colour"] != curves[1]["colour"]
     assert {len(curves[0][name]) for name in ("mean", "lower", "upper")} == {12}
-    assert [len(values) for values in curves[0]["runs"]] == [12, 12]
+    assert [len(values) for values in curves[0]["runs"]] == 4 * [12]
 
 
 def charts_of(page, metric):
@@ -117,7 +125,7 @@ def test_curves_can_be_drawn_over_what_their_updates_cost(page):
 
 def test_names_of_folders_are_text_and_runs_left_out_are_named(page):
     assert "A <title>" in page.text and "<b>mean<b>" in page.text
-    assert "8 of 9 runs compared" in page.text and "its status is 'failed' after 0 updates" in page.text
+    assert "16 of 17 runs compared" in page.text and "its status is 'failed' after 0 updates" in page.text
 
 
 def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run):
@@ -129,6 +137,60 @@ def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run):
     assert "one seed only" in page.text
 
 
+def test_below_four_seeds_single_runs_are_drawn_and_no_interval(make_run):
+    for count in (1, 3, 4):
+        rows = [{"step": step, "train/reward": 0.1 * step} for step in range(3)]
+        folders = [
+            make_run(f"{count}-{seed}", rows=rows, algorithm="grpo", seed=seed) for seed in range(count)
+        ]
+        comparison = compare(collect(folders))
+        (curve,) = make_charts(comparison, comparison.metrics[0])[0]["curves"]
+        assert ("lower" in curve) == (count == 4) and len(curve["runs"]) == count
+        assert ("interval" in draw_comparison(comparison).legends[0].get_title().get_text()) == (count == 4)
+
+
+def test_lines_that_coincide_are_told():
+    steps, line = [0, 1, 2], [0.2, 0.5, 0.9]
+    near = [value + 0.004 for value in line]
+    lines = {
+        "a": (steps, line),
+        "b": (steps, near),
+        "c": (steps, [0.2, 0.5, 0.8]),
+        "d": (steps[:2], line[:2]),
+    }
+    assert coinciding(lines, (0.0, 1.0), log=False) == [["a", "b"]]
+    assert coinciding({"a": (steps, line), "b": (steps, near)}, (0.2, 0.9), log=True) == []
+    zeros = {name: (steps, [0.0] * 3) for name in "xyz"}
+    assert coinciding(zeros, (-1.0, 1.0), log=False) == [["x", "y", "z"]]
+
+
+ROLLOUT = {
+    "problem": "1", "prompt": "1+1=", "gold": "2", "finish": "stop", "status": "wrong", "reward": 0.0,
+    "advantage": 0.0, "num_tokens": 1, "versions": [0],
+}  # fmt: skip
+
+
+def test_texts_are_those_of_the_first_run_that_recorded_some(make_run):
+    folders = []
+    for algorithm, seed in itertools.product(("grpo", "bapo"), (0, 1)):
+        folder = make_run(
+            f"{algorithm}-{seed}", rows=[{"step": 0, "train/reward": 0.5}], algorithm=algorithm, seed=seed
+        )
+        folders.append(folder)
+        if seed or algorithm == "bapo":
+            text = {"response": f"<{algorithm} {seed}>", "turns": [{"by": "policy", "text": "hm"}]}
+            rows = [ROLLOUT | text | {"step": step} for step in range(9)]
+            (folder / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = Page(render_page(compare(collect(folders)), "Texts", "make compare", "today"))
+    assert [entry["name"] for entry in page.texts] == ["grpo, seed 1", "bapo, seed 0"]
+    for entry, text in zip(page.texts, ("<grpo 1>", "<bapo 0>"), strict=True):
+        assert [update["step"] for update in entry["updates"]] == [0, 4, 8]
+        assert {row["response"] for update in entry["updates"] for row in update["rows"]} == {text}
+    assert "What the policies write" in page.text and "indented on grey" in page.text
+    without = Page(render_page(compare(collect(folders[:1])), "None", "make compare", "today"))
+    assert without.texts == [] and "What the policies write" not in without.text
+
+
 def test_numbers_for_people():
     assert interval_text(Interval(0.9263, 0.0111, 5)) == "0.926 \N{PLUS-MINUS SIGN} 0.011"
     assert interval_text(Interval(-0.5, None, 1), signed=True) == "\N{MINUS SIGN}0.500"
@@ -138,7 +200,7 @@ def test_numbers_for_people():
     assert [duration_text(value) for value in (5.0, 75.0, 9000.0)] == ["5.0 s", "1 min 15 s", "2 h 30 min"]
 
 
-NORMS, ACCURACIES = (0.1, 1.0, 10.0), (0.9, 1.0, 1.0)
+NORMS, ACCURACIES = (0.1, 1.0, 1.0, 10.0), (0.9, 1.0, 1.0, 1.0)
 
 
 def test_the_picture_has_intervals_in_the_scale_of_their_axis_and_says_the_seeds_once(make_run):
@@ -160,4 +222,4 @@ def test_the_picture_has_intervals_in_the_scale_of_their_axis_and_says_the_seeds
     assert ends(panels["Held-out accuracy"])[1] == 1.0
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["grpo"]
-    assert "over 3 seeds" in legend.get_title().get_text()
+    assert "over 4 seeds" in legend.get_title().get_text()

@@ -17,10 +17,21 @@ from bapo_lightning.report.comparison.runs import COLUMNS, STATISTICS, Column, d
 from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.intervals import Interval, shown_interval
 from bapo_lightning.report.metrics import HEADLINES, Metric, metric_of
-from bapo_lightning.report.page.charts import AXES, DASHES, axis_limits, page_environment, places, short
+from bapo_lightning.report.page.charts import (
+    AXES,
+    DASHES,
+    axis_limits,
+    coinciding,
+    page_environment,
+    places,
+    short,
+)
+from bapo_lightning.report.page.samples import has_turns, samples_by_update
 from bapo_lightning.report.run.console import duration_text
+from bapo_lightning.run_folder.record import read_rollouts
 
 TEMPLATES = Path(__file__).with_name("templates")
+_MOST_UPDATES = 3  # of a cell, whose texts are shown
 _MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
 
 
@@ -31,6 +42,7 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
     environment.filters |= {"duration": duration_text, "last_part": lambda path: Path(path).name}
     drawn = {metric for (_, _, metric), curve in comparison.curves.items() if curve.steps}
     recorded = [metric for metric in comparison.metrics if metric.name in drawn]
+    texts = recorded_texts(comparison)
     return environment.get_template("compare.html.j2").render(
         title=title,
         command=command,
@@ -45,6 +57,9 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
         picture=b64encode(style.png_bytes(draw_comparison(comparison))).decode(),
         charts=[chart for metric in recorded for chart in make_charts(comparison, metric)],
         damage=damage,
+        fewest=style.FEWEST_OF_A_BAND,
+        texts=texts,
+        has_turns=has_turns([update for entry in texts for update in entry["updates"]]),
         seeds=sorted({run.seed for run in comparison.usable}),
         environments=environments(comparison),
     )
@@ -58,29 +73,37 @@ def make_charts(comparison: Comparison, metric: Metric) -> list[dict[str, Any]]:
         for setting in comparison.settings
         if (curve := comparison.curves.get((setting, condition, metric.name))) and curve.steps
     }
-    means, lower, upper = (
-        [value for curve in cells.values() for value in getattr(curve, part)]
-        for part in ("means", "lower", "upper")
-    )
-    return [
-        {
+    means = [value for curve in cells.values() for value in curve.means]
+    ends = [_ends(curve) for curve in cells.values()]
+    lower, upper = ([value for pair in ends for value in pair[side]] for side in (0, 1))
+    limits, charts = axis_limits(means, metric.log, lower, upper), []
+    for condition in comparison.conditions:
+        own = {setting: curve for (setting, at), curve in cells.items() if at == condition}
+        lines = {setting: (curve.steps, curve.means) for setting, curve in own.items()}
+        charts.append({
             "title": f"staleness {condition}" if len(comparison.conditions) > 1 else "",
             "unit": "log scale" if metric.log else "",
             "log": metric.log,
-            "limits": axis_limits(means, metric.log, lower, upper),
-            "curves": [
-                _curve(comparison, setting, at, curve)
-                for (setting, at), curve in cells.items()
-                if at == condition
-            ],
-        }
-        for condition in comparison.conditions
+            "limits": limits,
+            "curves": [_curve(comparison, setting, condition, curve) for setting, curve in own.items()],
+            "same": coinciding(lines, limits, metric.log),
+        })  # fmt: skip
+    return charts
+
+
+def _ends(curve: MeanCurve) -> tuple[list[float], list[float]]:
+    """The lowest and the highest value that is drawn at each update: of a band, or of single runs."""
+    if curve.num_runs >= style.FEWEST_OF_A_BAND:
+        return curve.lower, curve.upper
+    return [min(values) for values in zip(*curve.runs, strict=True)], [
+        max(values) for values in zip(*curve.runs, strict=True)
     ]
 
 
 def _curve(comparison: Comparison, setting: str, condition: str, curve: MeanCurve) -> dict[str, Any]:
     look = comparison.looks[setting]
-    band = {"lower": short(curve.lower), "upper": short(curve.upper)} if curve.num_runs > 1 else {}
+    has_band = curve.num_runs >= style.FEWEST_OF_A_BAND
+    band = {"lower": short(curve.lower), "upper": short(curve.upper)} if has_band else {}
     return {
         "index": comparison.settings.index(setting),
         "label": setting,
@@ -103,8 +126,9 @@ def draw_comparison(comparison: Comparison) -> Figure:
         Line2D([], [], color=look.colour, marker="o", linestyle="", label=name)
         for name, look in comparison.looks.items()
     ]
-    seeds = style.seeds_text([len(runs) for runs in comparison.cells.values()])
-    title = f"Mean and 95 % interval over {seeds}, one faint dot per run"
+    counts = [len(runs) for runs in comparison.cells.values()]
+    interval = " and 95 % interval" if max(counts) >= style.FEWEST_OF_A_BAND else ""
+    title = f"Mean{interval} over {style.seeds_text(counts)}, one faint dot per run"
     style.draw_top_legend(figure, handles, min(len(handles), 4), title)
     return figure
 
@@ -125,8 +149,10 @@ def _draw_values(axes: Axes, comparison: Comparison, column: Column) -> None:
         offset = 0.6 * ((list(looks).index(setting) + 0.5) / len(looks) - 0.5)
         x, colour = conditions.index(condition) + offset, looks[setting].colour
         drawn += values
-        axes.scatter([x + 0.05] * len(values), values, s=12, color=colour, alpha=0.35, linewidths=0)
-        ends = [[mean - lower], [upper - mean]]
+        has_interval = len(values) >= style.FEWEST_OF_A_BAND
+        alpha = 0.35 if has_interval else 0.7
+        axes.scatter([x + 0.05] * len(values), values, s=12, color=colour, alpha=alpha, linewidths=0)
+        ends = [[mean - lower], [upper - mean]] if has_interval else None
         axes.errorbar(x, mean, ends, fmt="o", color=colour, markersize=6, capsize=3)
     if not drawn:
         style.say_missing(axes, "was not recorded")
@@ -135,6 +161,18 @@ def _draw_values(axes: Axes, comparison: Comparison, column: Column) -> None:
     axes.set_xlim(-0.5, len(conditions) - 0.5)
     if metric.log:
         style.scale_log(axes, min(drawn), max(drawn))
+
+
+def recorded_texts(comparison: Comparison) -> list[dict[str, Any]]:
+    """{name, updates} of each cell's first run that recorded texts; `updates` are some of its updates."""
+    found = []
+    for (setting, condition), runs in comparison.cells.items():
+        for run in sorted(runs, key=lambda run: run.seed):
+            if updates := samples_by_update(read_rollouts(Path(run.path)), _MOST_UPDATES):
+                at = f", staleness {condition}" if len(comparison.conditions) > 1 else ""
+                found.append({"name": f"{setting}{at}, seed {run.seed}", "updates": updates})
+                break
+    return found
 
 
 def environments(comparison: Comparison) -> dict[str, Counter[str]]:

@@ -22,6 +22,7 @@ AXES = {
 # What an update cost; the last is of one update, the others of all so far.
 COSTS = {"samples": "progress/samples", "tokens": "progress/tokens", "minutes": "time/step_seconds"}
 DASHES: dict[LineStyle, str] = {"-": "", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
+_LINE = 0.005  # width of a line, of the height of its axis
 _SHARED = Path(__file__).with_name("templates")
 
 
@@ -80,3 +81,31 @@ def axis_limits(
     # A quantity that is never negative gets almost no room below zero.
     is_positive = least >= 0 and not log
     return back(max(low - room, -0.4 * room) if is_positive else low - room), back(high + room)
+
+
+def coinciding(
+    lines: Mapping[str, tuple[Sequence[int], Sequence[float]]], limits: tuple[float, float], log: bool
+) -> list[list[str]]:
+    """Labels of lines that lie on one another, so that only the last one drawn is seen.
+
+    Args:
+        lines: updates and values by label.
+        limits: of the vertical axis; two lines are one where they never part by more than their width.
+        log: whether the axis is logarithmic.
+    """
+    if len(lines) < 2:
+        return []
+    to = math.log if log else float
+    width = _LINE * (to(limits[1]) - to(limits[0]))
+    groups: list[list[str]] = []
+    for label, (at, values) in lines.items():
+        for group in groups:
+            places, others = lines[group[0]]
+            if [*at] == [*places] and all(
+                abs(to(one) - to(other)) <= width for one, other in zip(values, others, strict=True)
+            ):
+                group.append(label)
+                break
+        else:
+            groups.append([label])
+    return [group for group in groups if len(group) > 1]

@@ -12,10 +12,12 @@ from bapo_lightning.report.page.charts import (
     COSTS,
     DASHES,
     axis_limits,
+    coinciding,
     page_environment,
     places,
     short,
 )
+from bapo_lightning.report.page.samples import has_turns, samples_by_update
 from bapo_lightning.report.run.charts import Chart, RunCurve, other_charts, panel_charts
 from bapo_lightning.report.run.summary import IDENTITY, TIME_PARTS, beside_training
 from bapo_lightning.run_folder.lock import is_held
@@ -25,9 +27,6 @@ from bapo_lightning.run_folder.text_file import write_text
 PAGE = "view.html"  # in the run folder
 TEMPLATES = Path(__file__).with_name("templates")
 ALARM = "alarms/"
-_MOST_STEPS = 40  # updates whose samples are in the page, evenly spread, with the first and the last
-_MOST_CHARACTERS = 4000  # of a response, and of an environment's replies to it
-_MOST_TOKENS = 1000  # of a response, coloured
 _MOST_POINTS = 400  # of a curve
 _MOST_CHOICES = 8  # pairs of bounds that are listed one by one
 
@@ -63,7 +62,7 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
         alarms=alarms_on(record.rows),
         reward=finite(last.get("train/reward")),
         samples=samples,
-        has_turns=any("turns" in row for update in samples for row in update["rows"]),
+        has_turns=has_turns(samples),
         reload_seconds=reload_seconds,
     )
 
@@ -91,13 +90,17 @@ def _chart(chart: Chart, index: str, known: dict[tuple[int, ...], int]) -> dict[
     curves = [_curve(curve, log, known) | {"index": f"{index}-{n}"} for n, curve in enumerate(chart.curves)]
     shown = [value for curve in curves for value in curve["mean"]]
     rules = [chart.rule[0]] if chart.rule and shown else []
+    limits = axis_limits([*shown, *rules], log)
+    at = {place: steps for steps, place in known.items()}
+    lines = {curve["label"]: (at[curve["x"]], curve["mean"]) for curve in curves if not curve["marks"]}
     return {
         "name": chart.name,
         "title": chart.panel.title,
         "unit": f"{chart.panel.unit}, log scale" if log else chart.panel.unit,
         "log": log,
-        "limits": axis_limits([*shown, *rules], log),
+        "limits": limits,
         "curves": curves,
+        "same": coinciding(lines, limits, log),
         "rules": rules,
     }
 
@@ -143,44 +146,3 @@ def phases(record: RunRecord) -> list[tuple[str, float]]:
     ]
     other = max(0.0, 1 - sum(share for _, share in parts))
     return [(part, share) for part, share in [*parts, ("other", other)] if share > 0]
-
-
-def samples_by_update(rollouts: list[Row]) -> list[dict[str, Any]]:
-    """{step, rows} of the updates whose texts were recorded; of many, some."""
-    by_step: dict[int, list[Row]] = {}
-    for row in rollouts:
-        shown = {**row, "response": _cut(str(row.get("response", "")))}
-        if "tokens" in row:
-            shown["tokens"] = _first_tokens(row["tokens"])
-        if "turns" in row:
-            shown["turns"] = _cut_turns(row["turns"])
-        by_step.setdefault(int(row["step"]), []).append(shown)
-    steps = sorted(by_step)
-    if len(steps) > _MOST_STEPS:
-        steps = [steps[round(index * (len(steps) - 1) / (_MOST_STEPS - 1))] for index in range(_MOST_STEPS)]
-    return [{"step": step, "rows": by_step[step]} for step in dict.fromkeys(steps)]
-
-
-def _first_tokens(tokens: dict[str, Any]) -> dict[str, Any]:
-    known = max(_MOST_TOKENS - tokens["first"], 0)
-    per_token = {name: tokens[name][:known] for name in ("ratio", "age", "clipped")}
-    left_out = len(tokens["text"]) - _MOST_TOKENS
-    rest = [f" ... ({left_out} tokens more)"] if left_out > 0 else []
-    first = {"text": tokens["text"][:_MOST_TOKENS] + rest, "first": tokens["first"], **per_token}
-    if "feedback_at" in tokens:
-        first["feedback_at"] = [place for place in tokens["feedback_at"] if place <= _MOST_TOKENS]
-    return first
-
-
-def _cut_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    left = dict.fromkeys((turn["by"] for turn in turns), _MOST_CHARACTERS)
-    cut = []
-    for turn in turns:
-        cut.append({**turn, "text": _cut(turn["text"], left[turn["by"]])})
-        left[turn["by"]] = max(0, left[turn["by"]] - len(turn["text"]))
-    return cut
-
-
-def _cut(text: str, most: int = _MOST_CHARACTERS) -> str:
-    left_out = len(text) - most
-    return text if left_out <= 0 else f"{text[:most]} ... ({left_out} characters more)"

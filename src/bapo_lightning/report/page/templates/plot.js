@@ -1,6 +1,7 @@
 "use strict";
 // Draws curves as SVG. A chart is {title, unit, log, limits, curves}; a curve {index, label, colour, dash, x: {name: [...]},
 // mean, lower, upper, runs}, where `mean` may hold nulls, and the others may be absent; `marks` draws dots without a line.
+// Without a band the single runs are drawn. `same` has the labels of curves that lie on one another.
 const WIDTH = 360, HEIGHT = 236, LEFT = 50, RIGHT = 10, TOP = 26, BOTTOM = 38;
 const make = (name, attributes, parent) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -65,18 +66,43 @@ function plot(figure, chart, axis, axisTitle, singleRuns) {
       const group = make("g", { class: `s${curve.index}` }, inside), x = curve.x[axis] || [];
       const at = (values) => x.map((value, index) => [px(value), py(finite(values[index]))]);
       if (curve.lower && !singleRuns) make("path", { d: `${path([...at(curve.upper), ...at(curve.lower).reverse()])}Z`, fill: curve.colour, opacity: 0.15 }, group);
-      for (const values of singleRuns ? curve.runs || [] : []) make("path", { d: path(at(values)), fill: "none", stroke: curve.colour, "stroke-width": 0.8, opacity: 0.6 }, group);
+      const singles = (singleRuns || !curve.lower) && (curve.runs || []).length > 1 ? curve.runs : [];
+      for (const values of singles) make("path", { d: path(at(values)), fill: "none", stroke: curve.colour, "stroke-width": 0.8, opacity: 0.6 }, group);
       if (!curve.marks) make("path", { d: path(at(curve.mean)), fill: "none", stroke: curve.colour, "stroke-width": 1.8, "stroke-dasharray": curve.dash || "" }, group);
       if (curve.marks || x.length < 12) for (const [cx, cy] of at(curve.mean)) if (Number.isFinite(cy)) make("circle", { cx, cy, r: curve.marks ? 1.8 : 2.5, fill: curve.colour, opacity: curve.marks ? 0.7 : 1 }, group);
     }
-    figure.onpointermove = (event) => point(figure, chart, axis, event, left + (right - left) * ((event.clientX - svg.getBoundingClientRect().left) / svg.getBoundingClientRect().width * WIDTH - LEFT) / (WIDTH - RIGHT - LEFT), px, left, right);
+    const show = (wanted) => point(figure, chart, axis, wanted, px, left, right);
+    figure.onpointermove = (event) => {
+      const frame = svg.getBoundingClientRect();
+      show(left + (right - left) * ((event.clientX - frame.left) / frame.width * WIDTH - LEFT) / (WIDTH - RIGHT - LEFT));
+    };
+    // Arrow keys step from update to update, Home and End go to the ends, Escape hides the values.
+    const stops = [...new Set(xs)].sort((a, b) => a - b);
+    let stop = stops.length - 1;
+    figure.tabIndex = 0;
+    figure.onfocus = () => show(stops[stop]);
+    figure.onkeydown = (event) => {
+      const next = { ArrowLeft: stop - 1, ArrowRight: stop + 1, Home: 0, End: stops.length - 1 }[event.key];
+      if (event.key === "Escape") figure.onpointerleave();
+      if (next === undefined) return;
+      event.preventDefault();
+      stop = Math.max(0, Math.min(stops.length - 1, next));
+      show(stops[stop]);
+    };
   }
   const [cursor, caption] = [document.createElement("div"), document.createElement("figcaption")];
   cursor.className = "cursor"; cursor.hidden = caption.hidden = true;
-  figure.onpointerleave = () => { cursor.hidden = caption.hidden = true; };
+  caption.setAttribute("aria-live", "polite");
+  figure.onpointerleave = figure.onblur = () => { cursor.hidden = caption.hidden = true; };
   figure.replaceChildren(svg, cursor, caption);
+  for (const labels of chart.same || []) {
+    const note = document.createElement("p");
+    note.className = "same";
+    note.textContent = `one line: ${labels.join(" = ")}`;
+    figure.append(note);
+  }
 }
-function point(figure, chart, axis, event, wanted, px, left, right) {
+function point(figure, chart, axis, wanted, px, left, right) {
   const [svg, cursor, caption] = figure.children;
   const shown = chart.curves.filter((curve) => (curve.x[axis] || []).length && !svg.querySelector(`.s${curve.index}.off`));
   if (wanted < left || wanted > right || !shown.length) { cursor.hidden = caption.hidden = true; return; }
