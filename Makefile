@@ -24,6 +24,7 @@ READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 READY_VERL := .venv-verl/.ready
 READY_DOCS := .venv/.ready-docs
+READY_HYDRA := build/hydra/.ready
 # One process per core, four at most. Each has a stretch of the tests, so that a file's share its runs, and
 # takes half of what another one has left when it is done.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
@@ -60,6 +61,7 @@ READS_families := ARGS
 READS_test := ARGS
 READS_test-all := ARGS
 READS_test-vllm := ARGS
+READS_test-hydra := ARGS
 READ := $(foreach goal,$(MAKECMDGOALS),$(READS_$(goal)))
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 # Make puts variables of its command line into the environment, where these are read.
@@ -80,7 +82,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe figures map record tiny-model \
-	model-smollm2 bench gpu-check drill invariants fuzz check-zoo check-verl families test test-all test-vllm lint docs clean
+	model-smollm2 bench gpu-check drill invariants fuzz check-zoo check-verl families test test-all test-vllm test-hydra lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -211,6 +213,13 @@ test-all: $(READY_DEV) ## all tests but those of vLLM, as in continuous integrat
 
 test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on the CPU
 	@$(VENV_PYTHON) -m pytest tests/rollout/vllm -n logical --maxprocesses 2 --dist worksteal $(ARGS)
+
+test-hydra: $(READY_DEV) $(READY_HYDRA) ## the tests of configuration with the next Hydra, a release candidate
+	@PYTHONPATH=$(CURDIR)/build/hydra $(VENV_PYTHON) -m pytest tests/configuration -m "not slow" $(PARALLEL) $(ARGS)
+
+$(READY_HYDRA): $(READY)
+	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target build/hydra hydra-core==1.4.0rc3 omegaconf==2.4.1rc1
+	@touch $@
 
 matrix: $(READY_DEV) $(READY_VLLM) ## every pair of choices that can be combined, run together (ARGS=--share=1/3)
 	@$(VENV_PYTHON) -m pytest tests/matrix -n logical --maxprocesses 2 --dist loadgroup $(ARGS)

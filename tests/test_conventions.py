@@ -23,7 +23,7 @@ def test_the_workflow_runs_what_continuous_integration_runs():
         line.split(" ||")[0].strip("{}; ") for line in text.splitlines() if re.match(r"(\{ )?make ", line)
     }
     job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["check"]
-    assert set(job["strategy"]["matrix"]["command"]) == commands and len(commands) == 7
+    assert set(job["strategy"]["matrix"]["command"]) == commands and len(commands) == 8
 
 
 def test_the_hooks_are_the_commands_of_lint():

@@ -6,6 +6,7 @@ from hydra import compose, initialize_config_dir
 
 from bapo_lightning.cli.evaluate import hydra_overrides
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.runs.evaluation.run import evaluate
 
 MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
@@ -21,7 +22,7 @@ SMALL = [*TINY, "problems_per_set=12", "k=4", "cpu_threads=1"]
 
 def run(*arguments):
     """The command, in this process."""
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
+    with initialize_config_dir(conf_dir(), **BASE):
         evaluate(compose("eval", overrides=hydra_overrides(arguments)))
 
 

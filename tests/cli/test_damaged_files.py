@@ -17,6 +17,7 @@ from tests.damages import of_fields, of_file
 from bapo_lightning.cli import compare, eval_table, export, record, view
 from bapo_lightning.cli.command import command
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.report import style
 from bapo_lightning.run_folder.record import read_config, read_tokens
 from bapo_lightning.runs.evaluation.run import load_policy
@@ -43,7 +44,7 @@ def resume(run, plain):
 @command(1)
 def evaluate(run):
     """Begins to evaluate a run, up to what would be sampled."""
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
+    with initialize_config_dir(conf_dir(), **BASE):
         composed = compose("eval", overrides=[f"checkpoint={run}"])
     subject = find_subject(composed.checkpoint)
     inherit(composed, subject)

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bapo_lightning.configuration.compose import composition_problem, resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.group_names import refuse_no_names
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 
@@ -57,7 +58,7 @@ def _chosen(choices, file):
     if file == "train":
         named = any(choice.startswith("experiment=") for choice in choices)
         choices = ("run_folder=outputs/unused", *(() if named else ("experiment=additions",)), *choices)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), **BASE):
         return compose(file, overrides=list(choices))
 
 
@@ -66,7 +67,7 @@ ADDITIONS = yaml.safe_load((CONF / "experiment/additions.yaml").read_text())
 
 @lru_cache(maxsize=256)
 def _algorithm(name):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), **BASE):
         return compose(f"algorithm/{name}").algorithm
 
 

@@ -183,7 +183,7 @@ ALL = (
         values={
             "map": "exact", "output": "map", "processes": 1, "gate_seeds": 2, "seeds": 2, "num_updates": 4,
             "problems_per_update": 4, "group_size": 8, "micro_batches": 4, "measure_every": 2,
-            "extends": None, "common": {"seed": 0}, "gate": ["wide_high"], "controls": [],
+            "kept": None, "extends": None, "common": {"seed": 0}, "gate": ["wide_high"], "controls": [],
             "drawn": ["wide_high"], "duels": [], "verdict": None, "only": ["grpo", "wide_high"],
             "methods": {"grpo": {"label": "GRPO", "set": {"algorithm": "grpo"}}},
             "worlds": {

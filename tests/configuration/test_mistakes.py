@@ -49,8 +49,9 @@ optimizer.optimizer.lr=0 | ... would change nothing
 algorithm=bnpo +algorithm.stages.batch_advantages.advantages.lowest=1.5 | highest must be above lowest
 algorithm=bnpo ~algorithm.stages.batch_advantages.advantages._target_ | has no _target_; write
 rollout=hf_child regime=async ~rollout.engine.make_engine._target_ | has no _target_; write
-data/prompt=auto data.prompt.plain._target_=os.getcwd | makes what cannot be called with 2 arguments
+data/prompt=auto data.prompt.plain._target_=bapo_lightning.ranks.launch.leads | cannot be called with 2
 data/prompt=auto +data.prompt.plain._partial_=true | multiple values for argument 'bos'); leave out _partial_
+data/prompt=auto data.prompt.plain._target_=os.remove | is of Python's own library; write a function of yours
 data/prompt=auto ~data.prompt.plain._target_ | has no _target_; write
 data/prompt=auto data.prompt.chat=null | must be a class or function, {_target_: PACKAGE.NAME}
 reward=math_ray ~reward.make_reward._partial_ | makes what cannot be called without arguments

@@ -9,6 +9,7 @@ from tests.configuration.compositions import found
 
 from bapo_lightning.configuration.compose import compose_run, dotted_keys, meant_key, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.errors import ConfigError, nearest, taken
 
 PLAIN = compose_run(["experiment=additions"])
@@ -86,9 +87,10 @@ def test_nearest_prefers_the_same_letters_and_never_gives_the_text_back(typed, o
         ("seed=1,2", "for a list seed=[1,2]"),
         ("model.lora.r=0", "model.lora is null; write model/lora=default as well, which takes rank, alpha"),
         ("seed.x=1", "seed is one value (0), without options; write seed=VALUE"),
-        (
+        pytest.param(
             "~algorithm.objective.dual_clip",
             "~algorithm.objective.dual_clip: it is null already; leave this out",
+            marks=pytest.mark.skipif(not BASE, reason="Hydra 1.4 deletes a key that is null"),
         ),
         ("optimizer.scheduler.name=x", "optimizer.scheduler takes _target_, _partial_, warmup_updates"),
         ("optimizer.scheduler={_target_:mine,T_max:9}", "optimizer.scheduler.T_max is not an option"),

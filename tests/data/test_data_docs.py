@@ -7,6 +7,7 @@ from hydra import compose, initialize_config_dir
 from tests.configuration.compositions import CONF, names
 
 from bapo_lightning.configuration.help import description
+from bapo_lightning.configuration.hydra_versions import BASE
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
 
@@ -17,7 +18,7 @@ PUBLIC = [name for name in names("problem_set") if name not in OURS]
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_set_stands_in_the_table_as_it_is_declared(name):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), **BASE):
         node = compose("train", overrides=[f"+problem_set@here={name}"])["here"]
     config = f", {node.config}" if node.config else ""
     row = (

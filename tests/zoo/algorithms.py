@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.algorithm import Algorithm
 
@@ -34,7 +35,7 @@ def method(name: str, overrides: tuple[str, ...] = ()) -> Algorithm:
 @cache
 def composed(group: str, name: str, overrides: tuple[str, ...] = ()) -> DictConfig:
     """Returns a file of a group of conf/, which may refer to the longest response."""
-    with initialize_config_dir(str(Path(conf_dir(), group)), version_base="1.3"):
+    with initialize_config_dir(str(Path(conf_dir(), group)), **BASE):
         parts = {group: compose(name, list(overrides)), "scale": {"max_new_tokens": LONGEST_RESPONSE}}
     return OmegaConf.create(parts)[group]
 

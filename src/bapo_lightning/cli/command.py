@@ -18,6 +18,7 @@ from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.hydra_versions import BASE, OWN_TARGETS
 from bapo_lightning.configuration.origins import origins_told
 from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.errors import BapoLightningError, ConfigError
@@ -110,7 +111,7 @@ def hydra_command(
     from hydra.core.hydra_config import HydraConfig
 
     def decorate(main: Callable[[DictConfig], int | None]) -> Callable[[], int]:
-        @hydra.main(version_base="1.3", config_path=conf_dir(), config_name=config_name)
+        @hydra.main(config_path=conf_dir(), config_name=config_name, **BASE, **OWN_TARGETS)
         @wraps(main)
         def composed(config: DictConfig) -> None:
             end_explanations()

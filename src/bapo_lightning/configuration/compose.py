@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir, installed_folders
 from bapo_lightning.configuration.group_names import refuse_no_names
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.configuration.unreadable import several_values, unreadable
 from bapo_lightning.errors import ConfigError, nearest, taken
 from bapo_lightning.ranks.launch import leads
@@ -38,7 +39,7 @@ def composed_run(overrides: Sequence[str], with_hydra: bool = False) -> DictConf
     current = GlobalHydra.instance()
     of_command = current.hydra  # knows the folder of --config-dir as well
     try:
-        with nullcontext() if of_command else initialize_config_dir(conf_dir(), version_base="1.3"):
+        with nullcontext() if of_command else initialize_config_dir(conf_dir(), **BASE):
             return compose("train", list(overrides), return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError([explained(error, overrides)]) from None
@@ -55,7 +56,7 @@ def explained(error: Exception, overrides: Sequence[str], file: str = "train") -
             GlobalHydra.instance().clear()
             with (
                 suppress(HydraException, OmegaConfBaseException),
-                initialize_config_dir(conf_dir(), version_base="1.3"),
+                initialize_config_dir(conf_dir(), **BASE),
             ):
                 composed = compose(file, tried, return_hydra_config=key.startswith("hydra."))
                 return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))

@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
+from bapo_lightning.configuration.hydra_versions import register_resolver
 from bapo_lightning.errors import ConfigError
 
 GROUP = "bapo_lightning.conf"  # of entry points: NAME = "package whose folder has algorithm/NAME.yaml"
@@ -76,7 +75,9 @@ def _refuse_clashes(owners: Mapping[str, Sequence[Path]]) -> None:
             raise ConfigError([f"{both[0]} is in {one} and in {other}; rename one, or uninstall {other}"])
 
 
-OmegaConf.register_new_resolver("max", max, replace=True)
-OmegaConf.register_new_resolver(
-    "installed_conf", lambda: [folder.as_uri() for folder in installed_folders()], replace=True
-)
+def _largest(*values: int | float) -> int | float:
+    return max(values)
+
+
+register_resolver("max", _largest)
+register_resolver("installed_conf", lambda: [folder.as_uri() for folder in installed_folders()])

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.compose import dotted_keys, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
+from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.errors import ConfigError
 
 _KEY = re.compile(r"\w+(\.\w+)+")  # that a problem begins with
@@ -43,9 +44,7 @@ def _with_choice(text: str, choices: dict[str, str]) -> str:
 
 def _choices_by_key(overrides: Sequence[str], file: str) -> dict[str, str]:
     hydra = GlobalHydra.instance()
-    context = (
-        nullcontext() if hydra.is_initialized() else initialize_config_dir(conf_dir(), version_base="1.3")
-    )
+    context = nullcontext() if hydra.is_initialized() else initialize_config_dir(conf_dir(), **BASE)
     files = []  # of what cannot be composed
     with context, suppress(HydraException, OmegaConfBaseException, ValueError):
         loader = GlobalHydra.instance().config_loader()

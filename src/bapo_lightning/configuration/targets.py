@@ -7,8 +7,8 @@ may have `run_problems(options, run)` as well, about its options and the run (`d
 
 from __future__ import annotations
 
-import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from functools import lru_cache, partial
@@ -17,17 +17,19 @@ from inspect import signature as uncached_signature
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from bapo_lightning.configuration.hydra_versions import instantiate, raised_by
 from bapo_lightning.configuration.wording import accepted, flattened, value_problem
 from bapo_lightning.errors import BapoLightningError, ConfigError, nearest, taken
 
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
+# Names in a configuration may be somebody else's: one that deletes files, say, is refused, as Hydra 1.3 does.
+STANDARD = sys.stdlib_module_names | {"builtins"}
 UNREADABLE = (InstantiationException, ImportError, AttributeError, ValueError, TypeError)
-logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # it logs the errors that it raises
 
 
 # A configuration is checked many times in one process, by sweeps and tests.
@@ -75,15 +77,16 @@ class Target:
         with so many arguments; errors of this package come as they are.
         """
         node = _without_unset(dict(self.node))
+        names = {target.name for _, target in targets_within(node)}
         try:
             if not given:
-                made = _plain(instantiate(node, _convert_="all"))
+                made = _plain(instantiate(node, names))
             else:  # Hydra would turn objects among `given` into configuration.
-                made = instantiate(node | {PARTIAL: True}, _convert_="all")(**given)
+                made = instantiate(node | {PARTIAL: True}, names)(**given)
         except (BapoLightningError, OSError, MemoryError):
             raise
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, InstantiationException) else error
+            cause = raised_by(error)
             if isinstance(cause, BapoLightningError):
                 raise cause from None
             reason = f"{type(cause).__name__}: {cause}" if cause else str(error)
@@ -274,6 +277,9 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         kind = type(called).__name__
         kind = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
         yield f"{path}.{TARGET}={target} is {kind}, no class or function; write the name of one"
+        return
+    if target.partition(".")[0] in STANDARD:
+        yield f"{path}.{TARGET}={target} is of Python's own library; write a function of yours that calls it"
         return
     try:
         signature(called)

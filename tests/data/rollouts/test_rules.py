@@ -75,7 +75,10 @@ FILTER = "+algorithm.rules.x={_target_: bapo_lightning.data.rollouts.turn_rules.
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["+algorithm.rules.x={_target_: builtins.len}"], "x=builtins.len is no rule; derive it from bapo_"),
+        (
+            ["+algorithm.rules.x={_target_: bapo_lightning.errors.first_line}"],
+            "first_line is no rule; derive it from bapo_",
+        ),
         (["+algorithm.rules.x=3"], "algorithm.rules.x=3 has no _target_; write {_target_: "),
         (["algorithm.rules=3"], "algorithm.rules=3 must be a mapping"),
         (["algorithm.rules.admission.max_rounds=0"], "admission.max_rounds=0 must be a whole"),
