@@ -33,6 +33,12 @@ class MapCell:
         return "-".join(parts)
 
 
+def ages_text(staleness: int, epochs: int, lag: int) -> str:
+    """What makes the data of a cell old."""
+    parts = [f"staleness {staleness}"]
+    return ", ".join(parts + [f"{epochs} epochs"] * (epochs > 1) + [f"lag {lag}"] * (lag > 0))
+
+
 @dataclass(frozen=True)
 class Measured:
     """Curves of one method in one cell, each [seeds, measurements]; the reward is exact or held-out."""

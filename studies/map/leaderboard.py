@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bapo_lightning.report.intervals import Interval, RatioInterval
-from studies.map.cells import FRESH, MapCell, Measured, read_measured
+from studies.map.cells import FRESH, MapCell, Measured, ages_text, read_measured
 from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, compare, gap_closed, interval_of
 
 ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike
@@ -44,6 +44,8 @@ class Board:
     world: str
     options: tuple[tuple[str, float], ...]
     staleness: int
+    epochs: int
+    lag: int
     # Reward in the middle of the first method's first measurement and the best method's end.
     half_way: float
     standings: tuple[Standing, ...]
@@ -53,19 +55,18 @@ class Board:
     @property
     def title(self) -> str:
         options = ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in self.options)
-        return f"{self.world}{f' ({options})' if options else ''}, staleness {self.staleness}"
+        ages = ages_text(self.staleness, self.epochs, self.lag)
+        return f"{self.world}{f' ({options})' if options else ''}, {ages}"
 
 
 def read_boards(
     folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
 ) -> list[Board]:
     """Reads all boards of a map."""
-    conditions = dict.fromkeys((cell.world, cell.options, cell.staleness) for cell in cells)
-    found = [
-        _board(folder, [cell for cell in cells if (cell.world, cell.options, cell.staleness) == condition],
-               methods, duels)
-        for condition in conditions
-    ]  # fmt: skip
+    conditions: dict[MapCell, list[MapCell]] = {}
+    for cell in cells:
+        conditions.setdefault(replace(cell, learning_rate=0.0), []).append(cell)
+    found = [_board(folder, own, methods, duels) for own in conditions.values()]
     compared = iter(compare([pair for _, pairs in found for pair in pairs]))
     return [replace(board, duels=tuple(islice(compared, len(pairs)))) for board, pairs in found]
 
@@ -91,6 +92,8 @@ def _board(
         world=first.world,
         options=first.options,
         staleness=first.staleness,
+        epochs=first.epochs,
+        lag=first.lag,
         half_way=level,
         standings=tuple(sorted(standings, key=lambda standing: -standing.area.mean)),
         duels=(),

@@ -15,6 +15,7 @@ from matplotlib.image import AxesImage
 from bapo_lightning.report import style
 from bapo_lightning.report.paired import EQUAL, LESS, MORE, UNRESOLVED, UNTESTED
 from studies.colour_maps import difference_map, draw_colour_bar
+from studies.map.cells import MapCell, ages_text
 from studies.map.verdicts import CellResult, PairedComparison
 
 COLOUR_LIMIT = 0.15  # difference in area at which a colour is full
@@ -74,12 +75,12 @@ def _heat_map(
     axes: Axes, results: Sequence[CellResult], method: str, other: str, colours: Colormap
 ) -> AxesImage:
     rows = sorted({result.cell.options for result in results})
-    columns = sorted({(result.cell.staleness, result.cell.learning_rate) for result in results})
+    columns = sorted({_column(result.cell) for result in results})
     values = np.full((len(rows), len(columns)), np.nan)
     alpha = np.zeros_like(values)
     for result in results:
         row = rows.index(result.cell.options)
-        column = columns.index((result.cell.staleness, result.cell.learning_rate))
+        column = columns.index(_column(result.cell))
         comparison = result.comparison(method, other)
         values[row, column] = comparison.difference.mean
         alpha[row, column] = 1.0 if result.gate.is_passed else 0.25
@@ -93,10 +94,14 @@ def _heat_map(
         values, cmap=colours, vmin=-COLOUR_LIMIT, vmax=COLOUR_LIMIT, alpha=alpha, aspect="auto"
     )
     axes.set_yticks(range(len(rows)), [_options(options) for options in rows])
-    axes.set_xticks(range(len(columns)), [f"staleness {s:g}\nlr {lr:g}" for s, lr in columns])
+    axes.set_xticks(range(len(columns)), [f"{ages_text(*ages)}\nlr {lr:g}" for *ages, lr in columns])
     axes.tick_params(labelsize=8, colors=style.INK, length=0)
     axes.spines[:].set_visible(False)
     return image
+
+
+def _column(cell: MapCell) -> tuple[int, int, int, float]:
+    return cell.staleness, cell.epochs, cell.lag, cell.learning_rate
 
 
 def _difference(comparison: PairedComparison) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -140,6 +140,24 @@ class MapConfig(Section):
             yield f"duels names {name}, which is none of methods"
         for name, entry in self.worlds.items():
             yield from self._world_problems(f"worlds.{name}", entry)
+        if self.verdict is not None:
+            yield from self._claim_problems(self.verdict)
+
+    def _claim_problems(self, verdict: VerdictConfig) -> Iterator[str]:
+        known: dict[str, list[tuple[str, list[str], list[str]]]] = {
+            "hypotheses": [
+                (claim.name, [name for pair in claim.pairs for name in pair], claim.worlds)
+                for claim in verdict.hypotheses
+            ],
+            "law": [(law.name, [law.method], []) for law in verdict.law],
+            "constants": [(constant.name, [*constant.pair], []) for constant in verdict.constants],
+        }
+        for key, claims in known.items():
+            for claim, methods, worlds in claims:
+                for name in dict.fromkeys(name for name in methods if name not in self.methods):
+                    yield f"verdict.{key}: {claim} names {name}, which is none of methods"
+                for name in dict.fromkeys(name for name in worlds if name not in self.worlds):
+                    yield f"verdict.{key}: {claim} names {name}, which is none of worlds"
 
     def _world_problems(self, path: str, entry: WorldEntry) -> Iterator[str]:
         if (entry.world is None) == (entry.experiment is None):
@@ -156,9 +174,15 @@ class MapConfig(Section):
                     f"{path}.axes.staleness={staleness} does not divide num_updates={self.num_updates}, and "
                     "runs make whole rollout batches; write another one"
                 )
+        for staleness, epochs in product(entry.axes.get("staleness", ()), entry.axes.get("epochs", ())):
+            if staleness >= 1 and epochs >= 1 and self.num_updates % (staleness * epochs):
+                yield (
+                    f"{path}.axes.epochs={epochs} at staleness {staleness} does not divide "
+                    f"num_updates={self.num_updates}, and runs make whole rollout batches; write another one"
+                )
         for axis in EXACT_AXES:
             if axis in entry.axes and entry.world is None:
-                yield f"{path}.axes.{axis} is one of exact worlds; write regime.{axis} for runs"
+                yield f"{path}.axes.{axis} is one of exact worlds; leave it out: runs use a new batch once"
             for value in entry.axes.get(axis, ()):
                 if value != int(value) or value < (axis == "epochs"):
                     yield f"{path}.axes.{axis}={value} is no number of {axis}; write whole ones"
@@ -225,4 +249,22 @@ def with_chosen_methods(config: MapConfig) -> MapConfig:
     duels = [pair for pair in config.duels if methods.keys() >= set(pair)]
     if config.duels and not duels:
         raise ConfigError([f"only leaves none of the duels; name both methods of one: {config.duels}"])
-    return config.model_copy(update={"methods": methods, "duels": duels})
+    verdict = config.verdict and with_claims_about(config.verdict, methods.keys())
+    return config.model_copy(update={"methods": methods, "duels": duels, "verdict": verdict})
+
+
+def with_claims_about(verdict: VerdictConfig, methods: Set[str]) -> VerdictConfig:
+    """Returns the claims without what they say of other methods."""
+    pairs = {claim.name: [pair for pair in claim.pairs if methods >= {*pair}] for claim in verdict.hypotheses}
+    claims = {
+        "hypotheses": [
+            claim.model_copy(update={"pairs": pairs[claim.name]})
+            for claim in verdict.hypotheses
+            if pairs[claim.name]
+        ],
+        "law": [law for law in verdict.law if law.method in methods],
+        "constants": [constant for constant in verdict.constants if methods >= {*constant.pair}],
+    }
+    if not any(claims.values()):
+        raise ConfigError(["only leaves none of the claims; name both methods of one"])
+    return verdict.model_copy(update=claims)

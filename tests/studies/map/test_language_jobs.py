@@ -1,15 +1,17 @@
 """Training runs as jobs of a map: what sets them apart, and the curves that are read of them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.configuration.compositions import validated
 
-from bapo_lightning.errors import ConfigError
-from studies.map.cells import FRESH
+from bapo_lightning.errors import ConfigError, DataError
+from studies.map.cells import FRESH, Measured
 from studies.map.jobs import all_jobs, composed
-from studies.map.language import curves_of, plan_runs
+from studies.map.kept import KeptRuns
+from studies.map.language import curves_of, make_runs, plan_runs
 from studies.map.plan import read_map
 
 
@@ -71,6 +73,31 @@ def test_curves_are_held_out_reward_and_means_since_the_validation_before(tmp_pa
     assert found["rests"].tolist() == [0.5, 0.0] and found["ends"].tolist() == [0.5, 1.0]
     fixed = curves_of(folder, validated("algorithm=grpo").algorithm.bounds.make())
     assert np.isnan(fixed["rests"]).all() and np.isnan(found["clip_fraction"]).all()
+
+
+def test_a_kept_run_is_not_made_again_and_fills_its_job(jobs, tmp_path, capsys):
+    config, by_method = jobs
+    job = replace(by_method[10, "bapo_50"], path=tmp_path / "cells/bapo_50.npz")
+    config = config.model_copy(update={"kept": str(tmp_path / "kept.jsonl"), "output": str(tmp_path / "map")})
+    kept, plan = KeptRuns(tmp_path / "kept.jsonl"), plan_runs(config, [job])
+    for number, (run, own) in enumerate(plan.jobs.items()):
+        curves = {"reward": np.array([number, 0.5]), "rests": np.array([0.0, np.nan])}
+        kept.add(run, (*plan.common, *own), curves)
+    assert make_runs(config, {"bapo_50": composed(config, "bapo_50")}, [job]) == 0
+    measured = Measured.read(job.path)
+    assert measured.curves["reward"].tolist() == [[0.0, 0.5], [1.0, 0.5]]
+    assert np.isnan(measured.curves["rests"][:, 1]).all()
+    other = config.model_copy(update={"num_updates": 960})
+    with pytest.raises(ConfigError, match=r"is kept in .* with .*num_rollout_batches=15") as caught:
+        make_runs(other, {}, [job])
+    assert "begins anew" in caught.value.problems[-1]
+
+
+def test_a_damaged_line_of_kept_runs_is_named(tmp_path):
+    file = tmp_path / "kept.jsonl"
+    file.write_text('{"run": "a", "overrides": [], "curves": {"reward": [1, null]}}\n{"run": "b"}\n')
+    with pytest.raises(DataError, match=r"kept.jsonl:2 is damaged"):
+        KeptRuns(file)
 
 
 def test_a_method_that_needs_a_reference_policy_is_refused_in_one_sentence():

@@ -137,6 +137,11 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
             "measure_every=481 measures nothing of num_updates=480; write measure_every=480",
         ),
         ("worlds.table.axes.staleness=[7]", "axes.staleness=7 does not divide num_updates=480"),
+        ("worlds.table.axes.epochs=[7]", "axes.epochs=7 at staleness 8 does not divide num_updates=480"),
+        (
+            "verdict={endpoint: x, matters: 0.1, law: [{name: a, claim: b, method: nobody, expected: -1}]}",
+            "verdict.law: a names nobody, which is none of methods",
+        ),
         ("worlds.table.axes.learning_rate=[-1]", "axes.learning_rate=-1 is no rate; write positive ones"),
         (
             "worlds.table.axes.wrong_tokens=[3, -1]",
