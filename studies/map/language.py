@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,8 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
         if kept is not None and run not in kept:
             curves = curves_of(plan.folder / run, rule_of(methods, job_of[run]))
             kept.add(run, (*plan.common, *plan.jobs[run]), curves)
+            # Of a real model a hundred checkpoints fill a disk, and nobody resumes what has ended.
+            shutil.rmtree(plan.folder / run / "checkpoints", ignore_errors=True)
 
     def launch(todo: Jobs, ended: Ended) -> dict[str, int]:
         def ended_and_kept(run: str, code: int) -> None:
