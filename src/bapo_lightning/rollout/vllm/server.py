@@ -36,7 +36,7 @@ from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.local import require_vllm
 from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
-from bapo_lightning.rollout.vllm.server_stream import ServerStream, check_answer
+from bapo_lightning.rollout.vllm.server_stream import ServerStream, check_answer, sampling_fields
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Advice, Seconds, Workers, is_http_address
@@ -309,24 +309,13 @@ def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
 def completion_body(
     model: str, request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0
 ) -> dict[str, Any]:
-    """Body of `/v1/completions`, with all that shapes the distribution: a server has its own defaults."""
+    """Body of `/v1/completions`."""
     return {
         "model": model,
         "prompt": request.token_ids.tolist(),
-        "max_tokens": request.max_new_tokens,
-        "seed": request.seed,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": True,
-        "logprobs": logprobs,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
+        **sampling_fields(request, sampling, logprobs),
     }
 
 

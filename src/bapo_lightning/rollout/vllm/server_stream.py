@@ -237,17 +237,25 @@ def generate_body(
         "model": model,
         "token_ids": request.token_ids.tolist(),
         "stream": True,
-        "sampling_params": {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "max_tokens": request.max_new_tokens,
-            "seed": request.seed,
-            "stop_token_ids": list(sampling.stop_token_ids),
-            "ignore_eos": True,
-            "logprobs": logprobs,
-            "detokenize": False,
-        },
+        "sampling_params": sampling_fields(request, sampling, logprobs) | {"detokenize": False},
+    }
+
+
+def sampling_fields(request: GenerationRequest, sampling: SamplingParams, logprobs: int) -> dict[str, Any]:
+    """All that shapes the distribution, of either body: a server has its own defaults."""
+    return {
+        "max_tokens": request.max_new_tokens,
+        "seed": request.seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": logprobs,
     }
 
 
