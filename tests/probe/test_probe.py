@@ -70,6 +70,22 @@ def test_a_small_step_is_told_below_rounding(near, served, url, capsys):
     assert probe(capsys, url, TRAINED, "--also", near, "--dtype", "bfloat16")[0] == 0
 
 
+def test_more_than_the_rounding_of_right_servers_is_no_match_without_the_export_before(
+    tmp_path, served, url, capsys
+):
+    old = moved(TRAINED, tmp_path / "old", 7e-3)
+    served.model = loaded(old, torch.bfloat16)
+    code, found = probe(capsys, url, TRAINED, "--dtype", "bfloat16")
+    gap = found["diagnosis"]["gaps"]["bfloat16"]["prompt"]
+    assert 1.3 < gap["mean"] / gap["rounding_mean"] < 2
+    assert (code, found["diagnosis"]["verdict"]) == (1, "undecided")
+    assert "give the export before by --also" in found["diagnosis"]["reason"]
+    assert (
+        probe(capsys, url, TRAINED, "--dtype", "bfloat16", "--also", old)[1]["diagnosis"]["verdict"]
+        == "stale"
+    )
+
+
 def test_too_few_tokens_are_no_verdict(near, served, url, capsys):
     served.model = loaded(near, torch.bfloat16)
     few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")

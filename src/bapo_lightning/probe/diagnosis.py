@@ -12,10 +12,10 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from bapo_lightning.phases import phase
-from bapo_lightning.probe.judge import LEAST_FACTOR, Gap, Position, gaps, position
+from bapo_lightning.probe.judge import FLOOR, LEAST_FACTOR, USUAL_FACTOR, Gap, Position, gaps, position
 from bapo_lightning.probe.layout import Layout, Mask, Numbers
 from bapo_lightning.probe.mixtures import SEARCHED, Mixture, nearest_mixture
-from bapo_lightning.probe.weights import Weights
+from bapo_lightning.probe.weights import EXACT, Weights
 
 TEMPERATURES = (0.1, 10.0)
 # Nats, mean: where log-probs moved by less, rounded weights may be the same.
@@ -102,7 +102,15 @@ class Case:
             if mixed := self._mixture(other.name, other.state, dtype):
                 return Verdict.PARTIAL, mixed
             return Verdict.PARTIAL, f"it holds neither this nor {other.name}, but something between them"
-        if len(self.dtypes) > 1 and self._is_finer(dtype):
+        share = self._share_of_rounding(dtype)
+        told_apart = any(not found.is_blurred and found.apart for found in positions.values())
+        if dtype != EXACT and share > USUAL_FACTOR and not told_apart:
+            reason = (
+                f"its differences are {share:.2f} times rounding of {dtype}, and those of right servers are about "
+                f"1; give the export before by --also, or start the server in float32"
+            )
+            return Verdict.UNDECIDED, reason
+        if len(self.dtypes) > 1 and dtype != self.dtypes[0] and share < LEAST_FACTOR:
             reason = (
                 f"its differences are far below rounding of {dtype} and above that of the next finer "
                 f"precision; write --dtype {dtype} if that is the server's, which may be more exact than ours"
@@ -110,12 +118,12 @@ class Case:
             return Verdict.UNDECIDED, reason
         return Verdict.MATCHES, f"what is left is rounding of {dtype}"
 
-    def _is_finer(self, dtype: str) -> bool:
-        """Whether a server that rounds as coarsely as this would be further away: it may be a finer one with
-        other weights.
+    def _share_of_rounding(self, dtype: str) -> float:
+        """Mean difference from the folder in a precision, in means of the yardstick. Of a server that rounds
+        as coarsely it is about 1, and less of a finer one with other weights.
         """
         away = np.abs(self.server - self.weights.scores(self.layout, dtype)).mean()
-        return dtype != self.dtypes[0] and bool(away < LEAST_FACTOR * self.rounding[dtype].mean())
+        return float(away / max(self.rounding[dtype].mean(), FLOOR))
 
     def _differs(self, own: Mapping[str, Gap]) -> tuple[Verdict, str]:
         for other in self.others:

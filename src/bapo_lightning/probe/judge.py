@@ -12,6 +12,8 @@ from bapo_lightning.probe.layout import Layout, Numbers
 # differences are of the size of the yardstick, and at most so many times as large (docs/probe.md).
 MEAN_FACTOR, LARGEST_FACTOR = 2.0, 4.0
 LEAST_FACTOR = 0.6  # and hardly smaller
+# In 16 bits nothing but rounding is left of the right weights, and right servers lie at 0.85 to 1.0.
+USUAL_FACTOR = 1.3
 # Nats. Numbers in float32, of about -10 nats, are no finer; and a yardstick may be 0 by chance.
 FLOOR = 5e-6
 DECISIVE = 4.0  # standard errors
