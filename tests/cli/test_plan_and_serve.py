@@ -5,11 +5,13 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 from tests.commands import run_command
 from tests.configuration.compositions import composed, found
 
-from bapo_lightning.cli.serve import refuse_taken_ports
+from bapo_lightning.cli.serve import refuse_taken_ports, served
 from bapo_lightning.configuration.plan import architecture, plan_of
+from bapo_lightning.configuration.precision import settled
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError, DataError
 
@@ -78,3 +80,13 @@ def test_a_port_that_is_taken_is_named_before_vllm_loads():
         with pytest.raises(ConfigError, match=complaint):
             refuse_taken_ports([port])
     refuse_taken_ports([port])
+
+
+@pytest.mark.parametrize(
+    "given", [(), ("trainer.precision=bf16-mixed",), ("rollout.engine.options.dtype=bfloat16",)]
+)
+def test_a_server_has_the_precision_of_the_run_that_uses_it(given):
+    plain = composed("experiment=sums", "rollout=vllm_server", *given)
+    held, run = served(plain).rollout.engine.options["options"]["dtype"], settled(plain)
+    assert held == run["rollout"]["engine"]["options"]["dtype"]
+    assert torch.cuda.is_available() or held == ("bfloat16" if given else "float32")

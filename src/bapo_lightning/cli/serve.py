@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -17,6 +17,9 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from bapo_lightning.configuration.run_config import RunConfig
 
 HELP = ("serve", "serve EXP=smollm2_arithmetic", "Starts the vLLM servers of a run.")
 
@@ -27,11 +30,10 @@ def main(composed: DictConfig) -> None:
     plain = resolve(composed)
     refuse_early(plain)
     from bapo_lightning.configuration.targets import Target
-    from bapo_lightning.configuration.validate import validate
     from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
     from bapo_lightning.rollout.vllm.server_process import own_servers
 
-    config = validate(plain, "run")
+    config = served(plain)
     rollout, node = config.rollout, config.rollout.engine
     if getattr(node.object, "runs_in", None) != "server" or rollout.serve_port is None:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])
@@ -63,6 +65,16 @@ def main(composed: DictConfig) -> None:
     finally:
         for server in servers:
             server.stop()
+
+
+def served(plain: dict[str, Any]) -> RunConfig:
+    """The configuration of the servers: as a run on this machine has it, whose ranks may be elsewhere. Raises
+    ConfigError.
+    """
+    from bapo_lightning.configuration.precision import settled
+    from bapo_lightning.configuration.validate import validate
+
+    return validate(settled(plain), "run")
 
 
 def refuse_taken_ports(ports: Sequence[int]) -> None:
