@@ -106,7 +106,7 @@ class Case:
         told_apart = any(not found.is_blurred and found.apart for found in positions.values())
         if dtype != EXACT and share > USUAL_FACTOR and not told_apart:
             reason = (
-                f"its differences are {share:.2f} times rounding of {dtype}, and those of right servers are about "
+                f"its differences are {share:.2f} times rounding of {dtype}, and right servers are at about "
                 f"1; give the export before by --also, or start the server in float32"
             )
             return Verdict.UNDECIDED, reason
