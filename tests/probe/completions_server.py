@@ -21,6 +21,7 @@ class Served:
         self.prompt_temperature = 1.0  # of log-probs of prompts
         self.is_raw = False  # log-probs of sampled tokens are before temperature
         self.known = model.config.vocab_size
+        self.context = None  # tokens of a prompt and what follows it
         self.bodies = []
 
     @torch.no_grad()
@@ -32,6 +33,8 @@ class Served:
         ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
         if max(ids) >= self.known:
             raise ValueError(f"Token id {max(ids)} is out of vocabulary")
+        if self.context is not None and len(ids) + body["max_tokens"] > self.context:
+            raise ValueError(f"This model's maximum context length is {self.context} tokens")
         draws = torch.Generator().manual_seed(body["seed"])
         temperature, sampled, values = body["temperature"], [], []
         for _ in range(body["max_tokens"]):
@@ -64,7 +67,7 @@ def serving(served):
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.reply(200, {"data": [{"id": "policy"}]})
+            self.reply(200, {"data": [{"id": "policy", "max_model_len": served.context}]})
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

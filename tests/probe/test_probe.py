@@ -172,6 +172,16 @@ def test_a_server_that_scores_no_prompts_is_judged_by_what_it_samples(old, serve
     assert probe(capsys, url, TRAINED, *FEW)[0] == 1
 
 
+def test_a_server_with_a_short_context_gets_short_prompts(served, url, capsys):
+    served.context = 24
+    code, found = probe(capsys, url, TRAINED, "--prompts", "4")
+    assert code == 0 and found["num_scored"] > 0
+    asked = [
+        len(prompt) for body in served.bodies for prompt in body["prompt"] if not isinstance(prompt, str)
+    ]
+    assert max(asked) == 24 - 16
+
+
 def test_a_server_with_a_smaller_vocabulary_differs(served, url, capsys):
     served.known = 9
     code, found = probe(capsys, url, TRAINED, *FEW)

@@ -45,6 +45,7 @@ class ProbeServer:
     timeout: float = 120.0  # seconds of one request
     token_of: Callable[[str], int | None] = lambda text: None
     refused: str = field(default="", init=False)  # why requests go without vLLM's own fields, if they do
+    context: int | None = field(default=None, init=False)  # tokens that it takes, where it tells
     _own_fields: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class ProbeServer:
             listed = self._call("/v1/models").get("data") or [{}]
             if not (name := listed[0].get("id")):
                 raise EngineError(f"{self.url}/v1/models lists no model; name one with --model NAME")
-            self.model = str(name)
+            self.model, self.context = str(name), listed[0].get("max_model_len")
         return self.model
 
     def answers(self, prompts: Sequence[Sequence[int]], num_sampled: int, temperature: float) -> list[Answer]:

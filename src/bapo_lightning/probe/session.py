@@ -85,7 +85,9 @@ class Session:
 
     def _prompts(self, weights: Weights) -> list[list[int]]:
         asked = self.questions
+        self.server.find_model()
         room = getattr(weights.config, "max_position_embeddings", None) or 1 << 20
+        room = min(room, self.server.context or room)
         room = max(2, room - max(1, asked.sampled_tokens))
         allowed = allowed_tokens(weights.vocab_size, weights.tokenizer)
         texts = canary_prompts(weights.tokenizer, min(room, LONGEST_TEXT)) if weights.tokenizer else []
