@@ -215,7 +215,7 @@ test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on t
 	@$(VENV_PYTHON) -m pytest tests/rollout/vllm -n logical --maxprocesses 2 --dist worksteal $(ARGS)
 
 test-hydra: $(READY_DEV) $(READY_HYDRA) ## the tests of configuration with the next Hydra, a release candidate
-	@PYTHONPATH=$(CURDIR)/build/hydra $(VENV_PYTHON) -m pytest tests/configuration -m "not slow" $(PARALLEL) $(ARGS)
+	@PYTHONPATH=$$PWD/build/hydra $(VENV_PYTHON) -m pytest tests/configuration -m "not slow" $(PARALLEL) $(ARGS)
 
 $(READY_HYDRA): $(READY)
 	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target build/hydra hydra-core==1.4.0rc3 omegaconf==2.4.1rc1

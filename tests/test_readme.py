@@ -120,7 +120,7 @@ def is_there(program, *arguments):
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
 SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
-TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
+TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "test-hydra", "lint", "docs", "clean", "help"}
 
 
 def started(command):
