@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from bapo_lightning.cli.command import command
+from bapo_lightning.cli.command import command, number_type
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.tiny_worlds.locks.task import KEYS, all_locks
+from bapo_lightning.values import Count, Seed, Workers
 from studies.word_locks.task import COLOURS, WORLD, colour, demonstrated, opening, problem_of, response
 
 BASE = Path("models/smollm2-135m-instruct")
@@ -31,10 +32,17 @@ PLACES = list(product(range(WORLD.num_locks), range(WORLD.num_days)))
 @command(2, OSError)
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Makes the starting model of the word locks.")
-    parser.add_argument("--steps", type=int, default=160, help="supervised updates (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the demonstrations (default: %(default)s)")
     parser.add_argument(
-        "--threads", type=int, default=2, help="of torch; rounding depends on them (default: %(default)s)"
+        "--steps", type=number_type(Count), default=160, help="supervised updates (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=number_type(Seed), default=0, help="of the demonstrations (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=number_type(Workers),
+        default=2,
+        help="of torch; rounding depends on them (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if not BASE.is_dir():
