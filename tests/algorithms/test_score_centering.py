@@ -66,8 +66,10 @@ def test_a_head_of_none_centres_nothing_and_places_without_candidates_are_left()
     score_centering(made(logits, before, 0, 1.0, 3), head=0).sum().backward()
     assert logits.grad is not None
     assert logits.grad.tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    one = torch.ones(1, dtype=torch.float64)
+    assert score_centering(table(one), head=0).isfinite().all(), "an engine that notes none is enough"
     empty = table(
-        torch.ones(1, dtype=torch.float64),
+        one,
         candidate_logp=torch.full((1, 2), NO_CANDIDATE, dtype=torch.float64),
         candidate_behaviour_logp=torch.full((1, 2), NO_CANDIDATE, dtype=torch.float64),
     )

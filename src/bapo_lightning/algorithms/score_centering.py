@@ -56,8 +56,12 @@ def score_centering(
         low: least ratio of `masked`.
         high: largest ratio of `truncated` and `masked`.
         head: candidates in H, the likeliest under the behaviour policy; None: all of the table, 0: none, so
-            that nothing is centred.
+            that nothing is centred and no engine notes any.
     """
+    ratio = importance_ratio(table.logp.detach(), table.behaviour_logp)
+    weighted = weighed(torch.ones_like(ratio), ratio, weight, low, high) * table.log_ratio
+    if head == 0:
+        return table.advantage * weighted
     logp, before = table["candidate_logp"], table["candidate_behaviour_logp"]
     if head is not None and head < before.shape[-1]:
         before, chosen = before.topk(head)
@@ -66,6 +70,4 @@ def score_centering(
     rest_p, rest_q = 1 - p.sum(-1, keepdim=True), (1 - q.sum(-1, keepdim=True)).clamp_min(0.0)
     share = weighed(rest_q, rest_p, weight, low, high) / rest_p.clamp_min(LEAST_REST)
     centre = weighed(q, p, weight, low, high) - torch.where(rest_p > LEAST_REST, share, 0.0) * p
-    ratio = importance_ratio(table.logp.detach(), table.behaviour_logp)
-    own = weighed(torch.ones_like(ratio), ratio, weight, low, high)
-    return table.advantage * (own * table.log_ratio - (centre * logp).sum(-1))
+    return table.advantage * (weighted - (centre * logp).sum(-1))
