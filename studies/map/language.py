@@ -62,12 +62,12 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
                 keep(run)
             ended(run, code)
 
-        for run in plan.jobs.keys() - todo.keys():  # finished in a session that ended before it kept them
-            keep(run)
         return run_local(todo, ended_and_kept, parallel_runs=config.processes)
 
     if failed := print_failures(plan, run_plan(plan, launch)):
         return failed
+    for run in plan.jobs:  # one may have finished in a session that ended before it was kept
+        keep(run)
     for job in jobs:
         names = [run_name(job, seed) for seed in job.seeds]
         rule = rule_of(methods, job)
