@@ -19,7 +19,9 @@ Curves = dict[str, np.ndarray]
 
 
 class KeptRuns:
-    """The lines of a file by the names of their runs: `{"run": ..., "overrides": [...], "curves": {...}}`."""
+    """The lines of a file by the names of their runs: `{"run": ..., "overrides": [...], "curves": {...}}`, and
+    the commit that made it, where the run knew it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises DataError: a line is damaged."""
@@ -51,12 +53,14 @@ class KeptRuns:
         if found:
             raise ConfigError([*found, "kept=ANOTHER/FILE begins anew"])
 
-    def add(self, run: str, overrides: Sequence[str], curves: Curves) -> None:
+    def add(self, run: str, overrides: Sequence[str], curves: Curves, commit: str | None = None) -> None:
         plain = {
             name: [float(value) if math.isfinite(value) else None for value in values.tolist()]
             for name, values in curves.items()
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"run": run, "overrides": [*overrides], "curves": plain}) + "\n")
+            file.write(
+                json.dumps({"run": run, "commit": commit, "overrides": [*overrides], "curves": plain}) + "\n"
+            )
         self._found[run] = [*overrides], curves

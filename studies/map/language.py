@@ -52,7 +52,8 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
     def keep(run: str) -> None:
         if kept is not None and run not in kept:
             curves = curves_of(plan.folder / run, rule_of(methods, job_of[run]))
-            kept.add(run, (*plan.common, *plan.jobs[run]), curves)
+            commit = read_run(plan.folder / run).manifest.get("git_commit")
+            kept.add(run, (*plan.common, *plan.jobs[run]), curves, commit)
             # Of a real model a hundred checkpoints fill a disk, and nobody resumes what has ended.
             shutil.rmtree(plan.folder / run / "checkpoints", ignore_errors=True)
 
