@@ -19,8 +19,8 @@ Curves = dict[str, np.ndarray]
 
 
 class KeptRuns:
-    """The lines of a file by the names of their runs: `{"run": ..., "overrides": [...], "curves": {...}}`, and
-    the commit that made it, where the run knew it.
+    """The lines of a file by the names of their runs: `{"run": ..., "overrides": [...], "curves": {...}}`,
+    with the commit that made it, where the run knew it.
     """
 
     def __init__(self, path: Path) -> None:
