@@ -10,10 +10,8 @@ them, and the length of an answer follows from its key. Words of the prompt and 
 
 from __future__ import annotations
 
-import random
-
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
-from bapo_lightning.tiny_worlds.locks.task import KEYS, Lock, Locks, Split, all_locks
+from bapo_lightning.tiny_worlds.locks.task import KEYS, Lock, Locks, Split, all_locks, places_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
 SOURCE = "word_locks"
@@ -31,11 +29,7 @@ def problems(split: Split, limit: int | None = None) -> list[Problem]:
     """Returns the first `limit` problems of a split in a fixed, shuffled order. Splits share locks, but no
     day.
     """
-    first_held_out = WORLD.num_days - WORLD.validation_days
-    days = range(first_held_out) if split == "train" else range(first_held_out, WORLD.num_days)
-    places = [(number, day) for number in range(WORLD.num_locks) for day in days]
-    random.Random(WORLD.seed).shuffle(places)
-    return [problem_of(number, day) for number, day in places[:limit]]
+    return [problem_of(*place) for place in places_of(split, WORLD)[:limit]]
 
 
 def problem_of(number: int, day: int) -> Problem:
@@ -43,14 +37,9 @@ def problem_of(number: int, day: int) -> Problem:
     return Problem(
         id=f"{SOURCE}/{NAMES[number]}/{DAYS[day]}",
         prompt=f"On {DAYS[day]}, the lock called {NAMES[number]} opens with",
-        answer=" ".join(colour(key) for key in opening(lock, day)),
+        answer=" ".join(colour(key) for key in lock.opening(day)),
         source=SOURCE,
     )
-
-
-def opening(lock: Lock, day: int) -> list[str]:
-    """The keys that open a lock on a day."""
-    return sorted(key for key in (lock.master, lock.popular) if lock.opens(key, day))
 
 
 def colour(key: str) -> str:

@@ -7,7 +7,6 @@ rare key that is right. Reinforcement learning has the rest to do.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import random
 import sys
 from itertools import product
@@ -18,10 +17,11 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from bapo_lightning.cli.command import command, number_type
 from bapo_lightning.errors import DataError
+from bapo_lightning.run_folder.checkpoint import digest
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.tiny_worlds.locks.task import KEYS, all_locks
 from bapo_lightning.values import Count, Seed, Workers
-from studies.word_locks.task import COLOURS, WORLD, colour, demonstrated, opening, problem_of, response
+from studies.word_locks.task import COLOURS, WORLD, colour, demonstrated, problem_of, response
 
 BASE = Path("models/smollm2-135m-instruct")
 OUTPUT = Path("models/smollm2-word-locks")
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     scratch = OUTPUT.with_name(f".{OUTPUT.name}")
     model.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
-    weights = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
+    weights = digest(scratch / "model.safetensors")
     write_json(scratch / "figures.json", {**vars(options), **figures, "sha256": weights})
     scratch.rename(OUTPUT)
     print(f"{OUTPUT} is ready; SHA-256 of its weights: {weights}")
@@ -144,7 +144,7 @@ def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict
     }
     for row, (number, day) in enumerate(PLACES):
         lock = all_locks(WORLD)[number]
-        right = [COLOURS.index(colour(key)) for key in opening(lock, day)]
+        right = [COLOURS.index(colour(key)) for key in lock.opening(day)]
         wrong = [place for place in range(len(COLOURS)) if place not in right]
         found["popular"].append(float(chosen[row, COLOURS.index(colour(lock.popular))]))
         found["master"].append(float(chosen[row, COLOURS.index(colour(lock.master))]))

@@ -56,6 +56,10 @@ class Lock:
         """Whether a key opens it on a day."""
         return key == self.master or (key == self.popular and day in self.days)
 
+    def opening(self, day: int) -> list[str]:
+        """The keys that open it on a day."""
+        return sorted(key for key in (self.master, self.popular) if self.opens(key, day))
+
 
 @cache
 def all_locks(world: Locks = Locks()) -> tuple[Lock, ...]:
@@ -73,11 +77,16 @@ def lock_problems(split: Split, limit: Count | None = None, world: Locks = Locks
     """Returns the first `limit` problems of a split in a fixed, shuffled order. Splits share locks, but no
     day: a policy that has found the master keys is right on days that it never saw.
     """
+    return [_problem(number, day, world) for number, day in places_of(split, world)[:limit]]
+
+
+def places_of(split: Split, world: Locks) -> list[tuple[int, int]]:
+    """Locks and days of a split in a fixed, shuffled order."""
     first_held_out = world.num_days - world.validation_days
     days = range(first_held_out) if split == "train" else range(first_held_out, world.num_days)
     places = [(number, day) for number in range(world.num_locks) for day in days]
     random.Random(world.seed).shuffle(places)
-    return [_problem(number, day, world) for number, day in places[:limit]]
+    return places
 
 
 def all_lock_problems(world: Locks = Locks()) -> list[Problem]:
@@ -89,12 +98,11 @@ def all_lock_problems(world: Locks = Locks()) -> list[Problem]:
 
 def _problem(number: int, day: int, world: Locks) -> Problem:
     lock = all_locks(world)[number]
-    opening = sorted({key for key in (lock.master, lock.popular) if lock.opens(key, day)})
     text = f"{number:02d}:{day}"
     return Problem(
         id=f"{SOURCE}/{text}",
         prompt=f"{text}=",
-        answer="".join(opening),
+        answer="".join(lock.opening(day)),
         source=SOURCE,
         metadata={"solution": lock.master},  # for methods that learn from an expert, or give hints
     )

@@ -56,3 +56,7 @@ const showTexts = (texts, rows) => {
 const showKey = () => {
   document.getElementById("key").textContent = keys[colour.value]() + (colour.value ? "; dotted: the gradient was clipped; pale: not trained on" : "");
 };
+{% if has_turns %}
+{% include "turns.js" %}
+
+{% endif %}
