@@ -2,10 +2,11 @@
 epoch), on two cores.
 
     python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24] [--prompts 64]
-                                  [--lengths log_normal ...]
+                                  [--lengths log_normal ...] [--rows 128]
 
 With `--lengths` (shapes of `forced_lengths`, up to 112 tokens in the tiny world) `regime=stream` is measured
-against `regime=async`, and in `vllm` as well. Else kinds of runs take turns, each a
+against `regime=async`, and in `vllm` as well. There the engine samples `--rows` responses at once: with few,
+a step takes about as long for one as for all, as where it reads a large model's weights. Else kinds of runs take turns, each a
 `python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
 
     async       trainer on the first core with one thread, engine in its own process on the second with one
@@ -93,11 +94,11 @@ class Measured:
     others: float
 
 
-def forced(world: World, shape: Shape) -> World:
-    """The tiny world with long responses, of lengths of a shape."""
+def forced(world: World, shape: Shape, rows: int) -> World:
+    """The tiny world with long responses, of lengths of a shape, so many at once."""
     engine = "rollout.engine.make_engine"
     child = ["rollout=hf_child", f"{engine}._target_=forced_lengths.ForcedLengths"]
-    child += [f"+{engine}.shape={shape}", f"{engine}.max_rows=128"]
+    child += [f"+{engine}.shape={shape}", f"{engine}.max_rows={rows}"]
     sizes = ["scale.max_new_tokens=112", "scale.overlong_buffer=16", "scale.micro_batch_tokens=4096"]
     return replace(world, options=[*world.options, *sizes], child=child)
 
@@ -217,6 +218,7 @@ def main() -> None:
     )
     parser.add_argument("--prompts", type=number_type(Count), help="of a rollout batch")
     parser.add_argument("--lengths", nargs="+", choices=get_args(Shape), help="of responses, in tiny")
+    parser.add_argument("--rows", type=number_type(Count), default=128, help="at once, with --lengths")
     arguments = parser.parse_args()
     if arguments.lengths and arguments.world != "tiny":
         parser.error("--lengths are those of the tiny world")
@@ -230,7 +232,7 @@ def main() -> None:
     print(f"method: {repeats} runs of each kind in turns; median (least .. most)")
     results = {}
     for shape in arguments.lengths or [None]:
-        at = world if shape is None else forced(world, shape)
+        at = world if shape is None else forced(world, shape, arguments.rows)
         compared = kinds(at, *cores) if shape is None else streamed(at, *cores)
         if arguments.world == "vllm":
             compared |= streamed(at, *cores)

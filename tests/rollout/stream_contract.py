@@ -11,8 +11,10 @@ from tests.builders import random_policy
 from tests.rollout.contract import NOTING, SAMPLING, TOLERANCE, assert_noted, requests
 from tests.rollout.faults import scale
 
-from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, StreamCall
 from bapo_lightning.types import FinishReason, Segment
+
+GREEDY = SamplingParams(temperature=0.0, stop_token_ids=())
 
 
 class Stream:
@@ -102,9 +104,29 @@ class StreamContract:
                 list(expected[number].segment.logprobs), abs=1e-4
             )
 
+    @pytest.mark.parametrize("sampling", [*NOTING, GREEDY], ids=["top_k", "top_p", "a head", "greedy"])
+    def test_another_call_gets_the_same_beside_a_stream_and_leaves_it_what_it_gets(self, engine, sampling):
+        wanted, others = requests(16, limit=14), requests(5, limit=6)
+        expected, alone = engine.generate(wanted, SAMPLING), engine.generate(others, sampling)
+        stream = Stream(engine)
+        stream.call(by_number(wanted), steps=2)
+        for _ in range(2):
+            beside = engine.generate(others, sampling)
+            assert [each.finish for each in beside] == [each.finish for each in alone]
+            for one, other in zip(beside, alone, strict=True):
+                assert one.segment.token_ids == other.segment.token_ids
+                assert list(one.segment.logprobs) == pytest.approx(list(other.segment.logprobs), abs=1e-4)
+                assert (one.segment.candidates is None) is (not sampling.noted)
+            stream.call(steps=1)
+        stream.to_the_end()
+        for number, generation in enumerate(expected):
+            assert stream.tokens[number] == generation.segment.token_ids
+            assert stream.ended[number] is generation.finish
+
+    @pytest.mark.parametrize("beside", [False, True], ids=["", "beside a probe"])
     @pytest.mark.parametrize("context", ["keep", "recompute"])
     def test_weights_come_between_two_steps_and_each_token_has_its_version_and_its_log_prob(
-        self, engine, context
+        self, engine, context, beside
     ):
         wanted = [GenerationRequest(array("i", [5, 7, 2 + row] * (row + 6)), 30, row) for row in range(3)]
         stream = Stream(engine, context=context)
@@ -114,7 +136,10 @@ class StreamContract:
         stream.call(by_number(wanted), steps=6)
         for version in (4, 5):
             engine.load_weights(policies[version], version)
-            stream.call(steps=6)
+            if beside:
+                engine.generate(requests(4, limit=4), GREEDY)
+            if not beside or version == 5:
+                stream.call(steps=6)
         engine.load_weights(random_policy(), version=3)
         stream.call(given_up=range(3))
         if self.stops_after_a_call:

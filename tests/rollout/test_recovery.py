@@ -6,7 +6,7 @@ from tests.rollout.contract import tokens
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
-from bapo_lightning.rollout.weight_sync import SyncReport
+from bapo_lightning.rollout.weight_sync import Proof, SyncReport
 from bapo_lightning.types import FinishReason, Segment
 
 SAMPLING = SamplingParams(1.0, ())
@@ -51,12 +51,19 @@ class Pushes:
             self.deaths -= 1
             raise EngineDied("killed")
         self.made.append((source, version, vocab_size))
-        return version
+        return Proof(source, version, [], {}, {}, 0.5, 0.25, 0.125)
 
-    def prove(self, version):
-        if version in self.unproven:
+    def prove(self, proof):
+        if proof.version in self.unproven:
             raise EngineError("the engine holds other weights")
-        return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
+        return SyncReport(proof.version, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_the_time_of_probes_is_told_once():
+    restarting = RestartingEngine(MortalEngine([]), Pushes(deaths=1), vocab_size=24, max_restarts=3)
+    for version in (1, 2):
+        restarting.load_weights("policy", version)
+    assert [restarting.take_answer_seconds() for _ in range(2)] == [0.5, 0.0]
 
 
 def test_only_what_was_interrupted_is_asked_again_in_order_and_with_the_same_weights():

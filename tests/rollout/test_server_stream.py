@@ -5,8 +5,8 @@ from array import array
 import pytest
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.gathered import Gathered
 from bapo_lightning.rollout.vllm.server_stream import check_spans
-from bapo_lightning.rollout.vllm.streamed import Gathered
 from bapo_lightning.types import FinishReason, Segment
 
 

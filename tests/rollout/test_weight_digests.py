@@ -3,20 +3,22 @@ import torch
 from tests.builders import random_policy
 from tests.rollout.contract import SomeWeights
 
+from bapo_lightning.rollout import weight_digests
 from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
 from bapo_lightning.rollout.weight_digests import (
     SentWeights,
     added,
     column_digest,
     drawn_columns,
+    drawn_part,
     group_of,
+    part_digests,
     summed,
-    weight_digest,
 )
 
 
 def digest(name, weight, seed=3):
-    return summed([(name, weight_digest(name, weight, seed))])
+    return summed(part_digests({name: drawn_part(name, weight, seed)}).items())
 
 
 def test_fused_sharded_and_padded_weights_have_the_digest_of_the_whole():
@@ -43,6 +45,16 @@ def test_the_smallest_change_and_an_exchange_of_columns_show_and_precisions_that
     exchanged[:, seen[:2]] = weight[:, [seen[1], seen[0]]]
     assert digest("a.b.weight", changed) != digest("a.b.weight", weight) != digest("a.b.weight", exchanged)
     assert digest("a.b.weight", torch.zeros(2, 9)) == digest("a.b.weight", -torch.zeros(2, 9)) == {"a": 0}
+
+
+def test_digests_made_together_are_those_made_one_by_one(monkeypatch):
+    monkeypatch.setattr(weight_digests, "TOGETHER", 50)
+    shapes = [(3, 40), (7,), (0, 40), (2, 40), (9, 4), (1,), (5, 2, 40), (0,), (12, 40)]
+    weights = {f"a.{number}.weight": torch.randn(shape) for number, shape in enumerate(shapes)}
+    parts = {name: drawn_part(name, weight, 3) for name, weight in weights.items()}
+    together = part_digests(parts)
+    assert together.keys() == parts.keys()
+    assert all(together[name] == column_digest(*part) for name, part in parts.items())
 
 
 @pytest.mark.parametrize("width", [1, 5, 8, 9, 5000])

@@ -112,4 +112,23 @@ def test_lengths_of_a_run_are_taken_as_they_are():
 def test_a_step_of_a_stream_takes_its_share_of_a_call():
     rows = [row(1, 7), row(1, 100), row(2, 300), row(1, 50)]
     engine = measured_times(run_record(True, rows, "keep")).engine
-    assert (engine.begin, engine.step, engine.sequence) == (0.0, pytest.approx(0.5 / 8), pytest.approx(0.01))
+    assert (engine.step, engine.sequence) == pytest.approx((0.5 / 8, 0.01))
+
+
+def test_what_lies_between_two_calls_of_a_stream_and_is_no_wait_is_a_calls_own():
+    idle = {"time/engine_idle_seconds": 6.5}
+    syncs = {"time/sync_seconds": 3.0, "sync/transfer_seconds": 0.5}
+    rows = [row(1, 7), row(2, 100, **idle), row(3, 50, **idle, **syncs), {"time/step_seconds": 10.0}]
+    times = measured_times(run_record(True, rows, "keep"))
+    between = (10 - 6.5 - 2.0) + (10 - 6.5 - 2.0)
+    assert times.engine.begin == pytest.approx(between / 5)
+    assert (times.sync_seconds, times.load_seconds) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "engine", [{"max_rows": 96}, {"make_engine": {"max_rows": 96}}, {"options": {"max_num_seqs": 96}}]
+)
+def test_no_more_sequences_run_at_once_than_the_engine_of_the_run_takes(engine):
+    record = run_record(True, [row(1, 7), row(1, 100), row(2, 300)], "keep")
+    record.config["rollout"] = {"engine": engine}
+    assert measured_times(record).engine.slots == 96

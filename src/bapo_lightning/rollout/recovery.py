@@ -40,6 +40,7 @@ class RestartingEngine:
     _death: EngineError | None = field(default=None, init=False)  # until it is restarted
     _unproven: Proof | None = field(default=None, init=False)  # of the weights that were handed over last
     _loaded: tuple[ScoringWeightSource, int] | None = field(default=None, init=False)
+    _answer_seconds: float = field(default=0.0, init=False)  # until they are taken away
     _num_restarts: int = field(default=0, init=False)
     _num_taken: int = field(default=0, init=False)
 
@@ -109,7 +110,13 @@ class RestartingEngine:
                 self._death = death
                 self.restart()
             else:
+                self._answer_seconds += self._unproven.answer_seconds
                 return
+
+    def take_answer_seconds(self) -> float:
+        """Time in which the engine sampled probes since the last call. A stream goes on beside them."""
+        taken, self._answer_seconds = self._answer_seconds, 0.0
+        return taken
 
     @phase("syncing weights")
     def prove(self) -> None:

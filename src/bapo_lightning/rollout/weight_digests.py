@@ -12,13 +12,16 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
+from torch.nn.functional import pad
 
 from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, MeasuredWeights, Wanted, WeightSource
 
 COLUMNS = 8  # of each weight, in one sync
+TOGETHER = 1 << 20  # numbers, which bounds the memory of a digest: about 40 bytes each
+DrawnPart = tuple[torch.Tensor, list[int]]  # what counts of a weight, and the places of its columns
 _MASK = 2**64 - 1
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)  # odd: they lose no bit
 
@@ -40,14 +43,18 @@ def column_digest(columns: torch.Tensor, places: list[int]) -> torch.Tensor:
     precision that can hold it. `places`: index of each of the k columns among the drawn ones of the whole
     weight.
     """
+    return _row_digests(columns, places).sum()
+
+
+def _row_digests(columns: torch.Tensor, places: list[int]) -> torch.Tensor:
     bits = (columns.float() + 0.0).view(torch.int32).long()  # + 0.0: no negative zeros
     mixed = bits * _signed(_FACTORS[0])
     mixed = (mixed ^ (mixed >> 29)) * _signed(_FACTORS[1])
     odd = torch.tensor([2 * place + 1 for place in places], device=columns.device)
-    return ((mixed ^ (mixed >> 32)) * odd).sum()
+    return ((mixed ^ (mixed >> 32)) * odd).sum(-1)
 
 
-def drawn_part(name: str, weight: torch.Tensor, seed: int) -> tuple[torch.Tensor, list[int]]:
+def drawn_part(name: str, weight: torch.Tensor, seed: int) -> DrawnPart:
     """A copy of what counts of a whole weight, and the places of its columns: the drawn columns of a matrix,
     all of a vector or a narrow factor.
     """
@@ -59,9 +66,31 @@ def drawn_part(name: str, weight: torch.Tensor, seed: int) -> tuple[torch.Tensor
     return weight.flatten(0, -2).index_select(1, columns), list(range(len(drawn)))
 
 
-def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
-    """Digest of a whole weight, as a scalar int64 on its device."""
-    return column_digest(*drawn_part(name, weight, seed))
+def part_digests(parts: Mapping[str, DrawnPart]) -> dict[str, torch.Tensor]:
+    """`column_digest` of each part, by its name: parts of one width together, as the many small weights of a
+    model would cost more calls than work.
+    """
+    digests: dict[str, torch.Tensor] = {}
+    for names in _alike(parts):
+        rows = torch.cat([parts[name][0] for name in names])
+        ends = torch.tensor([len(parts[name][0]) for name in names], device=rows.device).cumsum(0)
+        up_to = pad(_row_digests(rows, parts[names[0]][1]).cumsum(0), (1, 0))  # wraps, as every sum here
+        digests |= dict(zip(names, up_to[ends].diff(prepend=up_to[:1]), strict=True))
+    return digests
+
+
+def _alike(parts: Mapping[str, DrawnPart]) -> Iterator[list[str]]:
+    """Names of parts that can be joined, of at most `TOGETHER` numbers or one part."""
+    alike: dict[Any, list[str]] = {}
+    sizes: Counter[Any] = Counter()
+    for name, (columns, places) in parts.items():
+        kind = columns.device, columns.dtype, tuple(places)
+        if alike.get(kind) and sizes[kind] + columns.numel() > TOGETHER:
+            yield alike.pop(kind)
+            del sizes[kind]
+        alike.setdefault(kind, []).append(name)
+        sizes[kind] += columns.numel()
+    yield from alike.values()
 
 
 def summed(digests: Iterable[tuple[str, torch.Tensor | None]]) -> dict[str, int]:
@@ -102,7 +131,7 @@ class SentWeights:
     source: WeightSource | None = None
     next_seed: int = 0  # of the columns, from the next pass over all weights on
     seed: int = 0  # of the present digests
-    _drawn: dict[str, tuple[torch.Tensor, list[int]]] = field(default_factory=dict)  # without digests yet
+    _drawn: dict[str, DrawnPart] = field(default_factory=dict)  # without digests yet
     _digests: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
@@ -127,6 +156,6 @@ class SentWeights:
 
     def digests(self) -> dict[str, int]:
         """Digests of what was sent, by group."""
-        self._digests |= {name: column_digest(*part) for name, part in self._drawn.items()}
+        self._digests |= part_digests(self._drawn)
         self._drawn.clear()
         return summed(self._digests.items())

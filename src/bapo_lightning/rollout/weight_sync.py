@@ -102,7 +102,8 @@ class Proof:
     made: Mapping[int, Sequence[Generation]]  # its answer by each engine
     held: Mapping[int, Mapping[str, int]]  # digests of the weights of each engine that tells them
     transfer_seconds: float
-    answer_seconds: float  # of the engine
+    answer_seconds: float  # to sample it
+    digest_seconds: float
 
 
 MOST_PROBED = 65_536  # tokens of all probes, which are sampled and scored after each update
@@ -199,9 +200,12 @@ class WeightSync:
             if isinstance(engine, SeveralEngines)
             else {0: engine.generate(requests, sampling)}
         )
-        held = engine.weight_digests(self._sent.seed) if isinstance(engine, Verifiable) else {}
         answered = time.perf_counter()
-        return Proof(source, version, requests, made, held, loaded - start, answered - loaded)
+        held = engine.weight_digests(self._sent.seed) if isinstance(engine, Verifiable) else {}
+        told = time.perf_counter()
+        return Proof(
+            source, version, requests, made, held, loaded - start, answered - loaded, told - answered
+        )
 
     def prove(self, proof: Proof) -> SyncReport:
         """Raises EngineError when the two sides disagree about the probe, an engine holds other weights than
@@ -225,7 +229,7 @@ class WeightSync:
         return SyncReport(
             version,
             proof.transfer_seconds,
-            proof.answer_seconds + time.perf_counter() - start,
+            proof.answer_seconds + proof.digest_seconds + time.perf_counter() - start,
             mean,
             largest,
             compared,

@@ -47,7 +47,8 @@ class VirtualEngine:
     """A fleet behind those methods of `RestartingEngine` that collectors call; `owed` adds up its time."""
 
     fleet: VirtualFleet
-    sync_seconds: float
+    sync_seconds: float  # of the trainer
+    load_seconds: float  # of the fleet
     now: Callable[[], float]
     version: int = UNSYNCED_VERSION
     ready_at: float = 0.0  # seconds; the last weights are there
@@ -104,8 +105,8 @@ class VirtualEngine:
         if self.stream is not None:
             self.stream.load(version)
         self.syncs.append((self.now() + self.owed, self.sync_seconds))
+        self.ready_at = self.now() + self.owed + self.load_seconds
         self.owed += self.sync_seconds
-        self.ready_at = self.now() + self.owed
 
     def take_owed(self) -> float:
         """Returns the seconds since the last call, for the clock."""

@@ -173,7 +173,9 @@ class VirtualRun:
             if regime.stream is not None
             else None
         )
-        self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now, stream=stream)
+        sync = times.sync_seconds
+        load = sync if times.load_seconds is None else times.load_seconds
+        self.engine = VirtualEngine(fleet, sync, load, lambda: self.clock.now, stream=stream)
         prompt = unwritten(setting.prompt_tokens)
         self.sampler = VirtualSampler(
             engine=self.engine,

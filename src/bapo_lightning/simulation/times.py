@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,11 @@ from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import RunShape
 from bapo_lightning.plan.work import blocks_flops, cache_tokens, forward_flops, work_of_update
-from bapo_lightning.run_folder.config_keys import value_of
+from bapo_lightning.run_folder.config_keys import leaves, value_of
 from bapo_lightning.run_folder.record import RunRecord, finite
 from bapo_lightning.simulation.fleet import EngineTimes
 
+SLOT_KEYS = (".max_rows", ".max_num_seqs")  # of engines
 SHARDED_PASSES = 3  # of the weights over the network in a micro-batch: gathered twice, gradients scattered
 
 
@@ -30,8 +32,9 @@ class ServiceTimes:
     copies: int  # of the model in the fleet
     engine: EngineTimes
     update: Callable[[Sequence[int]], float]  # on responses of these lengths
-    sync_seconds: float = 0.0  # of a hand-over of weights; trainer and fleet stand still
+    sync_seconds: float = 0.0  # of a hand-over of weights; the trainer stands still
     reward_seconds: float = 0.0  # of a response; in its pass
+    load_seconds: float | None = None  # of a hand-over, at its begin: the fleet stands still; None: all
 
 
 def planned_update(
@@ -85,8 +88,8 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     """Returns the times of a finished run with one engine, without its first update.
 
     A pass takes a time of its own and one by token, fitted by least squares; of a stream, whose calls all
-    have the same number of steps, a step takes its share of that time. Passes and updates scatter as in the
-    run.
+    have the same number of steps, a step takes its share of that time, and what lies between two calls and
+    is no wait is a call's own. Passes and updates scatter as in the run.
 
     Raises:
         DataError: it has too few updates, or did not measure.
@@ -108,15 +111,27 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     seconds, generator = updates.tolist(), random.Random(seed)
     begin, each = _fitted(passes[made], tokens[made], sampling[made])
     jitter = sampling[made] / (begin * passes[made] + each * tokens[made])
-    is_stream = value_of(record.config, "regime.stream") is not None
-    step, begin = (begin / STEPS, 0.0) if is_stream else (0.0, begin)
+    step, load = 0.0, None
+    if value_of(record.config, "regime.stream") is not None:
+        known = slice(int(made.nonzero()[0][-1]) + 1)  # how it waits for the end of the run is not measured
+        spent = values("time/step_seconds") - sampling - values("time/engine_idle_seconds")
+        step, begin = begin / STEPS, max(0.0, spent[known].sum() / passes[known].sum())
+        load = float(values("sync/transfer_seconds").sum() / max(1, (syncs > 0).sum()))
+    scatter = tuple((jitter / jitter.mean()).tolist())
     return ServiceTimes(
         copies=1,
-        engine=EngineTimes(step, each, begin=begin, jitter=tuple((jitter / jitter.mean()).tolist())),
+        engine=EngineTimes(step, each, begin=begin, slots=_slots(record.config), jitter=scatter),
         update=lambda responses: generator.choice(seconds),
         sync_seconds=float(syncs[syncs > 0].mean()) if syncs.any() else 0.0,
+        load_seconds=load,
         reward_seconds=float(rewards.sum() / max(1.0, values("rollout/num_samples").sum())),
     )
+
+
+def _slots(config: Mapping[str, Any]) -> int:
+    """Sequences that the engine of a run samples at once."""
+    found = leaves(config.get("rollout", {}))
+    return min((int(value) for key, value in found if key.endswith(SLOT_KEYS)), default=EngineTimes.slots)
 
 
 def _fitted(passes: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:

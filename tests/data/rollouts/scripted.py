@@ -10,7 +10,7 @@ from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, SamplingParams, Streamed
 from bapo_lightning.rollout.recovery import RestartingEngine
-from bapo_lightning.rollout.weight_sync import SyncReport
+from bapo_lightning.rollout.weight_sync import Proof, SyncReport
 from bapo_lightning.types import (
     NO_VERSION,
     FinishReason,
@@ -99,10 +99,10 @@ class ScriptedSync:
 
     def load(self, source, engine, version, vocab_size):
         engine.load_weights(source, version)
-        return version
+        return Proof(source, version, [], {}, {}, 0.0, 0.0, 0.0)
 
-    def prove(self, version):
-        return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
+    def prove(self, proof):
+        return SyncReport(proof.version, 0.0, 0.0, 0.0, 0.0)
 
 
 class NumberTokenizer:

@@ -153,11 +153,15 @@ class AsyncCollector(Collector):
             start = time.perf_counter()
             wanted = "room, or weights from the trainer"
             self._wait_until(lambda: self._stopping or self._may_begin(), "generation", wanted)
-            self.scheduler.statistics.engine_idle_seconds += time.perf_counter() - start
+            self.scheduler.statistics.count_wait(time.perf_counter() - start, self._sampled_meanwhile())
             if self._stopping:
                 return None
             self._pass_began = time.perf_counter()
             return self._protocol.begin()
+
+    def _sampled_meanwhile(self) -> float:
+        """Seconds of a wait for weights in which the engine went on with a stream."""
+        return 0.0
 
     def _may_begin(self) -> bool:
         """Tells the trainer, which may wait itself, when weights are missing."""

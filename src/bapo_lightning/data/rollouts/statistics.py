@@ -19,7 +19,8 @@ class RolloutStatistics(Observer):
 
     rollout_seconds: float = 0.0
     reward_seconds: float = 0.0
-    # While the engine waited for room, weights or validation; 0 where generation is synchronous.
+    # While the engine had nothing to sample: it waited for room, weights or validation, and took weights; 0
+    # where generation is synchronous.
     engine_idle_seconds: float = 0.0
     dropped: int = 0  # groups sampled but not admitted to training
     evicted: int = 0  # groups thrown away because they were too old or would become so
@@ -52,6 +53,11 @@ class RolloutStatistics(Observer):
         self.unparsable += statuses[ScoreStatus.UNPARSABLE]
         self.filtered_samples += sum(not sample.is_trained for sample in every)
         self.uniform_groups += sum(group.is_uniform for group in groups)
+
+    def count_wait(self, seconds: float, sampled: float) -> None:
+        """Counts a wait of the engine, in `sampled` seconds of which its stream went on beside a probe."""
+        self.rollout_seconds += sampled
+        self.engine_idle_seconds += max(0.0, seconds - sampled)
 
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""

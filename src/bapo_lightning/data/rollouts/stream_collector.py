@@ -75,6 +75,10 @@ class StreamCollector(AsyncCollector):
             self._changed.notify_all()
         return super()._may_begin()
 
+    def _sampled_meanwhile(self) -> float:
+        seconds = self.sampler.engine.take_answer_seconds()
+        return seconds if self.scheduler.in_flight.sampled else 0.0
+
     def _run(self, requests: list[GenerationRequest]) -> None:
         made = self._streaming.sample(requests)
         with self._changed:

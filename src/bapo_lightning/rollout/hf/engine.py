@@ -43,7 +43,7 @@ from bapo_lightning.rollout.hf.running_batch import RunningBatch
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.rollout.seeds import uniforms
-from bapo_lightning.rollout.weight_digests import summed, weight_digest
+from bapo_lightning.rollout.weight_digests import drawn_part, part_digests, summed
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import Count, EngineDtype
@@ -95,12 +95,17 @@ class HFEngine:
         return model.to(self._device).eval().requires_grad_(False)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples at most `max_rows` requests at once."""
+        """Samples at most `max_rows` requests at once, beside those of a stream, which goes on."""
         check_synced(self.version)
         results: list[Generation] = []
         with torch.inference_mode():
             for first in range(0, len(requests), self.max_rows):
-                results += self._generate_rows(requests[first : first + self.max_rows], sampling)
+                rows = requests[first : first + self.max_rows]
+                results += (
+                    self._running.beside(rows, sampling, self._reader, self.version)
+                    if self._running.is_busy
+                    else self._generate_rows(rows, sampling)
+                )
         return results
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
@@ -143,7 +148,8 @@ class HFEngine:
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of all weights."""
         held = chain(weights_of(self._model), self._factors.items())
-        return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in held)}
+        drawn = {name: drawn_part(name, weight, seed) for name, weight in held}
+        return {0: summed(part_digests(drawn).items())}
 
     def _adapt(self, factors: dict[str, torch.Tensor]) -> None:
         for hook in self._hooks:

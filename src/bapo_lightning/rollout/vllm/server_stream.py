@@ -31,9 +31,9 @@ from bapo_lightning.rollout.engine import (
     StreamCall,
     Streamed,
 )
+from bapo_lightning.rollout.gathered import Gathered
 from bapo_lightning.rollout.vllm.answers import generation_of, logprobs_asked
 from bapo_lightning.rollout.vllm.http import ServerClient, error_message
-from bapo_lightning.rollout.vllm.streamed import Gathered
 from bapo_lightning.values import StaleContext
 
 Result = TypeVar("Result")

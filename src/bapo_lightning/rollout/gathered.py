@@ -1,0 +1,42 @@
+"""What came of the requests of a stream, kept until it is asked for: an engine goes on with them also where
+another call needs its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bapo_lightning.phases import advance
+from bapo_lightning.rollout.engine import Streamed
+from bapo_lightning.types import FinishReason, Segment
+
+
+@dataclass(eq=False)
+class Gathered:
+    """What came of the requests of a stream since it was last taken."""
+
+    _made: dict[int, list[Segment]] = field(default_factory=dict, init=False)
+    _finished: dict[int, FinishReason] = field(default_factory=dict, init=False)
+
+    def add(self, number: int, fresh: Segment, finish: FinishReason | None) -> None:
+        """Tokens of a request, maybe its last."""
+        parts = self._made.setdefault(number, [])
+        if parts and parts[-1].version == fresh.version:
+            fresh = parts.pop().joined(fresh)
+        if fresh.token_ids:
+            parts.append(fresh)
+        if finish is not None:
+            self._finished[number] = finish
+            advance()
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forgets requests."""
+        for number in numbers:
+            self._made.pop(number, None)
+            self._finished.pop(number, None)
+
+    def take(self) -> dict[int, Streamed]:
+        """What came of the requests since the last time."""
+        made, finished, self._made, self._finished = self._made, self._finished, {}, {}
+        return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in made.items()}
