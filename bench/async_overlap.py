@@ -6,8 +6,8 @@ epoch), on two cores.
 
 With `--lengths` (shapes of `forced_lengths`, up to 112 tokens in the tiny world) `regime=stream` is measured
 against `regime=async`, and in `vllm` as well. There the engine samples `--rows` responses at once: with few,
-a step takes about as long for one as for all, as where it reads a large model's weights. Else kinds of runs take turns, each a
-`python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
+a step takes about as long for one as for all, as where it reads a large model's weights. Else kinds of runs
+take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
 
     async       trainer on the first core with one thread, engine in its own process on the second with one
                 thread

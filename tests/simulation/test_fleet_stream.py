@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from bapo_lightning.data.rollouts.streaming import STEPS
+from bapo_lightning.data.rollouts.running_group import STEPS
 from bapo_lightning.simulation.fleet import EngineTimes, Failures, VirtualFleet
 from bapo_lightning.simulation.fleet_stream import FleetStream
 

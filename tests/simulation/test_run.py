@@ -14,7 +14,7 @@ from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.data.rollouts.streaming import STEPS
+from bapo_lightning.data.rollouts.running_group import STEPS
 from bapo_lightning.simulation.fleet import EngineTimes, Failures
 from bapo_lightning.simulation.lengths import length_table
 from bapo_lightning.simulation.run import Clock, Setting, VirtualRun

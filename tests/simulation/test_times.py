@@ -109,8 +109,9 @@ def test_lengths_of_a_run_are_taken_as_they_are():
         table_of([])
 
 
-def test_a_step_of_a_stream_takes_its_share_of_a_call():
-    rows = [row(1, 7), row(1, 100), row(2, 300), row(1, 50)]
+def test_a_step_of_a_stream_takes_a_time_of_its_own_and_one_by_token():
+    calls = [(1, 7), (1, 100), (2, 300), (1, 50)]  # of eight steps
+    rows = [row(passes, tokens, **{"rollout/decoding_steps": 8 * passes}) for passes, tokens in calls]
     engine = measured_times(run_record(True, rows, "keep")).engine
     assert (engine.step, engine.sequence) == pytest.approx((0.5 / 8, 0.01))
 

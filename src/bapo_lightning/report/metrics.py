@@ -203,6 +203,7 @@ OTHERS = (
     Metric("rollout/num_tokens", "Tokens generated", "tokens"),
     Metric("rollout/tokens_per_second", "Generation speed", "tokens/s", better="more"),
     Metric("rollout/passes", "Generation passes", "number"),
+    Metric("rollout/decoding_steps", "Decoding steps", "number"),
     Metric("rollout/added_passes", "Passes that the schedule does not have", "number"),
     Metric("rollout/dropped", "Groups not admitted", "number", "drops"),
     Metric("rollout/evicted", "Groups dropped for their age", "number", "drops"),

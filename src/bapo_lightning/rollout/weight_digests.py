@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,7 @@ _MASK = 2**64 - 1
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)  # odd: they lose no bit
 
 
+@lru_cache(maxsize=256)
 def drawn_columns(width: int, seed: int) -> list[int]:
     """Columns of all weights with so many inputs, in one sync."""
     return sorted(random.Random(f"{seed}/{width}").sample(range(width), min(COLUMNS, width)))

@@ -17,7 +17,7 @@ from math import inf
 
 import numpy as np
 
-from bapo_lightning.data.rollouts.streaming import STEPS
+from bapo_lightning.data.rollouts.running_group import STEPS
 from bapo_lightning.simulation.fleet import FleetPass, VirtualFleet
 from bapo_lightning.values import StaleContext
 

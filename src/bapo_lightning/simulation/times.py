@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from bapo_lightning.data.rollouts.streaming import STEPS
 from bapo_lightning.errors import DataError
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.planning import Assumptions
@@ -87,9 +86,9 @@ def planned_times(
 def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     """Returns the times of a finished run with one engine, without its first update.
 
-    A pass takes a time of its own and one by token, fitted by least squares; of a stream, whose calls all
-    have the same number of steps, a step takes its share of that time, and what lies between two calls and
-    is no wait is a call's own. Passes and updates scatter as in the run.
+    A pass, or a decoding step of a stream, takes a time of its own and one by token, fitted by least squares.
+    What lies between two calls of a stream and is no wait is a call's own. Passes and updates scatter as in
+    the run.
 
     Raises:
         DataError: it has too few updates, or did not measure.
@@ -109,13 +108,15 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     others = sampling + rewards if in_turns else values("time/wait_seconds")
     updates = np.maximum(values("time/step_seconds") - syncs - others, 0.0)
     seconds, generator = updates.tolist(), random.Random(seed)
-    begin, each = _fitted(passes[made], tokens[made], sampling[made])
-    jitter = sampling[made] / (begin * passes[made] + each * tokens[made])
+    is_stream = value_of(record.config, "regime.stream") is not None
+    units = values("rollout/decoding_steps") if is_stream else passes
+    begin, each = _fitted(units[made], tokens[made], sampling[made])
+    jitter = sampling[made] / (begin * units[made] + each * tokens[made])
     step, load = 0.0, None
-    if value_of(record.config, "regime.stream") is not None:
+    if is_stream:
         known = slice(int(made.nonzero()[0][-1]) + 1)  # how it waits for the end of the run is not measured
         spent = values("time/step_seconds") - sampling - values("time/engine_idle_seconds")
-        step, begin = begin / STEPS, max(0.0, spent[known].sum() / passes[known].sum())
+        step, begin = begin, max(0.0, spent[known].sum() / passes[known].sum())
         load = float(values("sync/transfer_seconds").sum() / max(1, (syncs > 0).sum()))
     scatter = tuple((jitter / jitter.mean()).tolist())
     return ServiceTimes(
@@ -134,10 +135,10 @@ def _slots(config: Mapping[str, Any]) -> int:
     return min((int(value) for key, value in found if key.endswith(SLOT_KEYS)), default=EngineTimes.slots)
 
 
-def _fitted(passes: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+def _fitted(units: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     # Neither negative; their sum exact.
-    begin, each = np.linalg.lstsq(np.stack([passes, tokens], 1), seconds, rcond=None)[0].clip(0.0)
+    begin, each = np.linalg.lstsq(np.stack([units, tokens], 1), seconds, rcond=None)[0].clip(0.0)
     if not begin + each:
         each = 1.0
-    scale = seconds.sum() / (begin * passes + each * tokens).sum()
+    scale = seconds.sum() / (begin * units + each * tokens).sum()
     return float(scale * begin), float(scale * each)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Rollout, WorkItem
 
+STEPS = 8  # of a call of a stream, at least
+
 
 @dataclass(slots=True)
 class RunningGroup:
@@ -61,7 +63,8 @@ class SampledPass:
     continued: Mapping[int, Rollout]  # rollouts after it, by number of the request; a lost engine leaves gaps
     seconds: float
     rounds: Sequence[Sequence[int]] = ()  # `Rounds.taken`
-    is_streamed: bool = False  # some steps of responses that go on, of which none was begun again
+    # Decoding steps of a call of a stream, in which responses go on and none is begun again; 0: a pass.
+    steps: int = 0
 
     @property
     def is_lost(self) -> bool:

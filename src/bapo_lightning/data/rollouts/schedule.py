@@ -5,6 +5,7 @@
     {"do": "pass", "version": 4, "evicted": [], "requests": [["0/37+85", [0, 1, 2, 3]]]}
     {"do": "sampled", "finished": ["0/37+85"]}   the pass is over; "lost": true where the engine died in it,
                                                  "rounds": [[0, 2], [1]] where replies came apart (`Rounds`)
+                                                 "steps": 21 in a stream, if they were not eight
     {"do": "scored", "ready": ["0/37+85"], "rejected": []}
     {"do": "evict", "groups": []}                groups that are too old
     {"do": "take", "groups": ["0/12+40"], "filtered": []}
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver, Groups, Moves, Requests, Running
-from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.running_group import STEPS, SampledPass
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
@@ -42,7 +43,7 @@ Row = dict[str, Any]
 _FIELDS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
     "visit": ({"clock": int, "version": int}, {}),
     "pass": ({"version": int, "evicted": list, "requests": list}, {}),
-    "sampled": ({"finished": list}, {"lost": bool, "rounds": list}),
+    "sampled": ({"finished": list}, {"lost": bool, "rounds": list, "steps": int}),
     "scored": ({"ready": list, "rejected": list}, {}),
     "evict": ({"groups": list}, {}),
     "take": ({"groups": list, "filtered": list}, {}),
@@ -71,7 +72,9 @@ class ScheduleRecorder(FileObserver):
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
         apart = {"rounds": sampled.rounds} if sampled.rounds else {}
-        how = {"lost": True} if sampled.is_lost else apart
+        how: dict[str, Any] = {"lost": True} if sampled.is_lost else apart
+        if sampled.steps not in (0, STEPS):
+            how["steps"] = sampled.steps
         self.on_event("sampled", finished=names(finished), **how)
 
     def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:

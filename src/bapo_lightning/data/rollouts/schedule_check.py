@@ -11,6 +11,8 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bapo_lightning.data.rollouts.running_group import STEPS
+
 
 def contradiction(
     rows: Sequence[dict[str, Any]], group_size: int, problems: Container[str] | None = None
@@ -68,11 +70,13 @@ class _Course:
         epoch, _, problem = name.partition("/")
         return epoch.isdecimal() and (self.problems is None or problem in self.problems)
 
-    def _sampled(self, finished: list[Any], lost: bool = False, rounds: Iterable[Any] = ()) -> bool:
+    def _sampled(
+        self, finished: list[Any], lost: bool = False, rounds: Iterable[Any] = (), steps: int = STEPS
+    ) -> bool:
         replies = all(
             type(numbers) is list and _are_numbers(numbers, self.num_requests) for numbers in rounds
         )
-        fits = replies and _are_of(finished, self.running)
+        fits = replies and steps >= STEPS and _are_of(finished, self.running)
         self.finished |= {*finished} if fits else set()
         return fits
 

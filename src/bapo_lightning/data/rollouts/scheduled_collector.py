@@ -82,6 +82,7 @@ class ScheduledCollector(Collector):
             "scored_version": self._scored_version,
             "added": self._added,
             "rounds": running and running.rounds,
+            "steps": running and running.steps,
             "pass": running and [
                 [request.group, request.index, pack_continued(store, running.continued[number])]
                 for number, request in enumerate(running.requests)
@@ -96,7 +97,7 @@ class ScheduledCollector(Collector):
         if state["pass"] is not None:
             places = [place(group, index) for group, index, _ in state["pass"]]
             made = {row: unpack_continued(store, packed) for row, (*_, packed) in enumerate(state["pass"])}
-            self._pass = SampledPass(places, made, 0.0, state.get("rounds", ()))
+            self._pass = SampledPass(places, made, 0.0, state.get("rounds", ()), state.get("steps", 0))
 
     def _visit(self, state: TrainerState) -> None:
         self._follow("visit")
@@ -123,7 +124,7 @@ class ScheduledCollector(Collector):
                 self.scheduler.note("sync")
                 self.refresh_engine()
             case "pass":
-                self._pass = self._sample(self._recorded_rounds())
+                self._pass = self._sample(self._recorded())
             case "sampled" if self._pass is not None:
                 self._end_pass(self._pass, row.get("lost", False))
                 self._pass = None
@@ -132,14 +133,14 @@ class ScheduledCollector(Collector):
             case "evict":
                 self.scheduler.drop_late(self._trainer.version)
 
-    def _recorded_rounds(self) -> Sequence[Sequence[int]]:
-        """Rounds of the pass whose row comes next; they stand where it ended."""
+    def _recorded(self) -> Row:
+        """How the pass whose row comes next was sampled, which stands where it ended."""
         rows = (self.schedule[number] for number in range(self._next, len(self.schedule)))
-        return next((row.get("rounds", ()) for row in rows if row["do"] == "sampled"), ())
+        return next((row for row in rows if row["do"] == "sampled"), {})
 
-    def _sample(self, recorded: Sequence[Sequence[int]]) -> SampledPass:
+    def _sample(self, recorded: Row) -> SampledPass:
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
-        start, rounds = time.perf_counter(), Rounds(recorded)
+        start, rounds = time.perf_counter(), Rounds(recorded.get("rounds", ()))
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         return whole(SampledPass(requests, continued, time.perf_counter() - start, rounds.taken))
 
@@ -162,7 +163,7 @@ class ScheduledCollector(Collector):
             if self.sampler.engine.version != self._trainer.version:
                 self.scheduler.note("sync")
                 self.refresh_engine()
-            self._pass = self._sample(())
+            self._pass = self._sample({})
         self._end_pass(self._pass, lost=False)
         self._pass = None
         self._score()

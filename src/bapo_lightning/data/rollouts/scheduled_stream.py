@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.running_group import STEPS, RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.schedule import Row, name_of
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector, whole
 from bapo_lightning.data.rollouts.streaming import Streaming
@@ -40,7 +40,6 @@ class ScheduledStream(ScheduledCollector):
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
         """Restores a state; the engine has none of the responses that are running."""
         super().load_state_dict(state, store)
-        self._pass = self._pass and replace(self._pass, is_streamed=True)
         named = {name_of(group): group for group in self.scheduler.running}
         for names, version in state["to_score"]:
             self._put_off([named[name] for name in names], version)
@@ -69,9 +68,9 @@ class ScheduledStream(ScheduledCollector):
         self._to_score.clear()
         self.scheduler.note("resumed")
 
-    def _sample(self, recorded: Sequence[Sequence[int]]) -> SampledPass:
+    def _sample(self, recorded: Row) -> SampledPass:
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
-        return whole(self._streaming.sample(requests))
+        return whole(self._streaming.sample(requests, recorded.get("steps", STEPS)))
 
     def _end_pass(self, sampled: SampledPass, lost: bool) -> list[RunningGroup]:
         finished = super()._end_pass(sampled, lost)

@@ -37,6 +37,7 @@ class RolloutStatistics(Observer):
     hinted_groups: int = 0  # begun again with a hint, since every answer was wrong
     passes: int = 0
     added_passes: int = 0  # of them, those that a followed schedule does not have
+    decoding_steps: int = 0  # of the calls of a stream
     num_samples: int = 0  # ended
     num_tokens: int = 0
 
@@ -61,13 +62,14 @@ class RolloutStatistics(Observer):
 
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
-        if not sampled.is_streamed:
+        if not sampled.steps:
             begun = [before.length for before, _ in rollouts if before.length]
             self.resumed += len(begun)
             self.resumed_tokens += sum(begun)
         self.num_tokens += sum(after.length - before.length for before, after in rollouts)
         self.rollout_seconds += sampled.seconds
         self.passes += 1
+        self.decoding_steps += sampled.steps
 
     def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """See `Observer`."""

@@ -24,7 +24,7 @@ from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
-from bapo_lightning.data.rollouts.streaming import Streaming
+from bapo_lightning.data.rollouts.streaming import CallLength, Streaming
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 from bapo_lightning.values import StaleContext
@@ -41,7 +41,7 @@ class StreamCollector(AsyncCollector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._streaming = Streaming(self.scheduler, self.context)
+        self._streaming, self._length = Streaming(self.scheduler, self.context), CallLength()
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scoring")
         self.scheduler.in_flight.on_reply = self._notify
 
@@ -64,6 +64,8 @@ class StreamCollector(AsyncCollector):
 
     def _visit(self, state: TrainerState) -> None:
         super()._visit(state)
+        if self.scheduler.in_flight.conversations is None:  # else a reply would wait longer
+            self._length.visit(time.perf_counter())
         engine, protocol = self.sampler.engine, self._protocol
         wanted = "the end of some decoding steps"
         self._wait_until(lambda: not protocol.in_pass or engine.version == state.version, "training", wanted)
@@ -80,7 +82,8 @@ class StreamCollector(AsyncCollector):
         return seconds if self.scheduler.in_flight.sampled else 0.0
 
     def _run(self, requests: list[GenerationRequest]) -> None:
-        made = self._streaming.sample(requests)
+        made = self._streaming.sample(requests, self._length.steps(time.perf_counter()))
+        self._length.called(made)
         with self._changed:
             finished, version = self._protocol.sampled(made)
             if finished and not self._stopping:

@@ -6,13 +6,42 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bapo_lightning.data.rollouts.running_group import SampledPass, place
+from bapo_lightning.data.rollouts.running_group import STEPS, SampledPass, place
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
 from bapo_lightning.types import Rollout
 from bapo_lightning.values import StaleContext
 
-STEPS = 8  # of a call: weights and requests wait no longer than for these
+MOST_STEPS = 64  # of a call
+CALL_SHARE = 1 / 16  # of the time between two visits of the trainer
+
+
+@dataclass
+class CallLength:
+    """Decoding steps of the next call. What stands around a call costs the engine as much for few steps as
+    for many; but the trainer waits for the end of a call at its visits, and for a batch that ends in one.
+    """
+
+    _visited: float | None = None
+    _between: float = 0.0  # seconds, of the last two visits
+    _step: float = 0.0  # seconds, in the last call
+
+    def visit(self, now: float) -> None:
+        """The trainer comes at `now` seconds."""
+        if self._visited is not None:
+            self._between = now - self._visited
+        self._visited = now
+
+    def called(self, made: SampledPass) -> None:
+        """A call has ended."""
+        self._step = made.seconds / made.steps
+
+    def steps(self, now: float) -> int:
+        """Between `STEPS` and `MOST_STEPS`, of a call that begins at `now` seconds."""
+        if self._visited is None or not self._step:
+            return STEPS
+        wanted = CALL_SHARE * max(self._between, now - self._visited) / self._step
+        return int(min(max(wanted, STEPS), MOST_STEPS))
 
 
 @dataclass(frozen=True)
@@ -22,8 +51,8 @@ class Streaming:
     scheduler: RolloutScheduler
     context: StaleContext
 
-    def sample(self, requests: Sequence[GenerationRequest]) -> SampledPass:
-        """Some steps, in which the `requests` of `RolloutScheduler.schedule` begin. What the engine had is
+    def sample(self, requests: Sequence[GenerationRequest], steps: int = STEPS) -> SampledPass:
+        """So many steps, in which the `requests` of `RolloutScheduler.schedule` begin. What the engine had is
         forgotten when it dies.
         """
         start = time.perf_counter()
@@ -33,7 +62,7 @@ class Streaming:
         begun = {in_flight.enter(running[request.group], request.index): request for request in requests}
         in_flight.settle(running)
         given_up, held = in_flight.take_given_up(), in_flight.sampled
-        call = StreamCall(begun, given_up, STEPS, self.context)
+        call = StreamCall(begun, given_up, steps, self.context)
         made = sampler.engine.stream_once(call, sampler.sampling) if held or given_up else {}
         numbers = {id(group): number for number, group in enumerate(running)}
         sampled = held if made is None else made
@@ -51,4 +80,4 @@ class Streaming:
                 continued[row] = rollout
                 if each.finish is not None:
                     in_flight.leave(number)
-        return SampledPass(places, continued, time.perf_counter() - start, is_streamed=True)
+        return SampledPass(places, continued, time.perf_counter() - start, steps=steps)
