@@ -102,7 +102,7 @@ def test_gpus_without_the_memory_are_told_what_takes_it_and_how_to_begin_neverth
     error = refusal("experiment=bapo_7b")
     assert [text.partition(",")[0] for text in error.problems] == [
         "GPUs: 8 needed (trainer.devices=8)",
-        "memory: an update needs 36.5 GB",
+        "memory: an update needs 35.3 GB",
         "memory: generation beside the training state needs 38.6 GB",
         "memory: the engine's cache holds 0 tokens",
         model_line(tmp_path / "hub").partition(",")[0],

@@ -88,7 +88,7 @@ model.path=/nowhere/at/all | ... does not exist
 model.dtype=float16 | ... cannot be trained in (gradients underflow in float16); write one of float32
 model.attention=fast | ... is none of its values; write one of sdpa, flash_attention_2, flex_attention
 model.packing=dense | ... is none of its values; write one of none, padding_free
-model.liger=maybe | ... must be true or false
+model.liger=maybe | ... must be true, false or auto
 +model.rank=8 | model.rank is not an option of model; it takes activation_checkpointing
 model/lora=default model.lora.target_modules=[] | ... must be all-linear, or names of linear layers
 model/lora=default model.lora.target_modules=[q_proj,lm_head] | lm_head cannot be adapted

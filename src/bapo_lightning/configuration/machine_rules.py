@@ -81,7 +81,7 @@ def _build_problems(config: RunConfig) -> Iterator[str]:
     for key, is_chosen, missing, instead in (
         ("compile=true", model.compile, missing_to_build("C++") or by_triton, "compile=false"),
         ("attention=flex_attention", model.attention == "flex_attention", by_triton, "attention=sdpa"),
-        ("liger=true", model.liger, by_triton, "liger=false"),
+        ("liger=true", model.liger is True, by_triton, "liger=false"),
     ):
         if is_chosen and missing:
             needs = f"model.{key} needs {missing}, which this machine lacks"

@@ -109,7 +109,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         measure_entropy_every=entropy_rule.options.get("every", 0) if entropy_rule else 0,
         keeps_gradient=bool(gradient and gradient.options.get("cosine")),
         checkpointing=options.activation_checkpointing,
-        liger=options.liger,
+        liger=bool(options.liger),
         packed_sdpa=options.packing == "padding_free" and options.attention in (None, "sdpa"),
         gathered_layers=2 if not sharded or strategy["reshard_after_forward"] else model.num_layers,
         whole_gradients=sharded and not strategy["reduce_every_micro_batch"],

@@ -19,7 +19,7 @@ from bapo_lightning.configuration.targets import UNREADABLE, Target
 from bapo_lightning.configuration.trainer_flags import trainer_problems
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
-from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
+from bapo_lightning.modules.policy.options import Attention, Liger, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import (
     Advice,
@@ -176,7 +176,7 @@ class Model(Section):
     packing: Packing = "none"
     activation_checkpointing: bool = False
     compile: bool = False
-    liger: bool = False
+    liger: Liger = False
     lora: Lora | None = None
     architecture: dict[str, Any] | None = None
     made_by: str | None = None

@@ -228,7 +228,8 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 def module_parts(config: RunConfig) -> dict[str, Any]:
     """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
     correction, optimizer = config.correction, config.optimizer
-    options = ModelOptions.of(config.model, model_path(config.model.path))
+    path, on_gpu = model_path(config.model.path), uses_cuda(config.accelerator)
+    options = ModelOptions.of(config.model, path, on_gpu)
     return {
         "make_policy": partial(
             build_policy, options, config.rollout.temperature, is_cut=config.rollout.is_cut

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ne
 
 from bapo_lightning.configuration.sections import Model
 from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.modules.policy import options
 from bapo_lightning.modules.policy.factory import build_policy, check_scores, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
@@ -133,16 +134,34 @@ def test_a_model_whose_logits_are_more_than_a_product_is_refused():
 
 
 @pytest.mark.parametrize(
-    "options",
+    "changed",
     [
         {"dtype": "float16"}, {"attention": "fast"}, {"packing": "dense"}, {"liger": "maybe"},
         {"lora": {"rank": 0, "alpha": 2}}, {"lora": {"rank": 1, "alpha": 2, "target_modules": []}},
         {"lora": {"rank": 1, "alpha": 2, "target_modules": "q_proj"}},
     ],
 )  # fmt: skip
-def test_options_that_cannot_be_are_refused(options):
+def test_options_that_cannot_be_are_refused(changed):
     with pytest.raises(ValidationError):
-        TypeAdapter(ModelOptions).validate_python({"path": "owner/name", **options})
+        TypeAdapter(ModelOptions).validate_python({"path": "owner/name", **changed})
+
+
+@pytest.mark.parametrize(
+    ("liger", "changed", "found"),
+    [
+        ("auto", {}, True), ("auto", {"on_gpu": False}, False), ("auto", {"package": None}, False),
+        ("auto", {"compiler": "a C compiler"}, False), ("auto", {"compile": True}, False),
+        (True, {"on_gpu": False, "package": None}, True), (False, {}, False),
+    ],
+)  # fmt: skip
+def test_ligers_kernels_are_taken_where_they_can_be_if_they_are_wanted_then(
+    liger, changed, found, monkeypatch
+):
+    there = {"on_gpu": True, "package": "spec", "compiler": None, "compile": False} | changed
+    monkeypatch.setattr(options, "find_spec", lambda name: there["package"])
+    monkeypatch.setattr(options, "missing_to_build", lambda language: there["compiler"])
+    section = {"path": "owner/name", "liger": liger, "compile": there["compile"]}
+    assert ModelOptions.of(section, "folder", there["on_gpu"]).liger is found
 
 
 def test_head_and_embeddings_cannot_be_adapted():

@@ -239,5 +239,5 @@ def _use_liger(model: PreTrainedModel) -> None:
 
     if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
         reason = f"Liger has no kernels for models of type {model.config.model_type}"
-        raise ConfigError([f"model.liger=true: {reason}; write model.liger=false"])
+        raise ConfigError([f"model.liger: {reason}; write model.liger=false"])
     _apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal
 
 from annotated_types import MinLen
 
+from bapo_lightning.host import missing_to_build
 from bapo_lightning.values import Advice, Count, TrainDtype
 
 # transformers' names. The last one is flash attention that is built already, by the kernels hub.
@@ -15,6 +17,7 @@ Attention = Literal["sdpa", "flash_attention_2", "flex_attention", "kernels-comm
 FLASH_HUB: Final = "kernels-community/flash-attn2"
 FLASH: Final = ("flash_attention_2", FLASH_HUB)  # 16 bits, and sequences of varying length
 Packing = Literal["none", "padding_free"]
+Liger = Annotated[bool | Literal["auto"], Advice("must be true, false or auto")]
 Targets = Annotated[
     Literal["all-linear"] | Annotated[tuple[str, ...], MinLen(1)],
     Advice("must be all-linear, or names of linear layers, e.g. [q_proj,v_proj]"),
@@ -40,6 +43,11 @@ class LoraOptions:
                 yield f"target_modules: {name} cannot be adapted, its weights are read directly; leave it out"
 
 
+def can_use_liger() -> bool:
+    """Whether this machine has Liger's kernels, and what Triton builds their launcher with."""
+    return find_spec("liger_kernel") is not None and missing_to_build("C") is None
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How a policy is built. `conf/model/base.yaml` explains each option."""
@@ -54,11 +62,13 @@ class ModelOptions:
     lora: LoraOptions | None = None
 
     @classmethod
-    def of(cls, section: Any, path: str) -> ModelOptions:
+    def of(cls, section: Any, path: str, on_gpu: bool = False) -> ModelOptions:
         """Returns the options of a run's model from the configuration's `model`, or the mapping that it was
-        resolved to, and the folder or hub name that its own path stands for.
+        resolved to, and the folder or hub name that its own path stands for. `on_gpu`: it is trained there.
         """
         values = dict(section)
+        if values.get("liger") == "auto":
+            values["liger"] = on_gpu and can_use_liger() and not values.get("compile")
         if values.get("lora") is not None:
             values["lora"] = LoraOptions(**dict(values["lora"]))
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
