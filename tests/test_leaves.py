@@ -55,8 +55,8 @@ OWN = {
 ROOM = "algorithms"
 STAND_INS = "tests/zoo/others/"
 SHARED = ("grpo", "dapo", "bapo")  # algorithms that are no rivals
-# Names of rivals that are words of the package for something else, too: a metric, and real numbers.
-HOMONYMS = {"pass_at_k", "real"}
+# Names of rivals that are words of the package for something else, too: a metric, real numbers, and a weekday.
+HOMONYMS = {"pass_at_k", "real", "sat"}
 RIVALS = sorted(
     path.stem
     for path in (ROOT / "src" / PACKAGE / ROOM).iterdir()

@@ -38,6 +38,7 @@ REFUSED = {
     "luffy": "rules.experts",
     **dict.fromkeys(("flowrl", "flowrl_authors_code"), "log_z"),
     **dict.fromkeys(("score_centering", "score_centering_mis", "score_centering_tis"), "candidate_logp"),
+    "estr": "candidate_behaviour_logp",
 }
 LIMIT = f"scale.max_new_tokens={algorithms.LONGEST_RESPONSE}"
 B, T = 12, 7

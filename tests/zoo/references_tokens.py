@@ -142,6 +142,15 @@ def score_centering(columns: Columns, weight: Callable[[Array], Array]) -> Array
     return weight(np.exp(columns["logp"] - columns["behaviour_logp"])) * reinforce(columns)
 
 
+def estr(columns: Columns) -> Array:
+    """ESTR (arXiv 2607.22186): PPO's where (log r)^2 <= H + 0.01, both of the behaviour policy."""
+    known = np.exp(columns["candidate_behaviour_logp"])
+    every = np.concatenate([known, 1 - known.sum(1, keepdims=True)], 1)
+    entropy = -(every * np.log(every)).sum(1)
+    kept = (columns["logp"] - columns["behaviour_logp"]) ** 2 <= entropy + 0.01
+    return kept * clip(columns)
+
+
 def maspo(columns: Columns) -> Array:
     """MASPO (FlyTune/MASPO-RL, `compute_policy_loss`): w r A exp(-(r - 1)^2 / (2 sigma^2)) where r moves with
     A, w r A elsewhere.
@@ -217,6 +226,7 @@ REFERENCES = {
     "score_centering_mis": Reference(
         lambda columns: score_centering(columns, lambda ratio: ratio * (ratio >= 0.5) * (ratio <= 5.0))
     ),
+    "estr": Reference(estr),
     "prime_rl_dppo": Reference(prime_rl_dppo),
     "maspo": Reference(maspo),
     "dro": Reference(lambda columns: dro(columns, lambda known: known["log_ratio"])),
