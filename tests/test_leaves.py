@@ -55,7 +55,7 @@ OWN = {
 ROOM = "algorithms"
 STAND_INS = "tests/zoo/others/"
 SHARED = ("grpo", "dapo", "bapo")  # algorithms that are no rivals
-# Names of rivals that are words of the package for something else, too: a metric, real numbers, and a weekday.
+# Names of rivals that are words of the package for something else, too: a metric, real numbers, a weekday.
 HOMONYMS = {"pass_at_k", "real", "sat"}
 RIVALS = sorted(
     path.stem

@@ -10,32 +10,36 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NotRequired
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from bapo_lightning.errors import ConfigError, DataError, first_line
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.run_folder.record import read_lines
 
 Curves = dict[str, np.ndarray]
 
 
+class Line(TypedDict):
+    """A run that is kept."""
+
+    run: str
+    commit: NotRequired[str | None]  # that made it, where the run knew it
+    overrides: list[str]
+    curves: dict[str, list[float | None]]
+
+
 class KeptRuns:
-    """The lines of a file by the names of their runs: `{"run": ..., "overrides": [...], "curves": {...}}`,
-    with the commit that made it, where the run knew it.
-    """
+    """The lines of a file, by the names of their runs."""
 
     def __init__(self, path: Path) -> None:
         """Raises DataError: a line is damaged."""
         self.path = path
         self._found: dict[str, tuple[list[str], Curves]] = {}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for number, line in enumerate(lines, 1):
-            try:
-                entry = json.loads(line)
-                curves = {name: np.array(values, float) for name, values in entry["curves"].items()}
-                self._found[entry["run"]] = [*entry["overrides"]], curves
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                fault = f"{path}:{number} is damaged ({first_line(error)})"
-                raise DataError(f"{fault}; remove the line, and its run is made again") from None
+        for line in read_lines(path, Line, "remove the line, and its run is made again"):
+            curves = {name: np.array(values, float) for name, values in line["curves"].items()}
+            self._found[line["run"]] = line["overrides"], curves
 
     def __contains__(self, run: str) -> bool:
         return run in self._found

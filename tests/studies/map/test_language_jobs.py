@@ -96,7 +96,7 @@ def test_a_kept_run_is_not_made_again_and_fills_its_job(jobs, tmp_path, capsys):
 def test_a_damaged_line_of_kept_runs_is_named(tmp_path):
     file = tmp_path / "kept.jsonl"
     file.write_text('{"run": "a", "overrides": [], "curves": {"reward": [1, null]}}\n{"run": "b"}\n')
-    with pytest.raises(DataError, match=r"kept.jsonl:2 is damaged"):
+    with pytest.raises(DataError, match=r"line 2 of .*kept\.jsonl is corrupt"):
         KeptRuns(file)
 
 

@@ -65,14 +65,18 @@ def conditions_in_order(usable: Sequence[Run]) -> list[str]:
 
 
 def choose_reference(groups: Mapping[str, str], wanted: str | None) -> str:
-    """Name that differences are taken to: `wanted`, or the first of that group; None: the first of all.
+    """Name that differences are taken to: `wanted`, or the only one of that group; None: the first of all.
 
     `groups` has the names of what is compared, each with its group, such as the algorithm of a setting.
-    Raises DataError where nothing has the name.
+    Raises DataError where nothing has the name, or several of a group.
     """
-    for name, group in [*((name, name) for name in groups), *groups.items()]:
-        if wanted in (None, group):
-            return name
+    if wanted is None or wanted in groups:
+        return wanted or next(iter(groups))
+    of_group = [name for name, group in groups.items() if group == wanted]
+    if len(of_group) == 1:
+        return of_group[0]
+    if of_group:
+        raise DataError(f"--reference {wanted}: there are several; write one of {', '.join(of_group)}")
     names = list(dict.fromkeys([*groups, *groups.values()]))
     raise DataError(f"--reference {wanted}: nothing finished has this name; {taken(str(wanted), names)}")
 
