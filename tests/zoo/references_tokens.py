@@ -151,6 +151,17 @@ def estr(columns: Columns) -> Array:
     return kept * clip(columns)
 
 
+def pnpo(columns: Columns) -> Array:
+    """PNPO (arXiv 2608.01418): w v A, v the geometric mean of the response's ratios up to the token, where
+    0.5 <= v <= 2.
+    """
+    found = np.empty_like(columns["ratio"])
+    for token, sequence in enumerate(columns["sequence"]):
+        so_far = (columns["sequence"] == sequence) & (columns["position"] <= columns["position"][token])
+        found[token] = np.exp(columns["log_ratio"][so_far].mean())
+    return found * reinforce(columns) * (found >= 0.5) * (found <= 2.0)
+
+
 def maspo(columns: Columns) -> Array:
     """MASPO (FlyTune/MASPO-RL, `compute_policy_loss`): w r A exp(-(r - 1)^2 / (2 sigma^2)) where r moves with
     A, w r A elsewhere.
@@ -227,6 +238,8 @@ REFERENCES = {
         lambda columns: score_centering(columns, lambda ratio: ratio * (ratio >= 0.5) * (ratio <= 5.0))
     ),
     "estr": Reference(estr),
+    # Tokens that are certain, which a row of several stands for, have no gradient.
+    "pnpo": Reference(pnpo, rows="the last one's"),
     "prime_rl_dppo": Reference(prime_rl_dppo),
     "maspo": Reference(maspo),
     "dro": Reference(lambda columns: dro(columns, lambda known: known["log_ratio"])),

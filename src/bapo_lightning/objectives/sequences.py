@@ -35,6 +35,17 @@ def mean_over_sequence(values: Tensor, table: TokenTable) -> Tensor:
     return sequence_sum(values, table) / sequence_length(table)
 
 
+def sum_so_far(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns sum_{k <= t} values_k over each token's response, [N]; see `discounted_sum_ahead`."""
+    total, step = values * table.count, 1
+    while step < len(values):
+        same = table.sequence[step:] == table.sequence[:-step]
+        behind = torch.where(same, total[:-step], 0.0)
+        total = total + torch.nn.functional.pad(behind, (step, 0))
+        step *= 2
+    return total
+
+
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
     """Returns sum_{k >= t} discount^(k - t) values_k over the rest of each token's response, [N].
 
