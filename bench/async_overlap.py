@@ -6,8 +6,9 @@ epoch), on two cores.
 
 With `--lengths` (shapes of `forced_lengths`, up to 112 tokens in the tiny world) `regime=stream` is measured
 against `regime=async`, and in `vllm` as well. There the engine samples `--rows` responses at once: with few,
-a step takes about as long for one as for all, as where it reads a large model's weights. Else kinds of runs
-take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
+a step takes about as long for one as for all, as where it reads a large model's weights; what it takes is
+printed. Else kinds of runs take turns, each a `python -m bapo_lightning.cli.train` of its own with the same
+sizes and minibatches:
 
     async       trainer on the first core with one thread, engine in its own process on the second with one
                 thread
@@ -27,6 +28,8 @@ import resource
 import sys
 import tempfile
 import time
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,15 +38,21 @@ from typing import Any, get_args
 
 import psutil
 import run_comparison
+import torch
 from forced_lengths import Shape
 from measuring import Spread, alternating, bench_parser, ratio, write_json
 
 from bapo_lightning.cli.command import number_type
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.rollout.engine import MERGED, GenerationRequest, SamplingParams, Wanted, weights_of
+from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.values import Count, SecondsOrZero
 
 QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
 QUIET += [f"callbacks.{name}.every=100000" for name in ("rollout_writer", "console", "checkpoint")]
+MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
+STEPS = 64  # of which a decoding step's time is the mean
 WARM_UP = 2  # rollout batches that are not counted, and one at the end
 
 
@@ -169,6 +178,30 @@ def evaluated(rows: list[dict[str, float]], world: World, overlaps: bool, others
     )
 
 
+def step_seconds(rows: int) -> float:
+    """Of the engine in the tiny world, with so many responses, in this process."""
+    torch.set_num_threads(1)
+    engine = HFEngine(model_path(MODEL), max_rows=rows, device="cpu")
+    engine.load_weights(Unchanged(engine), 0)
+    requests = [GenerationRequest(array("i", [1] * 8), STEPS, seed) for seed in range(rows)]
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        engine.generate(requests, SamplingParams(1.0, ()))
+        taken.append((time.perf_counter() - start) / STEPS)
+    return median(taken)
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The weights that an engine began with."""
+
+    engine: HFEngine
+
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from weights_of(self.engine._model)
+
+
 def two_cores() -> tuple[int, int]:
     """The first two cores that this process may use: trainer's and engine's."""
     cores = sorted(os.sched_getaffinity(0))
@@ -230,6 +263,9 @@ def main() -> None:
     counted = f"{batches - WARM_UP - 1} of {batches} rollout batches counted"
     print(f"{' '.join([*world.options, *world.child])}: {world.updates} updates per rollout batch, {counted}")
     print(f"method: {repeats} runs of each kind in turns; median (least .. most)")
+    if arguments.lengths:
+        one, all_rows = (1e3 * step_seconds(rows) for rows in (1, arguments.rows))
+        print(f"a decoding step takes {one:.2f} ms with one response, {all_rows:.2f} with {arguments.rows}")
     results = {}
     for shape in arguments.lengths or [None]:
         at = world if shape is None else forced(world, shape, arguments.rows)
