@@ -5,13 +5,17 @@ when it was recorded: slow engines, deaths, skipped updates, validations, kills.
 import json
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
+from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 from tests.data.rollouts.training_run import NUM_PROBLEMS, TrainingRun
 
+from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.schedule import read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
+from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
 from bapo_lightning.errors import DataError, EngineError
 
 NUM_RUNS = 36
@@ -71,6 +75,26 @@ def test_a_followed_stream_gives_the_same_run(tmp_path, kill_rate, talks):
         kinds += Counter(json.loads(line)["do"] for line in recorded.files()[1].splitlines())
     assert all(kinds[do] for do in ("validation", "sync"))
     assert bool(kinds["resumed"]) == (kill_rate > 0) and bool(kinds["replies"]) == talks
+
+
+@pytest.mark.parametrize("event", [{"do": "resumed"}, {"do": "sampled", "finished": [], "lost": True}])
+def test_an_engine_has_forgotten_what_the_recorded_one_lost_when_new_weights_come(event):
+    """Else their probe would be sampled in another batch."""
+    began = {"do": "pass", "version": 0, "evicted": [], "requests": []}
+    middle = [began, {"do": "sampled", "finished": []}] if event["do"] == "resumed" else [began]
+    visits = [{"do": "visit", "clock": clock, "version": 0} for clock in range(3)]
+    rows = [visits[0], {"do": "sync"}, *middle, visits[1], event, visits[2]]
+    engine, regime = (
+        ScriptedEngine(50),
+        replace(asynchronous(Random(1), 1), stream="keep", partial_tokens=None),
+    )
+    source = scheduler(engine, regime, 2, 4)
+    collector = ScheduledStream(
+        source, source.sampler, lambda: engine.load_weights(None, 0), 2, rows, context="keep"
+    )
+    for clock, has_some in enumerate((False, True, False)):
+        collector.between_updates(TrainerState(0, clock))
+        assert bool(engine.running) is has_some
 
 
 def test_a_run_that_follows_a_stream_and_is_killed_keeps_ages_and_fates(tmp_path):

@@ -62,7 +62,7 @@ class ScheduledStream(ScheduledCollector):
     def _resume(self) -> None:
         """Forgets what the recorded run forgot, when its process was a new one."""
         self._pass = None
-        self.scheduler.in_flight.lose_engine()
+        self._streaming.forget()
         for groups, _ in self._to_score:
             self.scheduler.in_flight.end_scoring(groups)
         self._to_score.clear()
@@ -75,7 +75,7 @@ class ScheduledStream(ScheduledCollector):
     def _end_pass(self, sampled: SampledPass, lost: bool) -> list[RunningGroup]:
         finished = super()._end_pass(sampled, lost)
         if lost:
-            self.scheduler.in_flight.lose_engine()
+            self._streaming.forget()
         if finished:
             self._put_off(finished, self._scored_version)
         return finished

@@ -51,6 +51,15 @@ class Streaming:
     scheduler: RolloutScheduler
     context: StaleContext
 
+    def forget(self) -> None:
+        """Lets the engine give up all that it has at once, so that a probe of new weights is beside none of
+        it.
+        """
+        in_flight, sampler = self.scheduler.in_flight, self.scheduler.sampler
+        in_flight.lose_engine()
+        if given_up := in_flight.take_given_up():
+            sampler.engine.stream_once(StreamCall({}, given_up, 0, self.context), sampler.sampling)
+
     def sample(self, requests: Sequence[GenerationRequest], steps: int = STEPS) -> SampledPass:
         """So many steps, in which the `requests` of `RolloutScheduler.schedule` begin. What the engine had is
         forgotten when it dies.
