@@ -24,7 +24,8 @@ READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 READY_VERL := .venv-verl/.ready
 READY_DOCS := .venv/.ready-docs
-READY_HYDRA := build/hydra/.ready
+NEXT_HYDRA := hydra-core==1.4.0rc3 omegaconf==2.4.1rc1
+READY_HYDRA := build/hydra/.ready-$(subst ==,-,$(firstword $(NEXT_HYDRA)))-$(subst ==,-,$(lastword $(NEXT_HYDRA)))
 # One process per core, four at most. Each has a stretch of the tests, so that a file's share its runs, and
 # takes half of what another one has left when it is done.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
@@ -218,7 +219,7 @@ test-hydra: $(READY_DEV) $(READY_HYDRA) ## the tests of configuration with the n
 	@PYTHONPATH=$$PWD/build/hydra $(VENV_PYTHON) -m pytest tests/configuration -m "not slow" $(PARALLEL) $(ARGS)
 
 $(READY_HYDRA): $(READY)
-	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target build/hydra hydra-core==1.4.0rc3 omegaconf==2.4.1rc1
+	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target build/hydra $(NEXT_HYDRA)
 	@touch $@
 
 matrix: $(READY_DEV) $(READY_VLLM) ## every pair of choices that can be combined, run together (ARGS=--share=1/3)
