@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests, tokens
-from tests.rollout.stream_contract import StreamContract
+from tests.rollout.stream_contract import Stream, StreamContract, by_number
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
-from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.rollout.hf.engine import HFEngine, indexed_device
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.hf.engine import MOST_BESIDE, HFEngine, indexed_device
 from bapo_lightning.rollout.seeds import request_seed, uniforms
 
 
@@ -26,6 +26,17 @@ def engine(folder):
 
 class TestHFEngine(EngineContract, StreamContract):
     """Everything is inherited."""
+
+
+def test_a_stream_goes_on_beside_few_requests_and_not_beside_many(engine):
+    endless = SamplingParams(1.0, ())
+    stream = Stream(engine, endless)
+    stream.call(by_number(requests(3, limit=30)), steps=2)
+    for count, expected in ((4, 1 + 5), (MOST_BESIDE + 1, 1)):
+        engine.generate(requests(count, limit=5), endless)
+        made = stream.call(steps=1)
+        assert [len(each.segments[0].token_ids) for each in made.values()] == [expected] * 3
+    stream.call(given_up=range(3))
 
 
 def test_every_sample_is_counted_once(engine):

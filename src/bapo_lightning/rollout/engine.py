@@ -207,7 +207,7 @@ class StreamingEngine(Protocol):
         """Samples for some steps; what came of each request that got tokens, by its number.
 
         Requests that find no room wait in the engine. What has not ended goes on at the next call, also after
-        `load_weights`, and `generate` may be called in between, beside which the engine goes on with them.
+        `load_weights`, and `generate` may be called in between, beside which an engine may go on with them.
         Log-probs are those of the distribution that was sampled from, with the context that the call asks
         for. A request's seed, the number of its tokens and its distribution determine the next token,
         whatever comes and goes beside it. Raises EngineDied, after which the engine knows no request.

@@ -50,6 +50,7 @@ from bapo_lightning.values import Count, EngineDtype
 
 # Rows leave the batch once this share of it has finished: each compaction copies the KV cache.
 COMPACTION_SHARE = 0.125
+MOST_BESIDE = 64  # requests beside a stream, as those of a probe: more of them have a cache of their own
 OTHER = "use a decoder-only model with attention alone, or an engine that has it, e.g. rollout=vllm"
 
 
@@ -95,17 +96,14 @@ class HFEngine:
         return model.to(self._device).eval().requires_grad_(False)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples at most `max_rows` requests at once, beside those of a stream, which goes on."""
+        """Samples at most `max_rows` requests at once. Where a stream is running it goes on beside few."""
         check_synced(self.version)
         results: list[Generation] = []
         with torch.inference_mode():
+            if self._running.is_busy and len(requests) <= MOST_BESIDE:
+                return self._running.beside(requests, sampling, self._reader, self.version)
             for first in range(0, len(requests), self.max_rows):
-                rows = requests[first : first + self.max_rows]
-                results += (
-                    self._running.beside(rows, sampling, self._reader, self.version)
-                    if self._running.is_busy
-                    else self._generate_rows(rows, sampling)
-                )
+                results += self._generate_rows(requests[first : first + self.max_rows], sampling)
         return results
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
