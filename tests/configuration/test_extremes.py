@@ -18,7 +18,8 @@ HARMLESS = {
     "a limit that is never reached, and nothing is made of its size": (
         HUGE,
         """
-        ACPO.base ACPO.dual_clip ACPO.most drpo.width ipo.cap ipo.limit ripo.high ripo.low
+        ACPO.base ACPO.dual_clip ACPO.most drpo.width SAT.dual_clip pnpo.high
+        estr.dual_clip estr.floor estr.head estr.threshold ipo.cap ipo.limit ripo.high ripo.low
         score_centering.head score_centering.high clip.dual_clip rollout.top_k
         aepo.dual_clip ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip
         erc.dual_clip fipo.dual_clip SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip
@@ -48,7 +49,7 @@ HARMLESS = {
     "off, none, or no bound": (
         (0,),
         """
-        ACPO.spread score_centering.head score_centering.low aspo.low_entropy_share
+        ACPO.spread pnpo.low score_centering.head score_centering.low aspo.low_entropy_share
         EntropyBonus.least EntropyBonus.start SingleStream.keep Watchdog.minutes
         Regime.max_reuses Regime.reuse_share rest.low FixedBounds.low outlier_mask.low sequence_masked.low
         masked_is.low RayEngine.gpus VerdictsOnNodes.cpus HfExport.every EntropyRuleMonitor.every

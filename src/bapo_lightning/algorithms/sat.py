@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Positive, Share
+from bapo_lightning.values import Share
 
 CONTRACTION = "contraction"
 ROUNDING = 1e-9  # 0.9 * 10 is below 9
+Power = Annotated[float, Gt(0), Le(100)]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class SAT:
     """
 
     tail: Share = 0.1
-    power: Positive = 2.0
+    power: Power = 2.0
     dual_clip: DualClip | None = None
 
     @reads("log_ratio", "count")
