@@ -36,24 +36,20 @@ def mean_over_sequence(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def sum_so_far(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns sum_{k <= t} values_k over each token's response, [N]; see `discounted_sum_ahead`."""
-    total, step = values * table.count, 1
-    while step < len(values):
-        same = table.sequence[step:] == table.sequence[:-step]
-        behind = torch.where(same, total[:-step], 0.0)
-        total = total + torch.nn.functional.pad(behind, (step, 0))
-        step *= 2
-    return total
+    """Returns sum_{k <= t} values_k over the begin of each token's response, [N]."""
+    return _sum_ahead((values * table.count).flip(0), table.sequence.flip(0), 1.0).flip(0)
 
 
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
-    """Returns sum_{k >= t} discount^(k - t) values_k over the rest of each token's response, [N].
+    """Returns sum_{k >= t} discount^(k - t) values_k over the rest of each token's response, [N]."""
+    return _sum_ahead(values * table.count, table.sequence, discount)
 
-    Sums of 1, 2, 4, ... tokens are put together, in log2(N) passes, so that nothing overflows.
-    """
-    total, factor, step = values * table.count, discount, 1
-    while step < len(values):
-        same = table.sequence[:-step] == table.sequence[step:]
+
+def _sum_ahead(total: Tensor, sequence: Tensor, discount: float) -> Tensor:
+    """Sums of 1, 2, 4, ... tokens are put together, in log2(N) passes, so that nothing overflows."""
+    factor, step = discount, 1
+    while step < len(total):
+        same = sequence[:-step] == sequence[step:]
         ahead = torch.where(same, total[step:], 0.0)
         total = total + factor * torch.nn.functional.pad(ahead, (0, step))
         factor, step = factor * factor, 2 * step

@@ -81,7 +81,7 @@ class RunningBatch:
     _queue: deque[_Row] = field(default_factory=deque, init=False)
     _gathered: Gathered = field(default_factory=Gathered, init=False)
     _context: StaleContext = field(default="keep", init=False)  # of the last call
-    # Of the requests of the stream (True), at its last call, and of others.
+    # Of the requests of the stream (True), at its last call, and of others while there are any.
     _sampling: dict[bool, SamplingParams] = field(default_factory=dict, init=False)
     _cache: Cache | None = field(default=None, init=False)  # None: no row has been read
     _end: int = field(default=0, init=False)  # columns of the cache
@@ -121,6 +121,7 @@ class RunningBatch:
         self._step([*others, *self._entering()], reader)
         while any(row.finish is None for row in others):
             self._step(self._entering(), reader)
+        del self._sampling[False]
         self._gather()
         return [Generation(row.take_fresh(version), row.finish) for row in others if row.finish is not None]
 
