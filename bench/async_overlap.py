@@ -42,12 +42,12 @@ import torch
 from forced_lengths import Shape
 from measuring import Spread, alternating, bench_parser, ratio, write_json
 
-from bapo_lightning.cli.command import number_type
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.rollout.engine import MERGED, GenerationRequest, SamplingParams, Wanted, weights_of
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.run_folder.record import read_rows
-from bapo_lightning.values import Count, SecondsOrZero
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.run_folder.record import read_rows
+from bapo_lightning.system.values import Count, SecondsOrZero
 
 QUIET = [f"callbacks.{name}.every=0" for name in ("validation", "entropy_rule")]
 QUIET += [f"callbacks.{name}.every=100000" for name in ("rollout_writer", "console", "checkpoint")]

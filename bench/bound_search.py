@@ -18,7 +18,6 @@ from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bapo_lightning.cli.command import number_type
 from bapo_lightning.objectives.bounds import (
     Kind,
     bound_grid,
@@ -26,6 +25,7 @@ from bapo_lightning.objectives.bounds import (
     positive_contribution,
     search_bounds,
 )
+from bapo_lightning.runs.command import number_type
 
 Tokens = tuple[Tensor, Tensor, Tensor, Tensor]  # ratio, advantage, mask, weight
 

@@ -25,8 +25,8 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from bapo_lightning.cli.command import number_type
-from bapo_lightning.values import Count, CountOrZero
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Count, CountOrZero
 
 PAD, END = "<pad>", "<end>"
 TIMES = ("second", "per_s")  # in the names of metrics that no two runs share

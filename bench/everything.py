@@ -27,8 +27,8 @@ from typing import Any
 
 from measuring import write_json
 
-from bapo_lightning.cli.command import number_type
-from bapo_lightning.values import Workers
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Workers
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent

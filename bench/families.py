@@ -3,8 +3,8 @@
     python -m bench.families [--only llama,gpt2] [--seconds 300]
 
 A row is a process of its own with a time limit. Those of a commit are kept in outputs/families/COMMIT.json
-and are not made again, but for cells with a fault; docs/results/families.md is written from them. The columns
-of vLLM need a Python that has it; their processes are forked after its import.
+and are not made again, except for cells with a fault; docs/results/families.md and families.csv are written
+from them. The columns of vLLM need a Python that has it; their processes are forked after its import.
 A cell is "yes", or the sentence that a user gets at the start; "fault: ..." is anything else and a bug.
 """
 
@@ -25,12 +25,15 @@ from zlib import crc32
 
 from bench.family_checks import COLUMNS, VLLM_COLUMNS, checked, load_vllm
 
-from bapo_lightning.cli.command import number_type
-from bapo_lightning.values import Seconds
+from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.run_folder.text_file import write_csv
+from bapo_lightning.system.values import Seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "outputs/families", ROOT / "docs/results/families.md"
 READ = ("src", "bench")  # what a row depends on
+NAMES = [*COLUMNS, *VLLM_COLUMNS]
 FAMILIES = """
 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma4_text phi phi3 gpt2 gpt_neo gpt_neox gptj
 gpt_bigcode codegen opt bloom mpt falcon stablelm starcoder2 olmo olmo2 olmo3 olmoe granite granitemoe
@@ -43,7 +46,8 @@ HEAD = """\
 
 Small random models of {count} families, made from transformers' configurations: `make families`.
 Made at commit {commit} of {date} with transformers {transformers} and vLLM {vllm} for CPUs, in float32.
-A cell is "yes", or the sentence that the user gets before anything is trained.
+[families.csv](families.csv) has every cell: "yes", or the sentence that the user gets before anything is \
+trained.
 
 * trains: one update is finite and changes weights;
 * samples (hf): log-probs of `rollout=hf` are the trainer's after a sync whose proof holds (1e-3 nats);
@@ -55,8 +59,8 @@ refusal suggests instead trains;
 
 "Not in vLLM" and "not on a CPU" are limits of vLLM: its own loader has them too, and a run is refused with \
 that reason when it starts vLLM, before it has weights.
-Where vLLM's own log-probs are wrong on a CPU, `rollout=vllm` mends its kernel.
-Of `apertus` vLLM holds the parameters of the activation in bfloat16, in any precision of the model.
+If vLLM's own log-probs are wrong on a CPU, `rollout=vllm` mends its kernel.
+For `apertus`, vLLM holds the activation's parameters in bfloat16, whatever the precision of the model.
 
 """
 
@@ -76,7 +80,9 @@ def main() -> None:
         os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         load_vllm()
         run_missing(file, families, VLLM_COLUMNS, options.seconds)
-    PAGE.write_text(page(read(file), made_at), encoding="utf-8")
+    rows = read(file)
+    PAGE.write_text(page(rows, made_at), encoding="utf-8")
+    write_csv(PAGE.with_suffix(".csv"), ["family", *NAMES], table(rows))
 
 
 def versions() -> dict[str, str]:
@@ -139,23 +145,36 @@ def _send_row(to: Connection, family: str, columns: Sequence[str]) -> None:
         to.send(checked(family, columns, Path(folder)))
 
 
+def table(rows: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
+    """Returns the rows of families.csv."""
+    return [
+        [family, *(rows[family].get(name, "not run") for name in NAMES)]
+        for family in FAMILIES
+        if family in rows
+    ]
+
+
 def page(rows: Mapping[str, Mapping[str, str]], made_at: Mapping[str, str]) -> str:
-    """The page; a sentence that fills a cell stands below the table, by its number."""
-    names = [*COLUMNS, *VLLM_COLUMNS]
-    sentences: list[str] = []
-    lines = ["| family | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for family in [each for each in FAMILIES if each in rows]:
-        cells = []
-        for name in names:
-            text = rows[family].get(name, "not run")
-            if not text.startswith(("yes", "not run")):
-                if text not in sentences:
-                    sentences.append(text)
-                text = f"({sentences.index(text) + 1})"
-            cells.append(text)
-        lines.append(f"| `{family}` | " + " | ".join(cells) + " |")
-    notes = [f"{number}. {text}" for number, text in enumerate(sentences, 1)]
-    return HEAD.format(count=len(rows), **made_at) + "\n".join([*lines, "", *notes]) + "\n"
+    """The page: families with "yes" everywhere, and a table of the others with short reasons."""
+    cells = {family: [short(text) for text in texts] for family, *texts in table(rows)}
+    whole = [f"`{family}`" for family, own in cells.items() if {*own} == {"yes"}]
+    parts = (
+        [f'"Yes" in all columns: {len(whole)} of {len(cells)} families, {", ".join(whole)}.\n']
+        if whole
+        else []
+    )
+    others = [(f"`{family}`", *own) for family, own in cells.items() if {*own} != {"yes"}]
+    if others:
+        parts.append(f"The other {len(others)}:\n\n{markdown_table(['family', *NAMES], others)}\n")
+    return HEAD.format(count=len(rows), **made_at) + "\n".join(parts)
+
+
+def short(text: str) -> str:
+    """Returns a cell without the reason behind it."""
+    if text.startswith(("yes", "not run")):
+        return text
+    kind = text.partition(":")[0]
+    return kind if kind in ("not in vLLM", "not on a CPU", "fault") else "refused"
 
 
 if __name__ == "__main__":

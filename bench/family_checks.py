@@ -15,8 +15,6 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.data.batches.model_input import model_input
-from bapo_lightning.errors import ConfigError, DataError, EngineError
-from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
@@ -25,6 +23,8 @@ from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, Samp
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.vllm.options import reason_of
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system.errors import ConfigError, DataError, EngineError
+from bapo_lightning.tools.export.model_folder import write_model_folder
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
 VOCAB, TOLERANCE = 64, 1e-3

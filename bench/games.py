@@ -11,7 +11,7 @@ from itertools import permutations
 from measuring import Spread, bench_parser, turn, write_json
 
 from bapo_lightning.environments.environment import Turn
-from bapo_lightning.environments.textarena.games import Game, TextArena
+from bapo_lightning.extras.textarena.games import Game, TextArena
 from bapo_lightning.types import Problem
 
 MOVES = (0, 10, 20, 50, 300)  # before the turn

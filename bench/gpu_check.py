@@ -42,8 +42,8 @@ from measuring import write_json
 from rich.console import Console
 from rich.table import Table
 
-from bapo_lightning.cli.command import number_type
-from bapo_lightning.values import Minutes
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Minutes
 
 ROOT = Path(__file__).resolve().parents[1]
 # What ends a run at its start comes first, since the minutes may be over before the last stage.
@@ -73,8 +73,16 @@ def lacking(check: Check, device: str, num_gpus: int) -> str:
 def run_apart(stage: str, check: Check, options: Sequence[str], seconds: float) -> list[Finding] | None:
     """Runs a check in its own process; returns its findings, or None if its time was over."""
     command = [sys.executable, __file__, *options, "--one", stage, check.name]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+    # The rewards of rehearsed runs are in `gpu`.
+    path = os.pathsep.join(filter(None, (str(ROOT / "bench"), os.environ.get("PYTHONPATH"))))
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

@@ -10,6 +10,11 @@ it must end as one that follows it undisturbed. Always, each work item must have
 its row, and no token may be older than the bound. Every update writes a checkpoint, so that many kills come
 while one is written. With turns, an environment that cannot take anything back is asked each of them once.
 Of several ranks, any may be killed, or the process that started them.
+
+"saved slowly" makes checkpoints rarely and hashes them for a second, as large models do; of two kills the
+second comes soon after the resume. "stopped" sends SIGTERM or Ctrl-C instead, at moments from the start of
+the command to the second update; each must end with the exit code of the signal, a status that is true, and
+a checkpoint of the last update.
 """
 
 from __future__ import annotations
@@ -32,16 +37,17 @@ from statistics import median
 from measuring import bench_parser
 from run_comparison import differences, ledger_problems, ranks_of, row_problems
 
+from bapo_lightning.callbacks import run_checkpoint
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.run_folder.checkpoint import list_checkpoints
-from bapo_lightning.run_folder.record import read_rollouts, read_run
 
 # Imported before the forks below, so that a killed run costs no start of Python. This process computes
 # nothing and therefore has no threads.
 from bapo_lightning.runs.train import run
+from bapo_lightning.system.run_folder.checkpoint import Fingerprint, fingerprints, list_checkpoints
+from bapo_lightning.system.run_folder.record import read_manifest, read_rollouts, read_run
 from bapo_lightning.types import Problem, Reply
 
 CALLS_FILE = "CALLS_FILE"
@@ -64,6 +70,7 @@ TURNS = (
 # asynchronous run has it; synchronous runs here ask in the thread that samples.
 SLOW_TURNS = (*TURNS, "environment.workers=2", "+environment.answers.seconds=0.02")
 ASYNC_PARTIAL = ("regime=async", "regime.partial_tokens=8", "regime.max_age=11")
+SLOWLY = "callbacks.checkpoint.every=4"  # with a second of hashing each
 RANKS = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu")
 REGIMES = {
     "replay": ("regime=replay",),
@@ -90,6 +97,11 @@ REGIMES = {
     ),
     "stream, ranks": ("regime=stream", *RANKS),
     "stream, turns": ("regime=stream", *SLOW_TURNS),
+    "async, saved slowly": ("regime=async", SLOWLY),
+    "stream, saved slowly": ("regime=stream", SLOWLY),
+    "replay, stopped": ("regime=replay",),
+    "replay, ranks, stopped": ("regime=replay", *RANKS),
+    "replay, shards, stopped": ("regime=replay", "strategy=fsdp", *RANKS[1:]),
 }
 OVERLAPPING = ("async", "stream")  # first words of regimes that record a schedule
 
@@ -147,10 +159,18 @@ def drill(
     step_seconds = [row["time/step_seconds"] for row in read_run(whole).rows]
     # Counted in updates, so that the last kill comes before the end on machines of every speed.
     most = max(1, len(step_seconds) // (num_kills + 1))
-    kills = Counter(kill(killed, overrides, most, median(step_seconds), moments) for _ in range(num_kills))
+    if "stopped" in name:
+        start_seconds = seconds_to_update(folder / "timed", overrides)
+        stops = [stop(killed, overrides, start_seconds, moments) for _ in range(num_kills)]
+        kills, faults = Counter(moment for moment, _ in stops), [each for _, found in stops for each in found]
+    else:
+        seconds = [median(step_seconds)] * num_kills
+        if SLOWLY in overrides:  # the second of two kills comes before the next checkpoint
+            seconds[1::2] = [0.0] * (num_kills // 2)
+        kills, faults = Counter(kill(killed, overrides, most, each, moments) for each in seconds), []
     finish(killed, overrides)
     problems = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
-    problems += ledger_problems(killed) + row_problems(killed)
+    problems += faults + ledger_problems(killed) + row_problems(killed)
     if name.startswith(OVERLAPPING) and "following" not in name:
         whole = folder / "again"
         finish(whole, [*overrides, f"regime.schedule={killed}"])
@@ -178,10 +198,17 @@ def kill(
     """Begins or resumes a run and kills it at a random moment; returns the phase that the kill hit.
 
     One kill in five comes within the start of the session, the rest within a step after one of its first
-    `most` updates.
+    `most` updates; without `step_seconds` it comes within the second after the resume.
     """
+    resumes = log_of(folder).count("resumed ")
     process = start_run(folder, overrides)
     before, ended = updates_saved(folder), False
+    if not step_seconds:
+        while not ended and log_of(folder).count("resumed ") == resumes and updates_saved(folder) == before:
+            ended = os.waitpid(process, os.WNOHANG) != (0, 0)
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 1))
+        return end(process, folder, before, ended, moments)
     at_start = moments.random() < 0.2
     until = before + 1 if at_start else before + moments.randint(1, most)
     deadline = time.monotonic() + (moments.uniform(0, 1.5) if at_start else math.inf)
@@ -189,6 +216,11 @@ def kill(
         ended = os.waitpid(process, os.WNOHANG) != (0, 0)
         time.sleep(0.001)
     time.sleep(0 if at_start else moments.uniform(0, step_seconds))
+    return end(process, folder, before, ended, moments)
+
+
+def end(process: int, folder: Path, before: int, ended: bool, moments: random.Random) -> str:
+    """Kills a run, unless it has ended; returns the phase that the kill hit."""
     if ended or os.waitpid(process, os.WNOHANG) != (0, 0):
         return "too late"
     os.kill(moments.choice([process, *(rank.pid for rank in ranks_of(folder))]), signal.SIGKILL)
@@ -200,13 +232,58 @@ def kill(
     return "between two saves" if updates_saved(folder) > before else "while starting"
 
 
+def seconds_to_update(folder: Path, overrides: Sequence[str]) -> float:
+    """Seconds from the start of the command to the first update."""
+    began, process = time.monotonic(), start_run(folder, overrides, is_command=True)
+    while not updates_saved(folder):
+        time.sleep(0.01)
+    seconds = time.monotonic() - began
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return seconds
+
+
+def stop(
+    folder: Path, overrides: Sequence[str], start_seconds: float, moments: random.Random
+) -> tuple[str, list[str]]:
+    """Begins or resumes a run and stops it politely within its start or shortly after; returns where the
+    signal came, and what the run did not keep of its promises.
+    """
+    number, wait = moments.choice([signal.SIGTERM, signal.SIGINT]), moments.uniform(0.2, 1.2) * start_seconds
+    before, written = updates_saved(folder), len(log_of(folder))
+    process = start_run(folder, overrides, is_command=True)
+    time.sleep(wait)
+    status, updates = status_of(folder), updates_saved(folder)
+    os.kill(process, number)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    said, name = log_of(folder)[written:], signal.Signals(number).name
+    faults = [f"{name} after {wait:.1f} s: exit code {code}"] * (code != 128 + number)
+    faults += [f"{name} after {wait:.1f} s: a traceback"] * ("Traceback" in said)
+    faults += [f"{name} after {wait:.1f} s: status {status_of(folder)}"] * (
+        status_of(folder) not in (None, "interrupted")
+    )
+    rows = len(read_run(folder).rows) if status_of(folder) else 0
+    faults += [f"{rows} updates, {updates_saved(folder)} of them saved"] * (rows != updates_saved(folder))
+    where = "in training" if updates > before else "in set-up of the run" if status else "before the run"
+    return f"{name} {where}", faults
+
+
+def status_of(folder: Path) -> str | None:
+    return read_manifest(folder).get("status")
+
+
+def log_of(folder: Path) -> str:
+    path = folder.parent / "log"
+    return path.read_text() if path.exists() else ""
+
+
 def updates_saved(folder: Path) -> int:
     found = list_checkpoints(folder / "checkpoints")
     return int(found[0].name.removeprefix("update")) if found else 0
 
 
-def start_run(folder: Path, overrides: Sequence[str]) -> int:
-    """Runs in a forked process with its output in a file; returns the process id."""
+def start_run(folder: Path, overrides: Sequence[str], is_command: bool = False) -> int:
+    """Runs in a forked process, or as a command, with its output in a file; returns the process id."""
     process = os.fork()
     if process:
         return process
@@ -215,16 +292,27 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
     os.dup2(log, 2)
     status = 1
     try:
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # a shell lets what it starts in the background ignore it
         os.environ[CALLS_FILE] = str(calls_file(folder))
         options = [*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"]
-        if set(RANKS) <= set(overrides):
+        if is_command or "trainer.devices=2" in overrides:
             os.execv(sys.executable, [sys.executable, "-m", "bapo_lightning.cli.train", *options])
+        if SLOWLY in overrides:
+            run_checkpoint.fingerprints = hashed_slowly  # type: ignore[attr-defined]
         run(validate(compose_run(options)))
         status = 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(status)
+
+
+def hashed_slowly(partial: Path, rank: int) -> dict[str, Fingerprint]:
+    """As long as a gigabyte of weights takes."""
+    time.sleep(1)
+    return fingerprints(partial, rank)
 
 
 def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:

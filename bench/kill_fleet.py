@@ -28,7 +28,7 @@ from kill_and_resume import REGIMES, SETTINGS, updates_saved
 from measuring import bench_parser
 from run_comparison import differences, ledger_problems, row_problems
 
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.system.run_folder.record import read_run
 
 STORE = 80 << 20  # bytes of a node's object store
 ROWS = 8  # requests that an engine samples at once, on both sides
@@ -40,7 +40,7 @@ class Drill:
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
         from ray.cluster_utils import Cluster
 
-        from bapo_lightning.ray.joining import SYSTEM
+        from bapo_lightning.extras.ray.joining import SYSTEM
 
         node = {"num_cpus": 1, "object_store_memory": STORE}
         head = {**node, "include_dashboard": False, "_system_config": SYSTEM}

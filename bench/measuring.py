@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.cli.command import number_type
-from bapo_lightning.values import Count, CountOrZero, Seed, Workers
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Count, CountOrZero, Seed, Workers
 
 KINDS = {"seed": Seed, "warm_up": CountOrZero, "threads": Workers}  # of numbers that are no counts
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from measuring import bench_parser
 
-from bapo_lightning.cli.command import number_type
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.overlap import FewTokens, LeakageFilter
 from bapo_lightning.data.problems.table import problem_table
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Share
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Share
 
 RATES = (0.0, 0.02, 0.05, 0.1)
 NUM_WORDS = 20_000

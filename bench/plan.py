@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from updates import Size, random_batch
 
 from bapo_lightning.plan.memory import moments
-from bapo_lightning.precision import FULL, MIXED
+from bapo_lightning.system.values import FULL, MIXED
 
 TOLERANCE = 0.10
 SIZE = Size(groups=3, group_size=4, prompt_tokens=32, response_tokens=224)

@@ -27,10 +27,10 @@ from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.precision import FULL, MIXED
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.runs.build import build_module
+from bapo_lightning.system.values import FULL, MIXED
 from bapo_lightning.types import Rollout
 
 EXPERIMENTS = {"tiny": "additions", "smollm2": "smollm2_arithmetic"}

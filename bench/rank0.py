@@ -33,17 +33,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
-from bapo_lightning.cli.command import number_type
 from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.token_tables import prepared_for_update
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import TokenTable, reads, table_of
-from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.runs.callbacks import build_monitors
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.ranks.channel import Channel
+from bapo_lightning.system.ranks.launch import free_port
+from bapo_lightning.system.values import Count, CountOrZero
 from bapo_lightning.types import Score, ScoreStatus
-from bapo_lightning.values import Count, CountOrZero
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH, GROUP_SIZE = 4000, 8  # tokens of a response, responses of a group
@@ -108,7 +108,7 @@ def measured(checkout: Path, ranks: int, arguments: argparse.Namespace) -> list[
     codes = [process.wait() for process in started]
     if any(codes):
         sys.exit(f"a rank of {checkout} failed")
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in output.split("\n") if line.startswith("{")]
 
 
 def serve(rank: int, ranks: int, port: int, tokens: list[int], repeats: int) -> None:

@@ -19,7 +19,7 @@ import torch
 from measuring import bench_parser
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.run_folder.record import read_rows
 
 VARIANTS = {
     "single": ["strategy=single"],

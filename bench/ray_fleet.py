@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 
-from bapo_lightning.cli.command import number_type
+from bapo_lightning.extras.ray.engine import RayEngine
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.ray.engine import RayEngine
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.values import Count
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Count
 
 MODEL = "locks"
 SAMPLING = SamplingParams(1.0, stop_token_ids=())

@@ -20,7 +20,7 @@ from async_overlap import QUIET, WORLDS, streamed, train, two_cores
 from measuring import Spread, alternating, bench_parser, ratio, write_json
 
 from bapo_lightning.report.intervals import mean_interval
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.run_folder.record import read_rows
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 WINDOW = 8  # updates, of two rollout batches

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from bapo_lightning.run_folder.checkpoint import list_checkpoints
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.system.run_folder.checkpoint import list_checkpoints
+from bapo_lightning.system.run_folder.record import read_run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,9 +78,10 @@ def row_problems(folder: Path) -> list[str]:
 
 def differences(whole: Path, killed: Path) -> list[str]:
     """Checks that weights, optimizer, callbacks, metrics and ledger are equal to the bit."""
-    import torch
+    from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 
-    states = [torch.load(newest(folder) / "trainer.ckpt", weights_only=True) for folder in (whole, killed)]
+    paths = [newest(folder) / "trainer.ckpt" for folder in (whole, killed)]
+    states = [DirectCheckpointIO().load_checkpoint(path, weights_only=True) for path in paths]
     problems = [f"{key} differs" for key in states[0] if not same(states[0][key], states[1].get(key))]
     metrics = [[without_times(row) for row in read_run(folder).rows] for folder in (whole, killed)]
     problems += [f"metrics of update {a['step']} differ" for a, b in zip(*metrics, strict=True) if a != b]

@@ -17,10 +17,10 @@ from measuring import bench_parser
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
-from bapo_lightning.run_folder.record import read_rows
 
 # Imported before the forks below, so that a run costs no start of Python.
 from bapo_lightning.runs.train import run
+from bapo_lightning.system.run_folder.record import read_rows
 
 SETTINGS = (
     *("experiment=additions", "regime=async", "rollout=hf_child", "rollout.engine.cpu_threads=1"),

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from run_comparison import newest, train, without_times
 
-from bapo_lightning.run_folder.checkpoint import TRAINER_FILE
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.run_folder.checkpoint import TRAINER_FILE
+from bapo_lightning.system.run_folder.record import read_rows
 
 SETTINGS = ("experiment=additions", "regime=async", "rollout=hf_child", "scale.num_rollout_batches=4")
 

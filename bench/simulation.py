@@ -23,15 +23,15 @@ from statistics import fmean
 from async_overlap import QUIET, WARM_UP, WORLDS, kinds, streamed, train, two_cores, wait_for_quiet
 from measuring import Spread, bench_parser, write_json
 
-from bapo_lightning.cli.command import number_type
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import Row
-from bapo_lightning.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
-from bapo_lightning.simulation.lengths import table_of
-from bapo_lightning.simulation.run import Setting, VirtualRun
-from bapo_lightning.simulation.study import outcome_of
-from bapo_lightning.simulation.times import ServiceTimes, measured_times
-from bapo_lightning.values import SecondsOrZero
+from bapo_lightning.extras.simulation.lengths import table_of
+from bapo_lightning.extras.simulation.run import Setting, VirtualRun
+from bapo_lightning.extras.simulation.study import outcome_of
+from bapo_lightning.extras.simulation.times import ServiceTimes, measured_times
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
+from bapo_lightning.system.values import SecondsOrZero
 
 WORLD = WORLDS["tiny"]
 U = WORLD.updates
@@ -176,7 +176,7 @@ def entry_ages(folder: Path) -> dict[int, float]:
     oldest: dict[str, int] = {}
     ages: Counter[int] = Counter()
     version = 0
-    for line in path.read_text().splitlines():
+    for line in path.read_text().removesuffix("\n").split("\n"):
         row: Row = json.loads(line)
         match row["do"]:
             case "visit":

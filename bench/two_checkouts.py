@@ -18,7 +18,7 @@ import torch
 from measuring import alternating, bench_parser, ratio, write_json
 from run_comparison import ROOT, newest, same, train, without_times
 
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.run_folder.record import read_rows
 
 SETTINGS = ("experiment=additions", "scale.num_rollout_batches=12")
 WARM_UP = 8  # updates that are not timed, if there are more

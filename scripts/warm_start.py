@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
-from bapo_lightning.cli.command import number_type
+from bapo_lightning.runs.command import number_type
+from bapo_lightning.system.values import Count, Seed
 from bapo_lightning.tiny_worlds.additions import task as additions
 from bapo_lightning.tiny_worlds.locks import task as locks
 from bapo_lightning.tiny_worlds.sums import task as sums
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, Seed
 from world_figures import (
     AdditionFigures,
     LockFigures,

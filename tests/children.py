@@ -13,9 +13,9 @@ from tests.commands import Command
 
 # Modules that start commands by `subprocess.Popen`: ranks, runs of a sweep, acts of a rehearsal.
 STARTERS = [
-    "bapo_lightning.ranks.launch",
-    "bapo_lightning.runs.sweeps.job",
-    "bapo_lightning.runs.rehearsal.steps",
+    "bapo_lightning.system.ranks.launch",
+    "bapo_lightning.tools.sweeps.job",
+    "bapo_lightning.tools.rehearsal.steps",
 ]
 
 

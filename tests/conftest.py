@@ -4,7 +4,9 @@ tests inherit them.
 
 import os
 import signal
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import hypothesis
@@ -35,19 +37,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "of drills and of the matrix's rows, N/M: the Nth of M parts; auto/M: another one each day"
+    text = "N/M: the Nth of M parts of slow tests, drills, tests of vLLM and rows of the matrix; 9/8 is 1/8"
     parser.addoption("--share", default="1/1", help=text)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    text = config.getoption("--share")
-    count = text.removeprefix("auto/")
-    if count != text and count.isdigit():  # once for all workers, whatever the time
-        config.option.share = f"{_share_of(range(1, int(count) + 1), text)[0]}/{count}"
+    text = "git revision; slow tests run in any share if they or their folder of the package changed since"
+    parser.addoption("--since", default=None, help=text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    parts = [item for item in items if "drill" in item.keywords]
+    changed = _changes(config.rootpath, config.getoption("--since"))
+    parts = [item for item in items if _is_long(item) and not _is_touched(item, changed)]
     kept = {id(item) for item in _share_of(parts, config.getoption("--share"))}
     left_out = [item for item in parts if id(item) not in kept]
     config.hook.pytest_deselected(items=left_out)
@@ -55,9 +53,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if id(item) not in gone]
 
 
+def _is_long(item: pytest.Item) -> bool:
+    return bool({"slow", "drill"} & set(item.keywords)) or "rollout/vllm/" in item.nodeid
+
+
+def _is_touched(item: pytest.Item, changed: set[str] | None) -> bool:
+    file = item.nodeid.partition("::")[0]
+    folder = file.removeprefix("tests/").rpartition("/")[0]
+    return "drill" not in item.keywords and (changed is None or file in changed or folder in changed)
+
+
+def _changes(root: Path, revision: str | None) -> set[str] | None:
+    # Tests that changed, and folders of the package by the names that they have in both; None: git does not
+    # know the revision.
+    if revision is None:
+        return set()
+    command = ["git", "-C", str(root), "diff", "--name-only", revision, "--", "src", "tests"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None
+    package = "src/bapo_lightning/"
+    names = done.stdout.split()
+    return {n.removeprefix(package).rpartition("/")[0] if n.startswith(package) else n for n in names}
+
+
 def _share_of(items: Sequence[T], text: str) -> list[T]:
-    from bapo_lightning.cli.rehearse import share_of  # after the settings above
-    from bapo_lightning.errors import ConfigError
+    from bapo_lightning.system.errors import ConfigError
+    from bapo_lightning.tools.commands.rehearse import share_of  # after the settings above
 
     try:
         return share_of(items, text, "--share=")

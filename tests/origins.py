@@ -7,7 +7,7 @@ import torch
 from tests.builders import budget_for, random_policy, stale_batch, step
 
 from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.layout import Layout
+from bapo_lightning.data.batches.model_input import Layout
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.types import NO_VERSION, Origin, Segment
 

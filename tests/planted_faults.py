@@ -2,9 +2,8 @@
 
     python -m tests.planted_faults [--only NAME ...] [--checkout FOLDER]
 
-`planted_faults.yaml` has the faults; where an older tree has a text in another place, `earlier` has what
-differs. A text that does not stand exactly once in its file is an error: the code has moved on, and the fault
-must, too.
+`planted_faults.yaml` has the faults. A text that does not stand exactly once in its file is an error: the
+code has moved on, and the fault must, too.
 """
 
 from __future__ import annotations
@@ -47,15 +46,10 @@ class Fault:
         return path.is_file() and path.read_text().count(self.old) == 1 and all(map(Path.exists, files))
 
 
-def read_faults(only: Sequence[str] = ()) -> dict[str, list[Fault]]:
-    """Returns the forms of each fault by name, the newest first. Raises KeyError for an unknown name."""
+def read_faults(only: Sequence[str] = ()) -> list[Fault]:
+    """Returns all faults, or the faults of some names. Raises KeyError for an unknown name."""
     nodes: dict[str, dict[str, Any]] = yaml.safe_load(TABLE.read_text())
-    found = {}
-    for name in only or nodes:
-        newest = {key: value for key, value in nodes[name].items() if key != "earlier"}
-        forms = [newest, newest | nodes[name].get("earlier", {})]
-        found[name] = [Fault(name, **form) for form in forms]
-    return found
+    return [Fault(name, **nodes[name]) for name in only or nodes]
 
 
 def copy_of(checkout: Path, place: Path) -> Path:
@@ -107,9 +101,8 @@ def main() -> int:
     named = read_faults(arguments.only)
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of(arguments.checkout, Path(folder))
-        fitting = {name: [form for form in forms if form.fits(tree)] for name, forms in named.items()}
-        faults = [forms[0] for forms in fitting.values() if forms]
-        lost = [name for name, forms in fitting.items() if not forms]
+        faults = [fault for fault in named if fault.fits(tree)]
+        lost = [fault.name for fault in named if fault not in faults]
         for name in lost:
             print(f"{name}: its text does not stand exactly once in its file, or its tests are gone")
         clean = run_tests(tree, sorted({test for fault in faults for test in fault.tests.split()}))

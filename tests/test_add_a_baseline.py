@@ -24,23 +24,20 @@ FILES = re.findall(
     r"`([\w./-]+\.(?:py|yaml))`[^`\n]*:\n\n```(?:python|yaml)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL
 )
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)).splitlines()
+RIVAL = [(name, text) for name, text in FILES if "power_mean" in name]
 NEW = ("grpo", "grpo_wide", "power_mean")
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """A clone with the files of the page, and a `.venv` of this interpreter that finds the clone first and is
-    newer than all that it depends on.
+def clone(tree, files):
+    """Makes a clone with some files of the page, and a `.venv` of this interpreter that finds the clone first
+    and is newer than all that it depends on.
     """
-    tree = tmp_path_factory.mktemp("clone")
-    for name in ("src", "conf", "scripts"):
+    for name in ("src", "conf", "scripts", "tests", "docs"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, tree)
-    (tree / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "token_tables.py", tree / "tests")
     before = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
-    for name, text in FILES:
+    for name, text in files:
         assert name not in before, f"the page overwrites {name}"
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
@@ -51,6 +48,11 @@ def tree(tmp_path_factory):
     for mark in (".ready", ".ready-dev"):
         (tree / ".venv" / mark).touch()
     return tree
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    return clone(tmp_path_factory.mktemp("clone"), FILES)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,22 @@ def shown(tree):
     return printed
 
 
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_rival_of_three_files_is_in_every_table_and_under_every_test(tmp_path):
+    clone(tmp_path, RIVAL)
+    pages = {path: path.read_text() for path in (tmp_path / "docs").rglob("*.md")}
+    files = " ".join(f"tests/{name}" for name in ("zoo", "test_losses.py", "test_leaves.py", "test_docs.py"))
+    named = "power_mean or every_reference or presets or every_choice or (leaves and not without)"
+    tests = f'{files} tests/configuration/test_extremes.py -m "not drill" -k "{named}"'
+    command = f"make tables && .venv/bin/python -m pytest {tests}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = {page.relative_to(tmp_path).as_posix() for page in pages if page.read_text() != pages[page]}
+    assert written == {"docs/methods.md", "docs/results/presets.md"}
+    assert all("`power_mean`" in (tmp_path / page).read_text() for page in written)
+
+
 def runs(tree):
     """Run folders by algorithm."""
     return {
@@ -81,16 +99,16 @@ def rows(run):
 
 
 def test_the_page_has_the_files_that_a_baseline_takes():
-    assert [name for name, _ in FILES] == [
-        "conf/algorithm/grpo_wide.yaml",
-        "src/bapo_lightning/algorithms/power_mean.py",
-        "conf/algorithm/power_mean.yaml",
-        "tests/algorithms/test_power_mean.py",
-        "my_lab/my_method.py",
-        "my_lab/conf/algorithm/brief_hard.yaml",
-        "my_lab/my_objectives.py",
-        "my_lab/conf/algorithm/unclipped.yaml",
-    ]
+    own = (
+        "my_method.py",
+        "conf/algorithm/brief_hard.yaml",
+        "my_objectives.py",
+        "conf/algorithm/unclipped.yaml",
+    )
+    wide, rival = "conf/algorithm/grpo_wide.yaml", [name for name, _ in RIVAL]
+    assert [name for name, _ in FILES] == [wide, *rival, *(f"my_lab/{name}" for name in own)]
+    folders = ("src/bapo_lightning/algorithms/", "conf/algorithm/", "tests/algorithms/test_")
+    assert [name.partition("power_mean")[0] for name in rival] == list(folders)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tests.commands import run_command
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.run_folder.record import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/day_two.md").read_text()
@@ -72,7 +72,7 @@ def has_tokens(folder, printed):
 
 def has_moved_all_but_the_frozen(folder, printed):
     (run,) = folder.glob("outputs/quickstart/*/")
-    done = run_command("bapo_lightning.cli.export", run, folder / "made", cwd=folder)
+    done = run_command("bapo_lightning.tools.commands.export", run, folder / "made", cwd=folder)
     assert done.returncode == 0, done.stderr
     first, last = weights(model_path(MODEL)), weights(folder / "made")
     same = {name for name in first if first[name].equal(last[name])}

@@ -10,11 +10,12 @@ from urllib.parse import unquote
 
 import torch
 import yaml
+from scripts import doc_tables
 
 import bapo_lightning
 from bapo_lightning.callbacks.monitors.turns import POSITIVE_SHARE
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
-from bapo_lightning.evaluation.metrics import evaluation_metrics
+from bapo_lightning.objectives.answer_metrics import evaluation_metrics
 from bapo_lightning.objectives.buckets import mismatch_by_age, mismatch_by_depth
 from bapo_lightning.objectives.divergence import mismatch, ratio_spread
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
@@ -137,7 +138,7 @@ def glossary():
 
 
 def logged_metrics():
-    names = ("algorithms", "callbacks", "modules", "data", "rollout", "ray")
+    names = ("algorithms", "callbacks", "modules", "data", "rollout", "extras/ray")
     rooms = [ROOT / "src/bapo_lightning" / name for name in names]
     nodes = (node for room in rooms for file in room.rglob("*.py") for node in ast.walk(tree_of(file)))
     written = {
@@ -234,9 +235,12 @@ def test_the_readme_is_short():
 
 
 def test_the_page_of_methods_has_every_choice():
-    groups = [ROOT / "conf" / group for group in ("algorithm", "correction")]
-    names = {path.stem for group in groups for path in group.glob("*.yaml")} - {"base"}
-    page = (ROOT / "docs" / "methods.md").read_text()
+    """The tables of the losses are checked in tests/test_losses.py."""
+    file = "docs/methods.md"
+    old = [name for name in doc_tables.COLUMNS if doc_tables.parts(file, name)[1] != doc_tables.made(name)]
+    assert not old, "make tables writes them again"
+    names = {path.stem for path in (ROOT / "conf" / "correction").glob("*.yaml")} - {"base"}
+    page = (ROOT / file).read_text()
     assert not {name for name in names if f"`{name}`" not in page}
 
 
@@ -247,12 +251,19 @@ def test_the_index_lists_every_page():
     assert sorted(listed) == sorted(pages - {"README.md"})
 
 
-def test_the_tree_of_contributing_has_every_room():
+def test_the_tree_of_contributing_has_every_room_and_nothing_else():
     (tree,) = [block for block in fenced_blocks("CONTRIBUTING.md", "") if "src/bapo_lightning/" in block]
-    package = ROOT / "src" / "bapo_lightning"
-    rooms = {path.parent.name + "/" for path in package.glob("*/__init__.py")}
-    rooms |= {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
-    assert sorted(rooms - set(re.findall(r"[\w.]+/?", tree))) == []
+    package, above, listed = ROOT / "src" / "bapo_lightning", [ROOT], set()
+    for deep, names in re.findall(r"^( *)([^\s,]+(?:, [^\s,]+)*)", tree, re.MULTILINE):
+        level = len(deep) // 4 + 1
+        found = [above[level - 1] / name for name in names.split(", ")]
+        above[level:] = found[:1]
+        listed |= set(found)
+    assert [path for path in sorted(listed) if not path.exists()] == []
+    rooms = {path.parent for depth in ("*", "*/*") for path in package.glob(f"{depth}/__init__.py")}
+    rooms |= {path for path in package.glob("*.py") if not path.name.startswith("__")}
+    opened = {package, *(path.parent for path in listed)}  # a room that shows inner rooms shows all
+    assert [path for path in sorted(rooms - listed) if path.parent in opened] == []
 
 
 def test_the_citation_is_complete():

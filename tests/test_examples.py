@@ -82,15 +82,6 @@ def test_every_example_is_run():
     assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["quickstart.ipynb"]
 
 
-@pytest.mark.slow
-def test_the_cells_of_the_notebook_run_one_after_another(tmp_path):
-    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text())["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    script = tmp_path / "cells.py"
-    script.write_text("\n".join(["import matplotlib", "matplotlib.use('agg')", *sources]))
-    assert "sampled by policy [" in run(script, tmp_path)
-
-
 def test_the_notebook_is_shipped_without_outputs():
     cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)

@@ -14,32 +14,30 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
-    "types": 0, "errors": 0, "values": 0, "orphans": 0, "hub": 0, "phases": 0, "limits": 0,
-    "host": 0, "printable": 0,
-    "clean_process": 1, "random_states": 1, "precision": 1, "pretrained": 1, "run_folder": 1, "ranks": 1,
-    "objectives": 1, "rewards": 1, "environments": 1, "evaluation": 1, "plan": 1,
-    "report": 2, "rollout": 2, "tiny_worlds": 2,
-    "data": 3, "probe": 3,
-    "modules": 4,
-    "callbacks": 5, "reference": 5,
-    "configuration": 6,
-    "runs": 7, "losses": 7,
-    "library": 8, "cli": 8,
-    "algorithms": 9,
-    "__main__": 9,
+    "types": 0, "system": 1,
+    "objectives": 2, "rewards": 2, "environments": 2, "plan": 2,
+    "report": 3, "rollout": 3, "tiny_worlds": 3,
+    "data": 4,
+    "modules": 5,
+    "callbacks": 6, "reference": 6,
+    "configuration": 7,
+    "runs": 8, "losses": 8,
+    "tools": 9,
+    "library": 10, "cli": 10,
+    "algorithms": 11, "extras": 11, "__main__": 11,
 }  # fmt: skip
-# Rooms, some within others, that may import anything and that nothing imports: tests/test_leaves.py.
+# Rooms that may import anything and that nothing imports: tests/test_leaves.py.
 LEAVES = (
-    "environments.openenv", "environments.python", "environments.textarena",
-    "environments.verifiers", "ray", "rewards.math", "simulation",
+    "extras.math", "extras.openenv", "extras.python", "extras.ray", "extras.simulation", "extras.textarena",
+    "extras.verifiers",
 )  # fmt: skip
-LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 9)
+LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 11)
 FACE = "library"  # all that the package itself imports, when it is asked for it
-TORCH_FREE_ROOMS = {
-    "types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan",
-    "rewards.math", "environments.openenv", "environments.python", "environments.textarena",
-    "environments.verifiers",
-}  # fmt: skip
+TORCH_FREE = (
+    "types", "rewards", "environments", "report", "plan",
+    "system.errors", "system.phases", "system.run_folder", "system.peers",
+    "extras.math", "extras.openenv", "extras.python", "extras.textarena", "extras.verifiers",
+)  # fmt: skip
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 STUDIES = sorted((ROOT / "studies").rglob("*.py"))
@@ -54,8 +52,7 @@ def dotted_name(file):
 
 
 def room(module):
-    leaf = next((leaf for leaf in LEAVES if f"{'.'.join(module[1:])}.".startswith(f"{leaf}.")), "")
-    return leaf or (module[1] if len(module) > 1 else "")
+    return ".".join(module[1:3] if module[1:2] == ("extras",) else module[1:2])
 
 
 @cache
@@ -89,7 +86,7 @@ def test_every_room_has_a_layer():
 
 
 def test_contributing_lists_every_room_in_its_layer():
-    lines = re.findall(r"^L(\d)  ((?:[\w.]+ )+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    lines = re.findall(r"^L(\d+) +((?:[\w.]+ )+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     listed = {name: int(layer) for layer, names in lines for name in names.split()}
     assert listed == {name: layer for name, layer in LAYER_OF_ROOM.items() if name != "__main__"}
 
@@ -152,7 +149,7 @@ def test_rooms_without_torch_never_name_it():
     named = [
         f"{file.relative_to(SOURCE)}:{line} imports {'.'.join(module)}"
         for file in FILES
-        if room(dotted_name(file)) in TORCH_FREE_ROOMS
+        if f"{'.'.join(dotted_name(file)[1:])}.".startswith(tuple(f"{part}." for part in TORCH_FREE))
         for line, module in imports_of(file)
         if module[0] in BUILT_ON_TORCH
     ]
@@ -160,8 +157,9 @@ def test_rooms_without_torch_never_name_it():
 
 
 LIGHT = (
-    *("", ".types", ".errors", ".rewards.math", ".report", ".plan.console"),
-    *(".cli.train", ".cli.plan", ".cli.evaluate", ".cli.eval_table", ".cli.compare"),
+    *("", ".types", ".system.errors", ".extras.math", ".report", ".plan.console"),
+    ".cli.train",
+    *(f".tools.commands.{name}" for name in ("plan", "evaluate", "eval_table", "compare")),
 )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.rivals import declared
 from tests.test_layers import FILES, LEAVES, PACKAGE, STUDIES, dotted_name, imported_modules, imports_of, room
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +31,7 @@ class Leaf:
 
 
 OWN = {
-    "environments.openenv": Leaf(
+    "extras.openenv": Leaf(
         conf=(
             "environment/openenv.yaml",
             "environment/verifiers.yaml",
@@ -38,25 +39,23 @@ OWN = {
             "data/verifiers.yaml",
         )
     ),
-    "environments.python": Leaf(conf=("environment/python.yaml",)),
-    "environments.textarena": Leaf(conf=("environment/textarena.yaml", "data/textarena_*.yaml")),
-    "environments.verifiers": Leaf(conf=("environment/verifiers.yaml", "data/verifiers.yaml")),
-    "ray": Leaf(
+    "extras.python": Leaf(conf=("environment/python.yaml",)),
+    "extras.textarena": Leaf(conf=("environment/textarena.yaml", "data/textarena_*.yaml")),
+    "extras.verifiers": Leaf(conf=("environment/verifiers.yaml", "data/verifiers.yaml")),
+    "extras.ray": Leaf(
         conf=(
             *("ranks/ray.yaml", "rollout/ray*.yaml", "rollout/engine/ray.yaml"),
             *("reward/math_ray.yaml", "hydra/launcher/ray.yaml"),
         ),
         tests=("rollout/vllm/test_vllm_fleet.py",),
     ),
-    "rewards.math": Leaf(conf=("reward/math*.yaml",)),
-    "simulation": Leaf(conf=("simulate/*.yaml",), command="simulate"),
+    "extras.math": Leaf(conf=("reward/math*.yaml",)),
+    "extras.simulation": Leaf(conf=("simulate/*.yaml",), command="simulate"),
 }
 
 ROOM = "algorithms"
 STAND_INS = "tests/zoo/others/"
 SHARED = ("grpo", "dapo", "bapo")  # algorithms that are no rivals
-# Names of rivals that are words of the package for something else, too: a metric, real numbers, a weekday.
-HOMONYMS = {"pass_at_k", "real", "sat"}
 RIVALS = sorted(
     path.stem
     for path in (ROOT / "src" / PACKAGE / ROOM).iterdir()
@@ -226,7 +225,9 @@ def test_nothing_imports_a_rival_but_itself_and_its_tests():
 
 
 def test_the_package_names_no_rival():
-    names = {name for rival in RIVALS for name in (rival, *algorithms_of(rival))} - HOMONYMS
+    names = {name for rival in RIVALS for name in (rival, *algorithms_of(rival))} - declared(
+        "HOMONYMS"
+    ).keys()
     words = re.compile(rf"\b({'|'.join(sorted(names))})\b", re.IGNORECASE)
     assert [
         f"{file.relative_to(ROOT)}:{number} {line.strip()}"

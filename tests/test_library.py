@@ -20,7 +20,7 @@ from tests.commands import run_command
 import bapo_lightning
 from bapo_lightning import BapoModule, RolloutDataModule, configure, fit
 from bapo_lightning.__main__ import COMMANDS, module_of
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ("debug=fast", "callbacks.entropy_rule.every=0")
@@ -115,7 +115,8 @@ def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
     problems = [{"problem": f"{a}+{b}=", "answer": str(a + b)} for a in range(10) for b in range(10)]
     table = tmp_path / "own sums.jsonl"
     table.write_text("\n".join(map(json.dumps, problems)))
-    sizes = (*FAST, f"output_root={tmp_path}", "scale.max_new_tokens=16", "scale.overlong_buffer=4")
+    lengths = ("scale.max_prompt_tokens=8", "scale.max_new_tokens=16", "scale.overlong_buffer=4")
+    sizes = (*FAST, f"output_root={tmp_path}", *lengths)
     own = {"model": "additions", "data": table, "reward": length_reward, "algorithm": "grpo", "staleness": 1}
     run = fit(*sizes, **own)
     assert run.manifest["status"] == "finished" and run.manifest["algorithm"] == "grpo"
@@ -151,9 +152,12 @@ def test_nothing_else_is_exported():
 def test_every_command_has_a_script_and_a_line():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert declared == {f"bapo-{name}": f"{module_of(name)}:main" for name in COMMANDS}
-    others = {"command", "multirun", "__init__"}  # parts
-    files = {path.stem for path in (ROOT / "src/bapo_lightning/cli").glob("*.py")} - others
-    assert files == {file for file, _ in COMMANDS.values() if "." not in file}
+    files = (
+        (ROOT / "src/bapo_lightning").glob("*/commands/*.py"),
+        (ROOT / "src/bapo_lightning/cli").glob("*.py"),
+    )
+    names = {path.stem for folder in files for path in folder} - {"multirun", "__init__"}
+    assert names == {file.removeprefix("cli.") for file, _ in COMMANDS.values() if "command" not in file}
 
 
 def asked(*arguments, **variables):
@@ -181,7 +185,7 @@ def test_the_package_lists_its_commands_and_knows_a_misspelt_one():
     assert "  eval-table   one table of several evaluations" in asked().stdout
     assert asked("--version").stdout == f"bapo-lightning {bapo_lightning.__version__}\n"
     wrong = asked("trian")
-    assert (wrong.returncode, wrong.stderr) == (1, "error: trian is no command; did you mean train?\n")
+    assert (wrong.returncode, wrong.stderr) == (1, "error: trian is not a command; did you mean train?\n")
 
 
 @pytest.mark.parametrize(
@@ -201,9 +205,9 @@ def test_the_package_lists_its_commands_and_knows_a_misspelt_one():
         (("regime=async",), {"staleness": 7}, "staleness=7 and regime=async say the same"),
         (("algorithm=grpo",), {"algorithm": "bapo"}, "algorithm='bapo' and algorithm=grpo say the same"),
         (("model.path=x",), {"model": "y"}, "model='y' and model.path=x say the same"),
-        (("",), {}, "'' is no override"),
-        ((), {"algorithm": "../x"}, "algorithm=../x is no choice"),
-        ((3,), {}, 'is no override; write a text, "KEY=VALUE"'),
+        (("",), {}, "'' is not an override"),
+        ((), {"algorithm": "../x"}, "algorithm=../x is not a choice"),
+        ((3,), {}, 'is not an override; write a text, "KEY=VALUE"'),
         (("debug=fast",), {"staleness": 7, "experiment": "additions"}, "staleness=7 does not divide"),
         (("algorithm=grpo,bapo",), {}, "write -m algorithm=grpo,bapo"),
     ],

@@ -77,7 +77,7 @@ def test_a_locked_set_up_checks_every_file_in_a_new_environment(scripts, monkeyp
     monkeypatch.setattr(make_venv.subprocess, "run", lambda command, **_: commands.append(command) or made)
     make_venv.make_venv(tmp_path)
     make_venv.install_torch(tmp_path)
-    make_venv.install_locked()
+    make_venv.install_package()
     assert "--clear" in commands[0]
     build, torch, required, own = done
     assert build == ("--require-hashes", "-r", str(tmp_path / "build.txt"))

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bapo_lightning.host import BUILD_FOR_CUDA_12, unused_gpu
+from bapo_lightning.system.host import BUILD_FOR_CUDA_12, unused_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -44,8 +44,8 @@ def script(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHECK_GPU", "print()")
     monkeypatch.setattr(module, "CHECK_VLLM", "print('vLLM 0.32.0 with torch 2.13.0+cpu')")
     monkeypatch.setattr(module, "has_nvidia_gpu", lambda: False)
-    monkeypatch.setattr(module, "pip_install", lambda *arguments: module.done.append(arguments) or True)
-    monkeypatch.setattr(module, "compile_bytecode", lambda: module.done.append("bytecode"))
+    monkeypatch.setattr(module, "pip_install", lambda *these, venv: module.done.append(these) or True)
+    monkeypatch.setattr(module, "compile_bytecode", lambda venv: module.done.append("bytecode"))
     return module
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_set_up_is_one_line_and_nothing_is_installed(script, monk
 
 
 def test_an_index_out_of_reach_is_one_line_with_pips_own_words(script, monkeypatch):
-    def fail(*arguments):
+    def fail(*arguments, venv):
         script.LOG.write_text(
             "ERROR: Could not find a version\nERROR: No matching distribution for aiohttp\n"
         )
@@ -262,3 +262,15 @@ def test_in_a_pipe_a_step_is_one_line(script, capsys):
     with steps.step("compiling bytecode"):
         pass
     assert capsys.readouterr().out == "set-up: compiling bytecode\n"
+
+
+def test_the_low_end_has_each_bound_of_the_package_and_the_vllm_of_its_torch(script, monkeypatch):
+    monkeypatch.setattr(script, "ROOT", ROOT)
+    lowest, imports = script.low_end()
+    bounds = dict(requirement.split("==") for requirement in lowest)
+    for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]:
+        requirement = Requirement(line)
+        if requirement.name in bounds:
+            assert bounds[requirement.name] in requirement.specifier
+    assert {"torch", "transformers", "lightning", "hydra-core", "pydantic"} <= bounds.keys()
+    assert imports and not any(line.startswith("torch") for line in imports)

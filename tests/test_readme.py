@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -28,6 +28,7 @@ FOREIGN = {
     "cd",
     "cp",
     "sleep",
+    "ssh",
     "pip",
     "ray",
     "export",
@@ -55,8 +56,15 @@ def words(command):
     return split
 
 
+# Environments count as ready, so that no test depends on what this machine has installed.
+READY = [
+    f"--old-file={mark}" for mark in re.findall(r"^READY\w* := (\.venv[\w./-]*)", MAKEFILE, re.MULTILINE)
+]
+
+
 def dry_run(*arguments):
-    return subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True)
+    command = ["make", "--dry-run", *READY, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 COMMANDS = sorted({command for text in DOCUMENTS for command in shown_commands(text)})
@@ -72,7 +80,7 @@ INSTALLATION = "pip install -e ."
 
 def test_the_commands_of_a_newcomer_are_shown():
     assert {"make train", "make test", INSTALLATION} <= set(shown_commands(README))
-    assert 'pip_install("-e", "."' in (ROOT / "scripts/make_venv.py").read_text()
+    assert '("-e", ".", ' in (ROOT / "scripts/make_venv.py").read_text()
 
 
 def test_every_target_that_is_named_exists():
@@ -114,13 +122,15 @@ def is_there(program, *arguments):
     if not program.endswith(("python", "python3")):
         return program in FOREIGN or (ROOT / program).is_file()
     if arguments[0] == "-m":
-        return importlib.util.find_spec(arguments[1]) is not None
+        # A look for pip with find_spec would switch off setuptools' own distutils in this process.
+        return arguments[1] == "pip" or importlib.util.find_spec(arguments[1]) is not None
     return (ROOT / arguments[0]).is_file()
 
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
 SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
-TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "test-hydra", "lint", "docs", "clean", "help"}
+TESTS = {"test", "test-all", "test-vllm", "test-hydra", "test-low", "matrix"}
+TOOLS = SETUPS | TESTS | {"lint", "docs", "clean", "help"}
 
 
 def started(command):
@@ -128,7 +138,7 @@ def started(command):
     if program == "make":
         command = dry_run(*arguments).stdout
     return (
-        set(re.findall(r"-m ((?:bapo_lightning|studies|tests)[\w.]*)", command)),
+        set(re.findall(r"-m ((?:bapo_lightning|bench|studies|tests)[\w.]*)", command)),
         set(re.findall(r"\b((?:bench|scripts|tests/zoo)/\w+\.py)", command)),
     )
 
@@ -213,3 +223,12 @@ def test_every_run_that_is_shown_can_be_composed(document, functions):
         except ConfigError as error:
             wrong[arguments] = str(error)
     assert wrong == {}
+
+
+def test_a_table_of_ones_own_is_shown_with_a_model_whose_prompts_it_fits():
+    """The default experiment's tokenizer has the letters of a tiny world, and its prompts 8 tokens."""
+    tables = [
+        words(line) for text in DOCUMENTS for line in shown_commands(text) if "data.train.path=" in line
+    ]
+    shown = [line for line in tables if line[:2] == ["make", "data"]]
+    assert shown and all("model.path=" in " ".join(line) for line in shown)

@@ -8,7 +8,7 @@ from tests.commands import run_command
 
 from bapo_lightning import reference
 from bapo_lightning.reference import Settings, train
-from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
+from bapo_lightning.system.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
 
 # So many tokens that some minibatches pass through the model at once, and others do not.
 SMALL = Settings(0, 2, prompts_per_batch=32, group_size=4, minibatches=16, micro_batch_tokens=90)

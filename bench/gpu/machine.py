@@ -19,10 +19,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
-from bapo_lightning.host import answer, driver_version, has_nvidia_gpu, missing_to_build, unused_gpu
-from bapo_lightning.hub import stay_offline_without_hub
-from bapo_lightning.ranks.launch import RankPlace, free_port
-from bapo_lightning.ranks.rank_group import join
+from bapo_lightning.system.host import answer, driver_version, has_nvidia_gpu, missing_to_build, unused_gpu
+from bapo_lightning.system.hub import stay_offline_without_hub
+from bapo_lightning.system.ranks.launch import RankPlace, free_port
+from bapo_lightning.system.ranks.rank_group import join
 from gpu.checks import FILES, Check, Finding, Machine, at_least, holds, measured, own_folder, skipped
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,14 +15,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.errors import BapoLightningError, ConfigError
+from bapo_lightning.system.run_folder.record import read_rows
+from bapo_lightning.tools.rehearsal.script import write_script
+from bapo_lightning.tools.rehearsal.steps import Rehearsal, table
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds, own_folder, skipped
 from gpu.models import SHAPES, TINY
 
 Experiment = Sequence[str]  # EXP=NAME and overrides
-BENCH = Path(__file__).resolve().parents[1]
 LONGEST = 3000.0  # seconds of a real model: two rollout batches, with four starts of vLLM
 MISMATCH = 0.05  # nats, mean over fresh tokens; logits of 16 bits alone make it 0.03
 NOTE = 400  # characters of an error
@@ -79,40 +75,36 @@ def does_not_fit(overrides: Sequence[str]) -> str:
     return ""
 
 
-def rehearse(title: str, *overrides: str, **variables: str) -> Iterator[Finding]:
+def rehearse(title: str, *overrides: str, in_small: bool = False) -> Iterator[Finding]:
     """Every part of an experiment, from the first batch to the evaluation of its export.
 
     Args:
         title: of its findings.
         overrides: `experiment=NAME` first.
-        variables: of the environment.
+        in_small: with a small random model even if this machine holds the real one.
     """
-    path = os.pathsep.join(filter(None, (str(BENCH), os.environ.get("PYTHONPATH"))))
+    name, *given = overrides
     with own_folder() as temporary:
-        folder = Path(temporary, overrides[0].removeprefix("experiment="))
-        command = [sys.executable, "-m", "bapo_lightning.cli.rehearse", *overrides]
-        done = subprocess.run(
-            [*command, f"rehearsal.folder={temporary}"],
-            env={**os.environ, **variables, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        record = folder / "rehearsal.json"
-        parts = json.loads(record.read_text())["parts"] if record.is_file() else []
-        rows = read_rows(folder / "run") if parts else []
-    for part in parts:
-        note = "; ".join(filter(None, (f"{part['seconds']:.0f} s", part["note"])))
-        yield holds(f"{title}: {part['part']}", part["ran"], note)
-    text = (done.stdout + done.stderr).strip()
-    problem = text[max(text.rfind("error: "), 0) :][-NOTE:] * bool(done.returncode)
-    yield holds(f"{title}: whole", not done.returncode and bool(parts), problem)
-    for name, limit, judge, unit in (
+        folder = Path(temporary)
+        try:
+            script = write_script(name.removeprefix("experiment="), given, folder, in_small)
+            rehearsal = Rehearsal(script, folder)
+            is_whole, rows = rehearsal.perform(), read_rows(rehearsal.run_folder)
+        except BapoLightningError as error:
+            yield holds(f"{title}: whole", False, f"error: {error}"[-NOTE:])
+            return
+    for part in rehearsal.parts:
+        note = "; ".join(filter(None, (f"{part.seconds:.0f} s", part.note)))
+        yield holds(f"{title}: {part.part}", part.ran, note)
+    text = table(rehearsal.parts)
+    problem = "" if is_whole else text[max(text.rfind("error: "), 0) :][-NOTE:]
+    yield holds(f"{title}: whole", is_whole, problem)
+    for metric, limit, judge, unit in (
         ("mismatch/abs_logp_diff_mean", MISMATCH, at_most, "nats"),
         ("mismatch/lora_update_kept", LORA_KEPT, at_least, ""),
     ):
-        if fresh := [row[name] for row in rows if row.get("staleness/age_max") == 0 and name in row]:
-            yield judge(f"{title}: {name}", fmean(fresh), limit, unit)
+        if fresh := [row[metric] for row in rows if row.get("staleness/age_max") == 0 and metric in row]:
+            yield judge(f"{title}: {metric}", fmean(fresh), limit, unit)
 
 
 def in_small(
@@ -122,7 +114,7 @@ def in_small(
     packages: tuple[str, ...] = ("vllm",),
     on_cpu: Sequence[str] = (),
 ) -> Check:
-    """Returns the check of an experiment with a small random model: its hub is out of reach.
+    """Returns the check of an experiment with a small random model.
 
     Args:
         title: of the check.
@@ -133,9 +125,7 @@ def in_small(
     """
 
     def check(machine: Machine) -> Iterator[Finding]:
-        with tempfile.TemporaryDirectory() as empty:
-            given = (*overrides, *machine.size((), on_cpu))
-            yield from rehearse(title, *given, HF_HUB_OFFLINE="1", HF_HUB_CACHE=empty)
+        return rehearse(title, *overrides, *machine.size((), on_cpu), in_small=True)
 
     return Check(check, packages, gpus, title, on_cpu=True, seconds=1200.0)
 

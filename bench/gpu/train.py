@@ -14,10 +14,10 @@ from transformers import AutoConfig
 from updates import Size, random_batch
 
 from bapo_lightning.library import fit
-from bapo_lightning.precision import MIXED
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.system.run_folder.record import read_rows
+from bapo_lightning.system.values import MIXED
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds
 from gpu.models import SHAPES, TINY, Architecture, fitting, random_policy, ready_module
 

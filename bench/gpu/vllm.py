@@ -13,12 +13,12 @@ import torch
 from transformers import AutoConfig
 
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.errors import EngineError
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync, probe_answers
+from bapo_lightning.system.errors import EngineError
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds, skipped
 from gpu.models import SHAPES, random_policy, with_layers
 from gpu.rehearsal import in_small, rehearse

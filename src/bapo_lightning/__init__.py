@@ -16,9 +16,9 @@ __all__ = ["BapoModule", "RolloutDataModule", "configure", "fit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is asked for: torch takes seconds, and commands answer before."""
+    """Imports a name on first use: torch takes seconds to load, and commands must answer sooner."""
     if name in __all__:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do; see cli.train
-        import_module("bapo_lightning.host").let_segments_grow()
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in the commands; see cli.train
+        import_module("bapo_lightning.system.host").let_segments_grow()
         return getattr(import_module("bapo_lightning.library"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from bapo_lightning import __version__
-from bapo_lightning.errors import nearest
-from bapo_lightning.printable import print_printable
+from bapo_lightning.system.errors import nearest
+from bapo_lightning.system.printable import print_printable
 
 
 def commands_of_algorithms() -> dict[str, tuple[str, str]]:
-    """Command -> file and purpose, of algorithms that bring one: the first line of their `command.py`."""
+    """Returns command -> file and purpose for algorithms with a command, from `command.py`'s first line."""
     found = {}
     for file in sorted(Path(__file__).parent.glob("algorithms/*/command.py")):
         name, purpose = file.read_text().partition(".")[0].removeprefix('"""').split(": ")
@@ -20,18 +20,18 @@ def commands_of_algorithms() -> dict[str, tuple[str, str]]:
     return found
 
 
-# Command -> file of `cli/`, or of a room of its own, and what it does.
+# Command -> file of `tools/commands/`, or another module, and its purpose.
 COMMANDS = {
-    "train": ("train", "train a policy"),
+    "train": ("cli.train", "train a policy"),
     "rehearse": ("rehearse", "all parts of an experiment, in small, on this machine"),
     "data": ("data", "show what would be trained on"),
     "plan": ("plan", "memory, work and time that a run would need"),
-    "simulate": ("simulation.command", "best split of GPUs, and where staleness stops paying"),
+    "simulate": ("extras.simulation.command", "best split of GPUs, and where staleness stops paying"),
     "eval": ("evaluate", "sample and judge held-out problems"),
     "eval-table": ("eval_table", "one table of several evaluations"),
     "export": ("export", "a checkpoint as a model folder"),
     "serve": ("serve", "vLLM servers for a run"),
-    "sweep": ("sweep", "several runs, one table"),
+    "sweep": ("cli.sweep", "several runs, one table"),
     "compare": ("compare", "runs side by side on one page"),
     "view": ("view", "a run as one page that follows it"),
     "probe": ("probe", "whether a server's log-probs belong to a model folder"),
@@ -41,9 +41,9 @@ COMMANDS = {
 
 
 def module_of(command: str) -> str:
-    """The module that a command runs."""
+    """Returns the module that a command runs."""
     file, _ = COMMANDS[command]
-    return f"bapo_lightning.{file if '.' in file else f'cli.{file}'}"
+    return f"bapo_lightning.{file}" if "." in file else f"bapo_lightning.tools.commands.{file}"
 
 
 def main() -> None:
@@ -56,12 +56,12 @@ def main() -> None:
     elif name == "--version":
         print(f"bapo-lightning {__version__}")
     elif name in ("--help", "-h"):
-        print("usage: python -m bapo_lightning COMMAND ...     COMMAND --help tells more\n")
+        print("usage: python -m bapo_lightning COMMAND ...     COMMAND --help shows more\n")
         print("\n".join(f"  {command:<12} {purpose}" for command, (_, purpose) in COMMANDS.items()))
     else:
         near = nearest(name, COMMANDS)
         hint = f"did you mean {near[0]}?" if near else "python -m bapo_lightning lists them"
-        sys.exit(f"error: {name} is no command; {hint}")
+        sys.exit(f"error: {name} is not a command; {hint}")
 
 
 if __name__ == "__main__":

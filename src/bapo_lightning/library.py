@@ -7,7 +7,7 @@
     config = configure(model="models/mine", data="mine.jsonl", reward=my_function)
     lightning.Trainer().fit(BapoModule(config), datamodule=RolloutDataModule(config))
 
-Defaults are those of `conf/`; any key can be given as on the command line: `fit("seed=1", "rollout=vllm")`.
+Defaults come from `conf/`; any key can be given as on the command line: `fit("seed=1", "rollout=vllm")`.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from pathlib import Path
 from typing import Any, Self
 
 import lightning as L
-from hydra.utils import get_object
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.group_names import keys_of_place
 from bapo_lightning.configuration.origins import origins_told
 from bapo_lightning.configuration.run_config import RunConfig, share_problems
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.data import data_module
 from bapo_lightning.data.trainer_side import RolloutLoader
-from bapo_lightning.errors import ConfigError, taken
 from bapo_lightning.modules import bapo_module
-from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
-from bapo_lightning.ranks.rank_group import ALONE
 from bapo_lightning.rewards.functions import is_reward_function
-from bapo_lightning.run_folder.record import RunRecord, read_config, read_run
 from bapo_lightning.runs.build import build_engine, data_parts, module_parts, validation_sets
 from bapo_lightning.runs.callbacks import build_monitors
-from bapo_lightning.runs.evaluation.subject import find_subject
 from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
 from bapo_lightning.runs.train import ignore_expected_warnings, train
-from bapo_lightning.values import Size
+from bapo_lightning.system.errors import ConfigError, exits_refused, taken
+from bapo_lightning.system.ranks.rank_group import ALONE
+from bapo_lightning.system.run_folder.record import RunRecord, read_config, read_run
+from bapo_lightning.system.values import Size, imported
+from bapo_lightning.tools.evaluation.subject import find_subject
+from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights
 
-# Argument -> beginnings of overrides that say the same.
+# Argument -> beginnings of overrides with the same meaning.
 _SAME = {
     "experiment": ("experiment=",),
     "model": ("model=", "model.path="),
@@ -76,7 +76,7 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and value_problem(Size, "staleness", value) is None
 
 
-# Argument -> whether a value fits, and what it must be.
+# Argument -> check of a value, and a description of valid ones.
 _NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "experiment": (_is_text, "the name of one experiment"),
     "model": (_is_place, "one name or path"),
@@ -97,19 +97,19 @@ def configure(
     algorithm: str | None = None,
     staleness: int | None = None,
 ) -> RunConfig:
-    """The checked configuration of a run.
+    """Returns the checked configuration of a run.
 
     Args:
         overrides: keys as on the command line, `"scale.group_size=16"`.
         experiment: of `conf/experiment/`; None: `own` if a model or data are given, else `quickstart`.
         model: a choice of `conf/model/`, a folder, or a name on the hub.
-        data: a choice of `conf/data/`, or a table (see docs/data.md), of which a tenth is held out.
+        data: a choice of `conf/data/`, or a table (see docs/data.md), a tenth of which is held out.
         reward: a choice of `conf/reward/`, or functions of TRL's signature, importable by their names.
         algorithm: a choice of `conf/algorithm/`.
         staleness: updates on each rollout batch; 1 is on-policy.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: lists all mistakes.
     """
     keys = _overrides(overrides, experiment, model, data, reward, algorithm, staleness)
     with origins_told(keys):
@@ -124,7 +124,7 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
         named: see `configure`.
 
     Raises:
-        BapoLightningError: the configuration is wrong, or the run failed; its folder holds what was made.
+        BapoLightningError: the configuration is wrong, or the run failed; its folder keeps the results.
     """
     for name in named.keys() - _NAMED.keys():
         raise ConfigError([f"fit has no argument {name}; {taken(name, list(_NAMED))}"])
@@ -137,16 +137,16 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
             plain if folder is None else compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
         )
 
-    with origins_told(keys):
+    with origins_told(keys), exits_refused():
         _, folder = train(plain, choose)
     return read_run(folder)
 
 
 class BapoModule(bapo_module.BapoModule):
-    """The update of a configuration, with its monitors, for a Trainer of your own."""
+    """The update of a configuration, with its monitors, for your own Trainer."""
 
     def __init__(self, config: RunConfig | Mapping[str, Any]) -> None:
-        """`config`: from `configure`, or as it stands in a checkpoint."""
+        """`config`: from `configure`, or from a checkpoint."""
         ignore_expected_warnings()
         self.config = config if isinstance(config, RunConfig) else validate(dict(config))
         super().__init__(**module_parts(self.config))
@@ -154,11 +154,11 @@ class BapoModule(bapo_module.BapoModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | Path, *args: Any, **kwargs: Any) -> Self:  # type: ignore[override]
-        """The module of a run folder, of one of its checkpoints, or of a file that a ModelCheckpoint wrote.
+        """Loads the module from a run folder, one of its checkpoints, or a file of a ModelCheckpoint.
 
         Raises:
             CheckpointError: a checkpoint is corrupt, or the run has none.
-            ConfigError: this is no checkpoint.
+            ConfigError: the path is not a checkpoint.
         """
         if Path(checkpoint_path).is_file():
             return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
@@ -172,21 +172,21 @@ class BapoModule(bapo_module.BapoModule):
         return module
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """Monitors, alarms and the writer that fills `trainer.callback_metrics` and loggers, for training."""
+        """Returns monitors, alarms and the writer of `trainer.callback_metrics` and loggers, for training."""
         if self.trainer.state.fn != TrainerFn.FITTING:
             return []
         sets = getattr(self.trainer.datamodule, "validation_sets", ())  # type: ignore[attr-defined]
         return build_monitors(self.config, sets)
 
     def on_fit_start(self) -> None:
-        """A run is one epoch, as long as its rollout batches, and every update is logged; Lightning's own
-        defaults are a thousand epochs and 50 updates.
+        """Makes the run one epoch, as long as its rollout batches, and logs every update; Lightning's
+        defaults are a thousand epochs and every 50 updates.
         """
         self.trainer.fit_loop.max_epochs = 1
         self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Builds the policy first, which has parameters of its own to receive."""
+        """Builds the policy first, so that it has parameters to load into."""
         self.configure_model()
         super().on_load_checkpoint(checkpoint)
 
@@ -198,13 +198,13 @@ class BapoModule(bapo_module.BapoModule):
 
 
 class RolloutDataModule(data_module.RolloutDataModule):
-    """Problems, engine and queue of a configuration, for a Trainer of your own on one device."""
+    """Problems, engine and queue of a configuration, for your own Trainer on one device."""
 
     def __init__(self, config: RunConfig) -> None:
-        """`config`: from `configure`; the module's.
+        """`config`: from `configure`, the same as the module's.
 
         Raises:
-            DataError: the problems cannot be had.
+            DataError: the problems are not available.
         """
         inputs = read_inputs(config)
         super().__init__(**data_parts(config, inputs, build_engine(config, ALONE)))
@@ -212,7 +212,7 @@ class RolloutDataModule(data_module.RolloutDataModule):
         self._resumed: dict[str, Any] | None = None
 
     def setup(self, stage: str) -> None:
-        """Raises ConfigError with a Trainer of several ranks."""
+        """Raises ConfigError if the Trainer has several ranks."""
         if self.trainer is not None and self.trainer.world_size > 1:
             raise ConfigError([
                 "RolloutDataModule serves a Trainer of one device; for several write "
@@ -220,31 +220,31 @@ class RolloutDataModule(data_module.RolloutDataModule):
             ])  # fmt: skip
 
     def train_dataloader(self) -> RolloutLoader:
-        """Lightning's source of batches, from where a checkpoint stands."""
+        """Lightning's source of batches, from the position of a checkpoint."""
         if self._resumed is not None:
             self.load_resume_state(self._resumed)
             self._resumed = None
         return super().train_dataloader()
 
     def val_dataloader(self) -> Any:
-        """Numbers of the held-out sets; none while training, where `callbacks.validation` answers them."""
+        """Numbers of the held-out sets; none during training, when `callbacks.validation` answers them."""
         asked = self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING
         return DataLoader(range(len(self.validation_sets)), batch_size=None) if asked else []  # type: ignore[arg-type]
 
     test_dataloader = val_dataloader
 
     def validate(self, index: int) -> dict[str, float]:
-        """`val/<set>/<metric>` of a held-out set under the module's current weights."""
+        """Returns `val/<set>/<metric>` of a held-out set under the module's current weights."""
         chosen = self.validation_sets[index]
         with self.engine_for_evaluation():
             return chosen.metrics(chosen.answers(self.sampler))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is queued and running, for Lightning's checkpoints."""
+        """Returns all queued and running groups, for Lightning's checkpoints."""
         return self.resume_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keeps a state until the module has its own back."""
+        """Keeps a state until the module has restored its own."""
         self._resumed = state_dict
 
 
@@ -257,8 +257,8 @@ def _overrides(
     algorithm: str | None = None,
     staleness: int | None = None,
 ) -> list[str]:
-    """Everything that was named as overrides; those that were written out come last. Raises ConfigError for
-    arguments of a wrong type, and for those that overrides say again.
+    """Returns all named arguments as overrides, followed by the written ones. Raises ConfigError for
+    arguments of a wrong type, and for arguments that overrides repeat.
     """
     problems = _argument_problems(
         overrides, dict(zip(_NAMED, (experiment, model, data, reward, algorithm, staleness), strict=True))
@@ -266,12 +266,9 @@ def _overrides(
     if problems:
         raise ConfigError(problems)
     keys: dict[str, Any] = {"experiment": experiment or ("quickstart" if model is data is None else "own")}
-    if model is not None:
-        keys["model" if _is_choice("model", model) else "model.path"] = str(model)
-    if data is not None:
-        keys |= (
-            {"data": data} if _is_choice("data", data) else {"data": "table", "data.train.path": str(data)}
-        )
+    for group, named in (("model", model), ("data", data)):
+        if named is not None:
+            keys |= {group: named} if _is_choice(group, named) else keys_of_place(group, str(named))
     if algorithm is not None:
         keys["algorithm"] = algorithm
     if isinstance(reward, str):
@@ -287,7 +284,7 @@ def _overrides(
 
 def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
     found = [
-        f'{item!r} is no override; write a text, "KEY=VALUE"'
+        f'{item!r} is not an override; write a text, "KEY=VALUE"'
         for item in overrides
         if type(item) is not str or not item.strip("= ")
     ]
@@ -303,8 +300,8 @@ def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> li
 
 
 def _composed(keys: Sequence[str], staleness: Any) -> dict[str, Any]:
-    """The resolved configuration. Raises ConfigError for a staleness that it cannot have: a caller wrote no
-    number of minibatches, which is what `validate` would name.
+    """Returns the resolved configuration. Raises ConfigError for an impossible staleness, since `validate`
+    would name a number of minibatches, which the caller did not write.
     """
     plain = compose_run(keys)
     prompts = plain["scale"]["prompts_per_batch"]
@@ -319,13 +316,13 @@ def _is_choice(group: str, given: str | Path) -> bool:
 
 
 def _name_of(function: Reward) -> str:
-    """The dotted name by which a reward function can be imported. Raises ConfigError where there is none."""
+    """Returns the dotted name that imports a reward function. Raises ConfigError if there is none."""
     if isinstance(function, str):
         return function
     name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
     try:
-        found = get_object(name)
-    except Exception:  # whatever importing it raises
+        found = imported(name)
+    except Exception:  # any error of the import
         found = None
     if found is not function:
         raise ConfigError([f"reward: {name} cannot be imported; define it at the top of a module or script"])

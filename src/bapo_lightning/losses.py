@@ -1,15 +1,15 @@
-"""Losses for the trainers of others: the name of an algorithm in, a loss of padded log-probs out.
+"""Losses for other trainers: turns the name of an algorithm into a loss of padded log-probs.
 
     bapo = policy_loss("bapo")
     loss, metrics = bapo(logp, behaviour_logp, advantages, mask)
 
-An update of several micro-batches has one pair of bounds, for which all of its tokens are looked at first:
+An update of several micro-batches has one pair of bounds, which are found from all of its tokens first:
 
     for part, shared in zip(parts, bapo.look_ahead(parts)):  # parts: keyword arguments of the calls
         loss, metrics = bapo(**part, shared=shared)
         loss.backward()
 
-Shapes: B responses of up to T tokens; N tokens that the mask leaves.
+Shapes: B responses of up to T tokens; N tokens inside the mask.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.parse import parse
 from bapo_lightning.configuration.sections import AlgorithmNodes
 from bapo_lightning.configuration.targets import target_problems
-from bapo_lightning.errors import ConfigError, taken
 from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.modules.token_tables import prepared_for_update
 from bapo_lightning.objectives.bounds import BoundSearch
@@ -41,9 +40,10 @@ from bapo_lightning.objectives.objective import (
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
 from bapo_lightning.objectives.weighting import weigh
-from bapo_lightning.ranks.collectives import num_ranks
+from bapo_lightning.system.errors import ConfigError, taken
+from bapo_lightning.system.ranks.collectives import num_ranks
 
-OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or what the engine noted
+OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or the engine's candidates
 OWN = ("logp", "behaviour_logp", "advantages", "mask")
 OPTIONAL = ("proximal_logp", "correction", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
 PUTS_IN = ("open", "again")  # methods of rules that put other responses into a batch
@@ -51,17 +51,17 @@ PUTS_IN = ("open", "again")  # methods of rules that put other responses into a 
 
 @dataclass(frozen=True)
 class Shared:
-    """What a micro-batch shares with the rest of its update."""
+    """Values that a micro-batch shares with the rest of its update."""
 
     bounds: BoundSearch
-    columns: Mapping[str, Tensor]  # that the objective prepared of the whole update, [N] or 0-dim
+    columns: Mapping[str, Tensor]  # prepared by the objective from the whole update, [N] or 0-dim
     num_tokens: Tensor  # of the update, 0-dim
-    num_sequences: Tensor  # likewise
+    num_sequences: Tensor  # of the update, 0-dim
 
 
 class PolicyLoss(nn.Module):
     """Objective, bounds and weighting of an algorithm, for a trainer that has everything else. Its
-    `state_dict` has what some remember of the updates before.
+    `state_dict` holds the memory that some algorithms have of earlier updates.
     """
 
     def __init__(self, nodes: AlgorithmNodes) -> None:
@@ -70,29 +70,29 @@ class PolicyLoss(nn.Module):
         self.objective: Objective = nodes.objective.make(1)
         self.rule: BoundRule = nodes.bounds.make(BoundRule)
         self.weighting: Callable[..., Tensor] = nodes.weighting.make()
-        # rewards [P, G] of P groups -> advantages [P, G], for a trainer that has others of its own
+        # rewards [P, G] of P groups -> advantages [P, G], for a trainer whose own advantages differ
         self.advantages: Callable[[Tensor], Tensor] = nodes.advantages.make()
-        # Keys of the algorithm's rules about groups, which a trainer has to follow by itself.
+        # Keys of the algorithm's rules for groups, which the trainer must follow itself.
         self.left_out = tuple(f"rules.{name}" for name, node in nodes.rules.items() if node is not None)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether the tokens of the whole update matter to each: a search for bounds, or an objective that
-        prepares columns. If not, `look_ahead` reads only masks.
+        """Whether the loss of a token depends on the whole update, by a search for bounds or an objective
+        that prepares columns. If not, `look_ahead` reads only masks.
         """
         return self.rule.searches or prepares(self.objective)
 
     @torch.no_grad()
     def look_ahead(self, parts: Sequence[Mapping[str, Tensor]]) -> list[Shared]:
-        """What each micro-batch of an update shares with the others, in order. Every rank must call it, with
-        as many parts, if the bounds are searched: contributions are summed over torch's default group.
+        """Returns for each micro-batch of an update, in order, the values that it shares. If bounds are
+        searched, every rank must call it with equally many parts: sums go over torch's default group.
 
         Args:
-            parts: keyword arguments of the calls to come, without `shared`; with log-probs of the weights
-                that the update begins with.
+            parts: keyword arguments of the later calls, without `shared`; log-probs must come from the
+                weights before the update.
 
         Raises:
-            ConfigError: see the call; or an objective that prepares columns is used on several ranks.
+            ConfigError: see `forward`; or an objective that prepares columns is used on several ranks.
         """
         if prepares(self.objective) and num_ranks() > 1:
             problem = f"algorithm={self.name} looks at the tokens of all ranks, which only bapo-train gathers"
@@ -122,23 +122,23 @@ class PolicyLoss(nn.Module):
         num_sequences: float | Tensor | None = None,
         **columns: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the loss of a micro-batch, 0-dim, and numbers about it: `clip_low`, `clip_high` and, where
-        they are searched, `positive_share` at them and `target_met`; and `clip_fraction` of its tokens.
+        """Returns the loss of a micro-batch, 0-dim, and its metrics: `clip_low`, `clip_high` and, if they are
+        searched, `positive_share` at these bounds and `target_met`; and `clip_fraction` of its tokens.
 
         Losses of an update add up to the mean that the algorithm's weighting is named after.
 
         Args:
-            logp: log-probs by the policy, [B, T] nats; gradients flow.
-            behaviour_logp: log-probs by the policy that sampled, [B, T] nats.
+            logp: log-probs under the policy, [B, T] nats; gradients flow.
+            behaviour_logp: log-probs under the policy that sampled, [B, T] nats.
             advantages: [B], [B, 1] or [B, T].
-            mask: tokens that are trained on, [B, T] bool or 0/1; numbers outside of it are not used.
-            shared: what `look_ahead` returned for this micro-batch; None: it is the whole update.
-            num_tokens: tokens that the mean is over, by default those of the update on this rank. A trainer
-                that averages gradients over ranks gives the mean of its ranks' counts.
-            num_sequences: responses, likewise.
-            columns: `proximal_logp`, what ratios are taken to in place of `behaviour_logp`; `correction`, a
-                factor of each weight; and what some algorithms read: `entropy`, `group` (number of the
-                response's prompt in the update, from 0) and those of `token_table.ON_DEMAND`. [B] or [B, T].
+            mask: tokens that are trained on, [B, T] bool or 0/1; values outside of it are not used.
+            shared: result of `look_ahead` for this micro-batch; None: it is the whole update.
+            num_tokens: number of tokens in the mean, by default the update's on this rank. A trainer that
+                averages gradients over ranks gives the mean of its ranks' counts.
+            num_sequences: number of responses, likewise.
+            columns: `proximal_logp`, the denominator of ratios in place of `behaviour_logp`; `correction`, a
+                factor of each weight; and columns that some algorithms read: `entropy`, `group` (number of
+                the response's prompt in the update, from 0) and `token_table.ON_DEMAND`. [B] or [B, T].
 
         Raises:
             ConfigError: the algorithm reads a column that is not given.
@@ -169,9 +169,9 @@ class PolicyLoss(nn.Module):
         num_sequences: float | Tensor,
         first: int = 0,
     ) -> TokenTable:
-        """Token table of what a call was given, whose first response has the number `first` in the update."""
+        """Returns the token table of a call whose first response has the number `first` in the update."""
         for name in given.keys() - {*OWN, *OPTIONAL}:
-            raise ValueError(f"{name} is no column of a policy loss; {taken(name, OPTIONAL)}")
+            raise ValueError(f"{name} is not a column of a policy loss; {taken(name, OPTIONAL)}")
         kept = given["mask"].bool()
         responses = torch.arange(first, first + len(kept), device=kept.device)
         made = {
@@ -183,7 +183,7 @@ class PolicyLoss(nn.Module):
         del known["mask"]
         for name in ("entropy", "group", *sorted(needs_of(self.objective) & ON_DEMAND.keys())):
             known.setdefault(name, _Absent(name, self.name))
-        ages = torch.zeros_like(known["sequence"])  # not known here; formulas only tell tokens apart by them
+        ages = torch.zeros_like(known["sequence"])  # unknown; formulas only use them to distinguish tokens
         count = torch.ones_like(known["weight"])
         known["advantage"] = known.pop("advantages")
         correction = known.pop("correction", None)
@@ -192,20 +192,20 @@ class PolicyLoss(nn.Module):
 
 
 def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
-    """The loss of an algorithm of `conf/algorithm`, or of one's own on the path of Hydra.
+    """Returns the loss of an algorithm in `conf/algorithm`, or of a custom one on Hydra's search path.
 
     Args:
         algorithm: its name.
-        overrides: keys as on the command line, `"algorithm.positive_share_target=0.5"`; some weightings are
-            by `"scale.max_new_tokens=1024"`.
+        overrides: keys as on the command line, `"algorithm.positive_share_target=0.5"`; some weightings use
+            `"scale.max_new_tokens=1024"`.
 
     Raises:
         ConfigError: it is unknown, an option is wrong, or the algorithm is more than a loss.
     """
-    of_caller = GlobalHydra.instance().hydra  # whose search path has none of our files
+    of_caller = GlobalHydra.instance().hydra  # its search path does not have our files
     GlobalHydra.instance().clear()
     try:
-        # Without an experiment, whose numbers are those of its task.
+        # Without an experiment, whose numbers belong to its task.
         asked = ["~experiment", "name=losses", *hydra_overrides({"algorithm": algorithm}), *overrides]
         plain = compose_run(asked)["algorithm"]
     finally:
@@ -237,7 +237,7 @@ def _more_than_a_loss(nodes: AlgorithmNodes) -> Iterator[str]:
 
 
 def _flat(name: str, values: Tensor, kept: Tensor) -> Tensor:
-    """Those of `values` that are kept, [N]; half precision becomes float32."""
+    """Returns the kept `values`, [N]; half precision becomes float32."""
     rows = values.unsqueeze(1) if values.dim() == 1 else values
     if rows.dim() != 2 or len(rows) != len(kept) or rows.shape[1] not in (1, kept.shape[1]):
         shapes = f"[{len(kept)}] or {list(kept.shape)}"
@@ -247,7 +247,7 @@ def _flat(name: str, values: Tensor, kept: Tensor) -> Tensor:
 
 
 class _Absent(Tensor):
-    """Column that was not given: whoever reads it gets a ConfigError."""
+    """Column that was not given; reading it raises a ConfigError."""
 
     @staticmethod
     def __new__(cls, name: str, algorithm: str) -> _Absent:
@@ -261,7 +261,7 @@ class _Absent(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Raises ConfigError, unless the table is merely taken off its graph."""
+        """Raises ConfigError, unless the table is only detached from its graph."""
         if func is Tensor.detach:
             return args[0]
         flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]

@@ -19,7 +19,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from bapo_lightning.values import Seed, Share
+from bapo_lightning.system.values import Seed, Share
 
 Few = Annotated[int, Ge(1), Le(1000)]  # every seed has a table of all contexts, decisions and actions
 Actions = Annotated[int, Ge(3), Le(1000)]  # the popular one, the key, and others

@@ -11,11 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from bapo_lightning.cli.command import command
-from bapo_lightning.cli.multirun import in_hydra
 from bapo_lightning.configuration.help import listed, usage
 from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.runs.sweeps.run import print_failures, run_plan
+from bapo_lightning.runs.command import command
+from bapo_lightning.tools.commands.multirun import in_hydra
+from bapo_lightning.tools.sweeps.run import print_failures, run_plan
 from studies.figures.catalogue import figure_names, read_figure, read_protocol
 from studies.figures.draw import draw_figures
 from studies.figures.findings import print_findings

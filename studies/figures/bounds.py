@@ -14,7 +14,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report import style
-from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.tools.comparison.runs import Run
 from studies.colour_maps import draw_colour_bar, shares_map
 from studies.figures.catalogue import Figure
 from studies.figures.means import XLABEL, draw_metric, draw_variants

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 from studies import CONF
 from studies.figures.values import VALUES
 

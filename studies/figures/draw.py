@@ -9,12 +9,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as Canvas
 
-from bapo_lightning.errors import DataError
-from bapo_lightning.phases import advance, phase
-from bapo_lightning.report.comparison.runs import Run
-from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.style import save_png
-from bapo_lightning.run_folder.record import read_tokens
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.phases import advance, phase
+from bapo_lightning.system.run_folder.record import read_tokens
+from bapo_lightning.tools.comparison.runs import Run
+from bapo_lightning.tools.comparison.settings import collect
 from studies.figures.bounds import draw_bounds
 from studies.figures.catalogue import Figure
 from studies.figures.findings import Findings, Source, adjust, judge, write_findings

@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
-from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
-from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.intervals import shown_interval
 from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, metric_of
-from bapo_lightning.report.run.curves import Curve
+from bapo_lightning.system.run_folder.record import Curve
+from bapo_lightning.tools.comparison.mean_curve import MeanCurve, mean_curve
+from bapo_lightning.tools.comparison.runs import COLUMNS
 from studies.figures.catalogue import Figure
 from studies.figures.values import LOSS_SHARE, TOKEN_SHARE, VALUES, RunsByVariant
 

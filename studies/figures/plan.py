@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from bapo_lightning.configuration.compose import hydra_overrides
-from bapo_lightning.errors import ConfigError, first_line
-from bapo_lightning.runs.sweeps.launchers import Launch, chosen_launcher
-from bapo_lightning.runs.sweeps.plan import ROOT, SweepPlan, folder_name
+from bapo_lightning.system.errors import ConfigError, first_line
+from bapo_lightning.tools.sweeps.launchers import Launch, chosen_launcher
+from bapo_lightning.tools.sweeps.plan import ROOT, SweepPlan, folder_name
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol
 
 FIGURE, SEED = "figure", "seed"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report import style
 from bapo_lightning.report.intervals import mean_interval
-from bapo_lightning.run_folder.record import Columns
+from bapo_lightning.system.run_folder.record import Columns
 from studies.colour_maps import draw_colour_bar
 from studies.figures.catalogue import Figure
 from studies.figures.values import RunsByVariant, rule_pairs

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
-from bapo_lightning.report.comparison.runs import COLUMNS, Run, statistic_of
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, LOW_RAISED
+from bapo_lightning.tools.comparison.runs import COLUMNS, Run, statistic_of
 
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"

@@ -1,6 +1,6 @@
 """Where clipping bounds matter: `python -m studies.map [map=locks] [KEY=VALUE ...]`.
 
-studies/conf/maps/<name>.yaml -> missing cells are computed -> map.md, map.json and pictures in its folder
+studies/conf/maps/<name>.yaml -> missing cells are computed -> page, tables and pictures in its folder
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bapo_lightning.cli.command import command
 from bapo_lightning.configuration.help import choices, usage
-from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.run_folder.text_file import write_json, write_text
+from bapo_lightning.runs.command import command
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.run_folder.text_file import write_csv, write_json, write_text
 from studies import CONF
 from studies.map.hypotheses import draw as draw_hypotheses
-from studies.map.hypotheses import judge, means, plain, read_all
+from studies.map.hypotheses import judge, means, pair_table, plain, read_all
 from studies.map.hypotheses import render as render_hypotheses
-from studies.map.law import draw_law, largest_rates, render_law
+from studies.map.law import draw_law, largest_rates, rate_table, render_law
 from studies.map.leaderboard import read_boards
-from studies.map.leaderboard_page import draw_ranks, render_leaderboard
-from studies.map.page import render
+from studies.map.leaderboard_page import draw_ranks, duel_table, render_leaderboard, standing_table
+from studies.map.page import cell_table, render
 from studies.map.picture import MethodLook, draw_gap, draw_phases
 from studies.map.verdicts import CellResult, read_results
 
@@ -106,12 +106,16 @@ def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str],
             for world in config.worlds
             for name in labels
         }
-        page = render_law(config, asked, rates, settings)
-        return [write_text(folder / "verdict.md", page), draw_law(config, rates, folder / "verdict.png")]
+        return [
+            write_text(folder / "verdict.md", render_law(config, asked, rates, settings)),
+            write_csv(folder / "rates.csv", *rate_table(config, asked, rates)),
+            draw_law(config, rates, folder / "verdict.png"),
+        ]
     judged = judge(config, asked, measured)
-    page = render_hypotheses(config, asked, judged, settings) + "\n" + means(config, asked, measured)
     return [
-        write_text(folder / "verdict.md", page),
+        write_text(folder / "verdict.md", render_hypotheses(config, asked, judged, settings)),
+        write_csv(folder / "pairs.csv", *pair_table(config, judged)),
+        write_csv(folder / "means.csv", *means(config, asked, measured)),
         write_json(folder / "verdict.json", plain(judged)),
         draw_hypotheses(judged, labels, asked.matters, folder / "verdict.png"),
     ]
@@ -122,6 +126,8 @@ def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) ->
     boards = read_boards(folder, config.cells, list(labels), config.duels)
     return [
         write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
+        write_csv(folder / "leaderboard.csv", *standing_table(boards, labels)),
+        write_csv(folder / "duels.csv", *duel_table(boards, labels)),
         write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
         draw_ranks(boards, methods_of(config), folder / "ranks.png"),
     ]
@@ -138,6 +144,7 @@ def _written(
 
     return [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
+        write_csv(folder / "map.csv", *cell_table(results, labels)),
         write_json(folder / "map.json", [result.plain() for result in results]),
         draw_gap(results, methods, folder / "gap.png"),
         *(

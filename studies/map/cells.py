@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bapo_lightning.errors import DataError, first_line
+from bapo_lightning.system.errors import DataError, first_line
 
 FRESH = "fresh"  # the first method on data of the newest policy: what staleness costs is measured from here
 FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide which cells can tell anything

@@ -17,10 +17,10 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Optimizer
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.report.progress.display import Place, on_terminal, shown
 from bapo_lightning.report.progress.lines import Pace, bar_line
 from bapo_lightning.runs.build import build_algorithm
+from bapo_lightning.system.orphans import end_with_parent
 from studies.exact.train import Protocol, train
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job

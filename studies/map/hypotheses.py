@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from studies.map.plan import Hypothesis, MapConfig, VerdictConfig
 
 Curves = Mapping[tuple[MapCell, str], Measured]  # of every method in every cell
+ONCE = "Pairs whose numbers are those of another pair in every cell are counted once."
 COLOURS = {MORE: "#2a7f62", LESS: "#b5452c", EQUAL: "#33588f"}
 
 
@@ -90,42 +91,57 @@ def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = Non
 
 
 def render(config: MapConfig, asked: VerdictConfig, judged: Sequence[Judged], settings: str) -> str:
-    """The page: each claim, how often it came true, and every pair."""
-    parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}", f"Equal: within {asked.matters:g}."]
-    rows = []
-    for hypothesis in asked.hypotheses:
-        own = [item for item in judged if item.hypothesis == hypothesis.name]
-        counts = Counter(item.verdict for item in own)
-        rows.append(
-            [
-                hypothesis.name,
-                hypothesis.claim,
-                hypothesis.expected,
-                f"{counts[hypothesis.expected]} of {len(own)}",
-                ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()),
-            ]
-        )
+    """The page: each claim, and how often it came true."""
+    _, pairs = pair_table(config, judged)
+    parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}", f"Equal: within {asked.matters:g}.", ONCE]
+    rows = [
+        [each.name, each.claim, each.expected, *counts(table, each.expected)]
+        for each in asked.hypotheses
+        for table in [[row[1:] for row in pairs if row[0] == each.name]]
+    ]
     parts.append(markdown_table(["hypothesis", "claim", "expected", "came true", "verdicts"], rows))
-    labels = {name: entry.label for name, entry in config.methods.items()}
-    for hypothesis in asked.hypotheses:
-        own = [item for item in judged if item.hypothesis == hypothesis.name]
-        table = [
-            [item.cell, labels[pair.method], labels[pair.against], pair.difference.text(3, "+"), item.verdict]
-            for item in own
-            for pair in (item.comparison,)
-        ]
-        parts += [f"## {hypothesis.name}", markdown_table(["cell", "", "against", "difference", ""], table)]
     return "\n\n".join(parts) + "\n"
 
 
-def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> str:
-    """Table of the endpoint's mean over seeds, of every method in every cell."""
+def pair_table(config: MapConfig, judged: Sequence[Judged]) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and rows of pairs.csv: every pair of every hypothesis in each of its cells."""
+    labels = {name: entry.label for name, entry in config.methods.items()}
+    rows = [
+        [
+            item.hypothesis,
+            item.cell,
+            *(labels[pair.method], labels[pair.against]),
+            pair.difference.text(3, "+"),
+            item.verdict,
+        ]
+        for item in judged
+        for pair in (item.comparison,)
+    ]
+    return ["hypothesis", "cell", "method", "against", "difference", "verdict"], rows
+
+
+def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
+    """Returns how often a claim came true, and how often each verdict was given, in words.
+
+    Args:
+        table: cell, method, against, difference and verdict of every pair in every cell.
+        expected: the verdict that the claim expects.
+    """
+    pairs: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for cell, method, against, *found in table:
+        pairs.setdefault((method, against), []).append((cell, *found))
+    verdicts = Counter(row[-1] for rows in dict.fromkeys(map(tuple, pairs.values())) for row in rows)
+    came_true = f"{verdicts[expected]} of {verdicts.total()}"
+    return came_true, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+
+
+def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds."""
     rows = [
         [cell.name, *(f"{endpoint(measured[cell, name], asked).mean():.3f}" for name in config.methods)]
         for cell in config.cells
     ]
-    heads = ["cell", *(entry.label for entry in config.methods.values())]
-    return "## Endpoint of every method, mean over seeds\n\n" + markdown_table(heads, rows) + "\n"
+    return ["cell", *(entry.label for entry in config.methods.values())], rows
 
 
 def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, path: Path) -> Path:

@@ -12,12 +12,12 @@ from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig, gives_to_all
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.objective import needs_of
-from bapo_lightning.run_folder.config_keys import ABSENT, differences
-from bapo_lightning.run_folder.record import read_mapping
-from bapo_lightning.run_folder.shapes import Plain
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.run_folder.config_keys import ABSENT, differences
+from bapo_lightning.system.run_folder.record import read_mapping
+from bapo_lightning.system.run_folder.shapes import Plain
+from bapo_lightning.system.run_folder.text_file import write_text
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.plan import MapConfig
 

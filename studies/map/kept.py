@@ -15,8 +15,8 @@ from typing import NotRequired
 import numpy as np
 from typing_extensions import TypedDict
 
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.run_folder.record import read_lines
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.run_folder.record import read_lines
 
 Curves = dict[str, np.ndarray]
 

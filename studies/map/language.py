@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from bapo_lightning.configuration.compose import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.run.curves import held_out
-from bapo_lightning.run_folder.record import Row, finite, read_run
-from bapo_lightning.runs.sweeps.launchers import Ended, Jobs, run_local
-from bapo_lightning.runs.sweeps.plan import SweepPlan
-from bapo_lightning.runs.sweeps.run import print_failures, run_plan
+from bapo_lightning.system.run_folder.record import Row, finite, read_run
+from bapo_lightning.tools.sweeps.launchers import Ended, Jobs, run_local
+from bapo_lightning.tools.sweeps.plan import SweepPlan
+from bapo_lightning.tools.sweeps.run import print_failures, run_plan
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
 from studies.map.kept import KeptRuns
@@ -57,13 +57,11 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
             # Of a real model a hundred checkpoints fill a disk, and nobody resumes what has ended.
             shutil.rmtree(plan.folder / run / "checkpoints", ignore_errors=True)
 
-    def launch(todo: Jobs, ended: Ended) -> dict[str, int]:
-        def ended_and_kept(run: str, code: int) -> None:
+    def launch(todo: Jobs) -> Iterator[Ended]:
+        for run, code in run_local(todo, parallel_runs=config.processes):
             if code == 0:
                 keep(run)
-            ended(run, code)
-
-        return run_local(todo, ended_and_kept, parallel_runs=config.processes)
+            yield run, code
 
     if failed := print_failures(plan, run_plan(plan, launch)):
         return failed

@@ -96,32 +96,41 @@ def text(values: np.ndarray) -> str:
 def render_law(
     config: MapConfig, asked: VerdictConfig, found: Mapping[tuple[str, str], Rates], settings: str
 ) -> str:
-    labels = {name: entry.label for name, entry in config.methods.items()}
     parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}"]
     for world in config.worlds:
-        own = {name: found[world, name] for name in labels}
-        staleness = next(iter(own.values())).staleness
-        rows = [
-            [
-                labels[name],
-                *(text(item.largest[:, place]) for place in range(len(staleness))),
-                text(exponents(item, asked.law_from)),
-            ]
-            for name, item in own.items()
-        ]
-        heads = ["", *(f"S = {value}" for value in staleness), f"exponent from {asked.law_from} on"]
-        parts += [f"## `{world}`: largest usable rate (95 % interval)", markdown_table(heads, rows)]
-        best = [[labels[name], *(f"{rate:g}" for rate in item.best)] for name, item in own.items()]
-        parts += ["Rate of the most reward over training:", markdown_table(heads[:-1], best)]
         claims = [
-            [each.name, each.claim, f"{each.expected:g}", text(exponents(own[each.method], asked.law_from))]
+            [each.name, each.claim, f"{each.expected:g}", text(exponents(rates, asked.law_from))]
             for each in asked.law
+            for rates in (found[world, each.method],)
         ]
         for constant in asked.constants:
-            one, other = (own[name].largest[:, -1] for name in constant.pair)
+            one, other = (found[world, name].largest[:, -1] for name in constant.pair)
             claims.append([constant.name, constant.claim, constant.expected, text(one / other)])
-        parts.append(markdown_table(["hypothesis", "claim", "expected", "found"], claims))
+        parts += [f"## `{world}`", markdown_table(["hypothesis", "claim", "expected", "found"], claims)]
     return "\n\n".join(parts) + "\n"
+
+
+def rate_table(
+    config: MapConfig, asked: VerdictConfig, found: Mapping[tuple[str, str], Rates]
+) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and rows of rates.csv: the largest usable rate at each staleness with its 95 % interval,
+    the exponent, and the rate of the most reward over training.
+    """
+    rows = [
+        [
+            world,
+            entry.label,
+            *(text(column) for column in rates.largest.T),
+            text(exponents(rates, asked.law_from)),
+            *(f"{rate:g}" for rate in rates.best),
+        ]
+        for world in config.worlds
+        for name, entry in config.methods.items()
+        for rates in (found[world, name],)
+    ]
+    columns = [f"S = {value}" for value in next(iter(found.values())).staleness]
+    best = [f"most reward: {column}" for column in columns]
+    return ["world", "method", *columns, f"exponent from {asked.law_from} on", *best], rows
 
 
 def draw_law(config: MapConfig, found: Mapping[tuple[str, str], Rates], path: Path) -> Path:

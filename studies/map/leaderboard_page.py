@@ -1,4 +1,4 @@
-"""The leaderboard in tables and in a picture of ranks over learning rates."""
+"""The leaderboard in words, in tables and in a picture of ranks over learning rates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from studies.map.cells import FRESH
 from studies.map.leaderboard import ROUNDING, Board, Standing
 from studies.map.picture import MethodLook
 
-HEADS = ("", "method", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
+HEADS = ("method", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
 APART = 2.2  # ranks between two names
+CEILING = "fresh data (the ceiling)"
 
 
 def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], settings: str) -> str:
-    shown = {**labels, FRESH: "fresh data (the ceiling)"}
+    shown = {**labels, FRESH: CEILING}
     parts = [
         "# Leaderboard",
         settings,
@@ -41,12 +42,23 @@ def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], setti
 
 
 def _standings(board: Board, labels: Mapping[str, str]) -> str:
-    timed = any(standing.update_seconds is not None for standing in board.standings)
+    heads, rows = _standing_rows([board], labels)
+    return markdown_table(["", *heads[2:]], [row[1:] for row in rows])
+
+
+def standing_table(boards: Sequence[Board], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and rows of leaderboard.csv: every method on every board."""
+    return _standing_rows(boards, {**labels, FRESH: CEILING})
+
+
+def _standing_rows(boards: Sequence[Board], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+    timed = any(standing.update_seconds is not None for board in boards for standing in board.standings)
     rows = [
-        [place, labels[standing.method], *_cells(standing, timed)]
+        [board.title, place, labels[standing.method], *_cells(standing, timed)]
+        for board in boards
         for place, standing in zip(_places(board), board.standings, strict=True)
     ]
-    return markdown_table([*HEADS, *(["ms an update"] if timed else [])], rows)
+    return ["board", "place", *HEADS, *(["ms an update"] if timed else [])], rows
 
 
 def _places(board: Board) -> list[str]:
@@ -69,16 +81,24 @@ def _cells(standing: Standing, timed: bool) -> list[str]:
 
 
 def _duels(board: Board, labels: Mapping[str, str]) -> str:
+    heads, rows = duel_table([board], labels)
+    return markdown_table(heads[1:], [row[1:] for row in rows])
+
+
+def duel_table(boards: Sequence[Board], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and rows of duels.csv: pairs of methods in mean reward over training, paired by seed."""
     rows = [
         [
+            board.title,
             f"{labels[duel.method]} - {labels[duel.against]}",
             duel.difference.text(3, "+"),
             "-" if duel.adjusted is None else f"{duel.adjusted:.3g}",
             duel.verdict,
         ]
+        for board in boards
         for duel in board.duels
     ]
-    return markdown_table(["mean reward over training", "difference", "p", "verdict"], rows)
+    return ["board", "mean reward over training", "difference", "p", "verdict"], rows
 
 
 def _text(interval: Interval | RatioInterval | None, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""The map in words and tables: map.md."""
+"""The map: counts of verdicts in map.md, every cell in map.csv."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ def render(
         parts += [
             f"## World `{world}`: {len(told)} of {len(own)} cells pass the gate",
             _verdict_table(told, labels, [reference, *controls]),
-            _cell_table(own, labels, reference),
-            _gate_table(own),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -45,32 +43,24 @@ def _verdict_table(results: Sequence[CellResult], labels: Mapping[str, str], aga
     return f"Cells with more / equal / unresolved / less reward over training:\n\n{table}"
 
 
-def _cell_table(results: Sequence[CellResult], labels: Mapping[str, str], reference: str) -> str:
-    names = [FRESH, *labels]
+def cell_table(results: Sequence[CellResult], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and rows of map.csv: mean reward over training of every method, mean over seeds, and the
+    differences at the gate, on separate seeds, with 95 % intervals.
+    """
+    reference, names = next(iter(labels)), [FRESH, *labels]
     rows = []
     for result in results:
-        areas = [f"{result.figures[name].area.mean:.3f}" for name in names]
         bounded = result.figures[reference]
         rows.append(
             [
-                result.cell.name.partition("-")[2] + ("" if result.gate.is_passed else " (fails the gate)"),
+                result.cell.world,
+                result.cell.name.partition("-")[2],
+                "yes" if result.gate.is_passed else "no",
                 f"{bounded.clip_fraction_positive or 0:.1%}",
                 f"{bounded.natural_share or 0:.2f}",
-                *areas,
+                *(f"{result.figures[name].area.mean:.3f}" for name in names),
+                *(interval.text(3, "+") for interval in result.gate.differences.values()),
             ]
         )
-    heads = ["cell", "positive tokens clipped", "natural share", FRESH, *labels.values()]
-    return "Mean reward over training (means over seeds):\n\n" + markdown_table(heads, rows)
-
-
-def _gate_table(results: Sequence[CellResult]) -> str:
-    heads = ["cell", *results[0].gate.differences, "passes"]
-    rows = [
-        [
-            result.cell.name.partition("-")[2],
-            *(interval.text(3, "+") for interval in result.gate.differences.values()),
-            "yes" if result.gate.is_passed else "no",
-        ]
-        for result in results
-    ]
-    return "The gate, on seeds of its own (95 % intervals):\n\n" + markdown_table(heads, rows)
+    heads = ["world", "cell", "passes the gate", "positive tokens clipped", "natural share", FRESH]
+    return [*heads, *labels.values(), *(f"gate: {each}" for each in results[0].gate.differences)], rows

@@ -16,8 +16,8 @@ from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import FASTEST, Section
 from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.configuration.wording import value_problem
-from bapo_lightning.errors import ConfigError, first_line
-from bapo_lightning.values import Name, Size, Workers
+from bapo_lightning.system.errors import ConfigError, first_line
+from bapo_lightning.system.values import Name, Size, Workers
 from studies import CONF
 from studies.exact.world import ExactWorld
 from studies.map.cells import FIRST_COMPARED, MapCell

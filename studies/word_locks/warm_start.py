@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from bapo_lightning.cli.command import command, number_type
-from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.checkpoint import digest
-from bapo_lightning.run_folder.text_file import write_json
+from bapo_lightning.runs.command import command, number_type
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.checkpoint import digest
+from bapo_lightning.system.run_folder.text_file import write_json
+from bapo_lightning.system.values import Count, Seed, Workers
 from bapo_lightning.tiny_worlds.locks.task import KEYS, all_locks
-from bapo_lightning.values import Count, Seed, Workers
 from studies.word_locks.task import COLOURS, WORLD, colour, demonstrated, problem_of, response
 
 BASE = Path("models/smollm2-135m-instruct")

@@ -1,12 +1,23 @@
 """The adaptive entropy bonus: its coefficient, its gradient, and its place in a run."""
 
+from itertools import pairwise
 from math import inf, nan
 
+import lightning as L
 import pytest
 import torch
 from tests.algorithms.by_hand import exact
-from tests.builders import budget_for, gradients, module, random_model, stale_batch, step
+from tests.builders import (
+    adaptive,
+    budget_for,
+    gradients,
+    module,
+    random_model,
+    stale_batch,
+    step,
+)
 from tests.configuration.compositions import found, validated
+from tests.modules.test_bapo_update import fit
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
@@ -103,3 +114,24 @@ def test_the_configuration_makes_it_and_refuses_a_start_outside_its_range():
     assert isinstance(objective.make(), EntropyBonus) and objective.make().target == 0.7
     (text,) = found("algorithm=entropy_bonus", "algorithm.objective.start=0.5")
     assert "start=0.5 must be from" in text and "write algorithm.objective.start=0.0" in text
+
+
+def test_no_part_remembers_an_update_that_is_skipped():
+    """Its tokens are finite here, so that neither the bounds nor the objective can know of it."""
+    bonus = EntropyBonus(target=10.0, start=0.1, step=0.01, most=1.0)
+    seen = []
+    note = L.pytorch.callbacks.LambdaCallback(
+        on_train_batch_end=lambda trainer, made, *_: seen.append(
+            (made.bound_rule.past.clone(), made.objective.past.clone())
+        )
+    )
+    fit(
+        Policy(random_model(), 1.0),
+        poisoned={2},
+        bounds=adaptive(memory=4),
+        objective=bonus,
+        callbacks=[note],
+    )
+    for part in zip(*seen, strict=True):
+        changed = [not torch.equal(before, after) for before, after in pairwise(part)]
+        assert changed == [True, False, True, True]

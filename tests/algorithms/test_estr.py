@@ -1,10 +1,27 @@
 from math import log
 
+import numpy as np
 import pytest
 from tests.algorithms.by_hand import exact, pulls
 from tests.token_tables import table
+from tests.zoo.reference import Array, Columns, Reference
+from tests.zoo.references_tokens import clip
 
 from bapo_lightning.algorithms.estr import estr
+
+
+def closed_form(columns: Columns) -> Array:
+    """ESTR (arXiv 2607.22186): PPO's where (log r)^2 <= H + 0.01, both of the behaviour policy."""
+    known = np.exp(columns["candidate_behaviour_logp"])
+    every = np.concatenate([known, 1 - known.sum(1, keepdims=True)], 1)
+    entropy = -(every * np.log(every)).sum(1)
+    kept = (columns["logp"] - columns["behaviour_logp"]) ** 2 <= entropy + 0.01
+    return kept * clip(columns)
+
+
+REFERENCES = {"estr": Reference(closed_form)}
+ENDLESS = "estr.dual_clip estr.floor estr.head estr.threshold"
+HARMLESS = {"ESTR keeps every token": ((1e30, 10**9, 2**53 + 1), ENDLESS)}
 
 
 def made(moved, behaviour):

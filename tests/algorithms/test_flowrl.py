@@ -13,12 +13,12 @@ from tests.runs.test_runs_on_ranks import train_as_one_process_does
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.flowrl import FlowRL
-from bapo_lightning.cli.export import main
 from bapo_lightning.library import BapoModule
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.objectives.objective import needs_of
+from bapo_lightning.tools.commands.export import main
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 SETTINGS = [

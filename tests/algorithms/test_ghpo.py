@@ -8,7 +8,7 @@ from tests.configuration.compositions import found
 
 from bapo_lightning.algorithms.ghpo import Hints
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 HINTS = Hints(max_prompt_tokens=99, template="{problem} so far: {hint}")

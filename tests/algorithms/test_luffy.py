@@ -10,8 +10,8 @@ from tests.token_tables import table
 
 from bapo_lightning.algorithms.luffy import ExpertTraces, luffy
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.errors import DataError
 from bapo_lightning.objectives.objective import slopes
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Problem, Rollout
 
 EXPERT = int(Origin.EXPERT)

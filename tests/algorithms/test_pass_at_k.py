@@ -5,6 +5,7 @@ from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.pass_at_k import best_minus_second
 
+HOMONYMS = {"pass_at_k": "a metric"}
 ROWS = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 
 

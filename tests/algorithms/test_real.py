@@ -5,6 +5,8 @@ from tests.token_tables import table
 
 from bapo_lightning.algorithms.real import REAL
 
+HOMONYMS = {"real": "real numbers"}
+
 
 def of_groups(log_ratio, advantage, temperature=0.5):
     """Two groups of three responses; the first has responses of two tokens."""

@@ -1,8 +1,31 @@
+from math import ceil
+
+import numpy as np
 import pytest
 from tests.algorithms.by_hand import exact, prepared, pulls
 from tests.token_tables import table
+from tests.zoo.reference import Array, Columns, Reference
+from tests.zoo.references_tokens import clip
 
 from bapo_lightning.algorithms.sat import SAT
+
+
+def closed_form(columns: Columns) -> Array:
+    """SAT (arXiv 2607.18722): PPO. For the tenth of the tokens with the largest d = |log r|, the bound on
+    their own side is drawn in by q^2 / (q^2 + d^2), q the largest d of the others.
+    """
+    far = np.abs(columns["log_ratio"])
+    edge = np.sort(far)[ceil(round(0.9 * len(far), 9)) - 1]
+    factor = np.ones_like(far)
+    factor[far > edge] = edge**2 / (edge**2 + far[far > edge] ** 2)
+    low, high = 1 - 0.2 * factor, 1 + 0.2 * factor
+    own = {"low": np.where(columns["ratio"] < 1, low, 0.8), "high": np.where(columns["ratio"] > 1, high, 1.2)}
+    return clip({**columns, **own})
+
+
+REFERENCES = {"sat": Reference(closed_form)}
+HARMLESS = {"SAT cuts no negative token": ((1e30, 10**9, 2**53 + 1), "SAT.dual_clip")}
+HOMONYMS = {"sat": "a weekday"}
 
 
 def made(ratios, advantages, **columns):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 import torch
 from gpu import kernels, memory, models, train
-from gpu.checks import Machine
+from gpu.checks import Check, Machine
 from gpu_check import checks_of
 
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.modules.token_scores import token_scores
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.tools.rehearsal.steps import Rehearsal, RehearsedPart
 
 Patch = pytest.MonkeyPatch
 
@@ -161,24 +164,37 @@ def no_models(patch: Patch) -> None:
     patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "no/such/folder")
 
 
-def ended(code: int, parts: dict[str, bool], output: str = "", **metrics: float) -> Callable[..., Any]:
-    """Stands in for `subprocess.run` of a rehearsal, which leaves its record and the metrics of an update."""
+def rehearsed(patch: Patch, parts: dict[str, bool], note: str = "", **metrics: float) -> list[str]:
+    """Lets every rehearsal end at once, with these parts and the metrics of an update; returns the list that
+    the overrides of the newest one will be in.
+    """
+    given: list[str] = []
 
-    def run(command: list[str], **options: Any) -> Any:
-        given = {text.partition("=")[0]: text.partition("=")[2] for text in command}
-        folder = Path(given["rehearsal.folder"], given["experiment"])
-        (folder / "run").mkdir(parents=True)
-        record = [{"part": part, "ran": ran, "seconds": 1.0, "note": ""} for part, ran in parts.items()]
-        (folder / "rehearsal.json").write_text(json.dumps({"parts": record}))
+    def write_script(name: str, overrides: Sequence[str], *others: Any) -> None:
+        given[:] = f"experiment={name}", *overrides
+
+    def perform(self: Rehearsal) -> bool:
+        self.run_folder.mkdir(parents=True)
         row = {"step": 0, "staleness/age_max": 0.0, **metrics}
-        (folder / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-        return subprocess.CompletedProcess(command, code, output, "")
+        (self.run_folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        self.parts += [RehearsedPart(part, ran, 1.0, note) for part, ran in parts.items()]
+        return all(parts.values())
 
-    return run
+    patch.setattr("gpu.rehearsal.write_script", write_script)
+    patch.setattr(Rehearsal, "perform", perform)
+    return given
+
+
+def read_rehearsal(check: Check, machine: Machine, patch: Patch) -> None:
+    """Reads the configuration that a check would rehearse on a machine; raises ConfigError if it is none."""
+    given = rehearsed(patch, {"resume": True})
+    patch.setattr("gpu.rehearsal.does_not_fit", lambda overrides: "")
+    list(check.run(machine))
+    validate(compose_run(given), "ranks")
 
 
 def failed_part(patch: Patch) -> None:
-    patch.setattr("gpu.rehearsal.subprocess.run", ended(3, {"resume": False}, "error: it did not"))
+    rehearsed(patch, {"resume": False}, "error: it did not")
 
 
 def failed_checkpoint(patch: Patch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gpu_check
@@ -12,14 +13,13 @@ import pytest
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds, measured
 from gpu.kernels import SWEEPS, forward, gradients, operands
 from gpu.rehearsal import asked, rehearsals, rehearse
-from tests.bench.faults_of_checks import FAULTS, GPU, Patch, ended
-from tests.bench.rehearsed import read_rehearsal
+from tests.bench.faults_of_checks import FAULTS, GPU, Patch, read_rehearsal, rehearsed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.token_scores import token_scores
+from bapo_lightning.system.errors import TrainingError
 
 CPU = Machine("cpu")
 WITHOUT_VLLM = ("machine", "memory", "kernels", "train", "speed")
@@ -62,7 +62,7 @@ def test_what_ends_a_run_at_its_start_is_looked_at_first() -> None:
 
 def test_a_rehearsal_shows_its_parts_and_what_the_engine_sampled_from(monkeypatch: Patch) -> None:
     kept = {"mismatch/abs_logp_diff_mean": 0.06, "mismatch/lora_update_kept": 0.1}
-    monkeypatch.setattr("gpu.rehearsal.subprocess.run", ended(0, {"resume": True}, **kept))
+    rehearsed(monkeypatch, {"resume": True}, **kept)
     found = list(rehearse("mine", "experiment=bapo_7b"))
     assert [(each.check, each.verdict) for each in found] == [
         ("mine: resume", "ok"),
@@ -72,16 +72,16 @@ def test_a_rehearsal_shows_its_parts_and_what_the_engine_sampled_from(monkeypatc
     ]
 
 
-def test_a_rehearsal_that_cannot_begin_says_why(monkeypatch: Patch) -> None:
-    said = "\nbapo_7b\nerror: no such thing\n\n0 of 1 experiments ran whole: bapo_7b did not"
-    monkeypatch.setattr("gpu.rehearsal.subprocess.run", ended(3, {}, said))
-    (found,) = rehearse("mine", "experiment=bapo_7b")
-    assert found.is_bad and found.note.startswith("error: no such thing")
+def test_a_rehearsal_that_cannot_begin_says_why(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (found,) = rehearse("mine", "experiment=additions", "scale.gruop_size=4")
+    assert found.check == "mine: whole" and found.is_bad
+    assert found.note.startswith("error: the configuration has at least 1 problem")
 
 
 def test_an_experiment_that_does_not_fit_fails_where_it_was_asked_for(monkeypatch: Patch) -> None:
     monkeypatch.setattr("gpu.rehearsal.does_not_fit", lambda overrides: "GPUs: 8 needed, 2 found")
-    monkeypatch.setattr("gpu.rehearsal.subprocess.run", ended(0, {"resume": True}))
+    rehearsed(monkeypatch, {"resume": True})
     first, *_ = asked(GPU, ["EXP=bapo_7b"], is_asked=True)
     assert first.is_bad and first.note == "GPUs: 8 needed, 2 found"
     (only,) = asked(GPU, ["EXP=bapo_7b"], is_asked=False)

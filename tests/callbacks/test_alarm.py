@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from bapo_lightning.callbacks.alarm import OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
-from bapo_lightning.errors import TrainingError
+from bapo_lightning.data.rollouts.statistics import unread
+from bapo_lightning.system.errors import TrainingError
 
 ENTROPY = "policy/entropy"
 MISMATCH = "mismatch/abs_logp_diff_mean"
@@ -174,3 +175,53 @@ def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold()
         assert Alarm("mine", ENTROPY, below=0.1, action=off).measure(update(policy__entropy=0.0)) == {}
     with pytest.raises(ValueError, match="one of warn, stop, off, got 'shout'"):
         Alarm("mine", ENTROPY, below=0.1, action="shout")
+
+
+LIMITS = "scale.max_new_tokens=48"
+CUT = "123 of 128 answers were cut at scale.max_new_tokens=48"
+UNREAD = "126 of 128 answers have no final answer that the reward reads"
+
+
+@pytest.mark.parametrize(
+    ("counts", "begins", "names"),
+    [
+        (
+            (128, 123, 126),
+            f"{CUT}, and {UNREAD}: write a larger scale.max_new_tokens, or",
+            "reward=last_number",
+        ),
+        ((128, 123, 2), f"{CUT}: write a larger scale.max_new_tokens, or", "data.prompt.template"),
+        ((128, 3, 126), f"{UNREAD}: ask for the form that it reads (data/prompt=NAME)", "reward=last_number"),
+        ((128, 96, 96), None, None),
+        ((0, 0, 0), None, None),
+    ],
+)
+def test_answers_that_cannot_be_read_are_counted_with_the_key(counts, begins, names):
+    said = unread(counts, LIMITS)
+    assert said is None if begins is None else said.startswith(begins) and names in said
+
+
+def test_answers_that_are_cut_and_partly_right_are_not_told_of():
+    assert unread((128, 123, 2), LIMITS, has_right=True) is None
+    assert UNREAD in unread((128, 123, 126), LIMITS, has_right=True)
+
+
+def no_gradient(*rows):
+    """What the alarm says after updates with these numbers of samples, cut and unparsable ones."""
+    alarm = Alarm("no_gradient", "train/grad_norm", below=1e-12, patience=len(rows))
+    for index, row in enumerate(rows):
+        named = dict(zip(("num_samples", "cut", "unparsable"), row, strict=True))
+        made = update(
+            index, **{f"rollout__{name}": value for name, value in named.items()}, train__grad_norm=0.0
+        )
+        made.module.trainer.datamodule = SimpleNamespace(sampler=SimpleNamespace(limits=LIMITS))
+        alarm.measure(made)
+
+
+def test_no_gradient_looks_first_whether_answers_can_be_read(capsys):
+    no_gradient((128, 123, 126), (0, 0, 0))  # the second update on one batch
+    said = capsys.readouterr().out
+    assert CUT in said and "dapo" not in said
+    no_gradient((128, 3, 2), (0, 0, 0))
+    said = capsys.readouterr().out
+    assert "cut at" not in said and "algorithm=dapo" in said

@@ -4,6 +4,7 @@ import faulthandler
 import hashlib
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +19,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop, stop_code
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
-from bapo_lightning.ranks.launch import free_port
-from bapo_lightning.run_folder import checkpoint as checkpoint_files
-from bapo_lightning.run_folder.checkpoint import commit, list_checkpoints, partial_folder, verify
+from bapo_lightning.system.ranks.launch import free_port
+from bapo_lightning.system.run_folder import checkpoint as checkpoint_files
+from bapo_lightning.system.run_folder.checkpoint import commit, list_checkpoints, partial_folder, verify
+from bapo_lightning.system.run_folder.journal import JournalDigest
+from bapo_lightning.system.stopping import STOPPING
 
 
 class Counting(L.LightningDataModule):
@@ -87,7 +90,9 @@ class StopAfter(L.Callback):
             signal.raise_signal(self.number)
 
 
-def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, **options):
+def fit(
+    folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, data=None, **options
+):
     number = signal.SIGTERM if rank else signal.SIGINT
     learner = Learner()
     saver = RunCheckpoint(folder, every, minutes, keep, resumed)
@@ -97,7 +102,7 @@ def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None
         enable_progress_bar=False, enable_model_summary=False, **options,
     )  # fmt: skip
     path = resumed.path / "trainer.ckpt" if resumed else None
-    trainer.fit(learner, datamodule=Counting(length, rank), ckpt_path=path)
+    trainer.fit(learner, datamodule=data or Counting(length, rank), ckpt_path=path)
     learner.stop_code = stop_code(trainer)
     return learner
 
@@ -119,6 +124,14 @@ def test_checkpoints_are_made_at_the_interval_when_it_is_late_and_at_the_end(tmp
     assert saved(tmp_path) == expected
 
 
+@pytest.mark.parametrize("options", [{}, {"stop": 6}, {"every": 0}])
+def test_a_fit_leaves_the_handlers_of_signals_as_they_were(tmp_path, options):
+    before = [signal.getsignal(number) for number in STOPPING]
+    with pytest.raises(ZeroDivisionError) if "every" in options else nullcontext():
+        fit(tmp_path, **options)
+    assert [signal.getsignal(number) for number in STOPPING] == before
+
+
 def test_a_run_goes_on_with_the_next_batch_and_the_same_draws(tmp_path, capsys):
     torch.manual_seed(0)
     whole = fit(tmp_path / "whole")
@@ -137,6 +150,30 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
     fit(tmp_path)
     longer = fit(tmp_path, length=12, resumed=verify(list_checkpoints(tmp_path / "checkpoints")[0]))
     assert longer.seen == [(9, 9), (10, 10), (11, 11)] and saved(tmp_path) == [12, 9]
+
+
+class WrittenBesides(Counting):
+    """A thread writes rows of a journal at any time: here whenever Lightning's part is saved."""
+
+    def __init__(self, length, folder):
+        super().__init__(length)
+        self.file, self.sizes = folder / "schedule.jsonl", []
+
+    def resume_state(self):
+        self.sizes.append(self.file.stat().st_size if self.file.exists() else 0)
+        return super().resume_state() | {"journals": {self.file.name: self.sizes[-1]}}
+
+    def state_dict(self):
+        with self.file.open("a") as file:
+            file.write('{"do": "sync"}\n')
+        return {}
+
+
+def test_a_checkpoint_promises_the_rows_of_its_state_and_none_that_were_written_while_it_was_saved(tmp_path):
+    fit(tmp_path, every=1, keep=9, data=(data := WrittenBesides(4, tmp_path)))
+    found = [verify(path).journals["schedule.jsonl"] for path in list_checkpoints(tmp_path / "checkpoints")]
+    assert [each["bytes"] for each in reversed(found)] == data.sizes == [0, 15, 30, 45]
+    assert all(JournalDigest(data.file).read_on(each["bytes"]) == each for each in found)
 
 
 def train_on_rank(rank, port, folder):

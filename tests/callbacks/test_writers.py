@@ -23,8 +23,8 @@ from bapo_lightning.callbacks.writers import (
     to_floats,
 )
 from bapo_lightning.objectives.surrogate import clipped_mask
-from bapo_lightning.run_folder.checkpoint import JOURNALS
-from bapo_lightning.run_folder.record import TOKEN_FILE, read_tokens
+from bapo_lightning.system.run_folder.checkpoint import JOURNALS
+from bapo_lightning.system.run_folder.record import TOKEN_FILE, read_tokens
 from bapo_lightning.types import FinishReason, Reply, Segment
 
 

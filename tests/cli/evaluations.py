@@ -4,10 +4,10 @@ import json
 
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.cli.evaluate import hydra_overrides
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.hydra_versions import BASE
-from bapo_lightning.runs.evaluation.run import evaluate
+from bapo_lightning.tools.commands.evaluate import hydra_overrides
+from bapo_lightning.tools.evaluation.run import evaluate
 
 MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 TINY = [

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from tests.report.synthetic_runs import synthetic_row, write_run
 
-from bapo_lightning.callbacks.loggers.wandb_group import fetch_group, group_of
-from bapo_lightning.cli import compare
-from bapo_lightning.cli.compare import main
-from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.record import read_run
+from bapo_lightning.tools.commands import compare
+from bapo_lightning.tools.commands.compare import main
+from bapo_lightning.tools.comparison.wandb_group import fetch_group, group_of
 
 
 def rows(algorithm, seed):
@@ -119,6 +119,29 @@ def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path):
     assert record.config == {"seed": 3, "algorithm": {"name": "bapo"}}
     assert record.manifest == {**manifest, "status": "interrupted"}
     assert record.rows == [{"step": 0, "train/reward": 0.5}]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil", "/tmp/evil", "..", "", "a/b", "a\\b", ".x", "x" * 300, "a\0b", 7]
+)
+def test_the_name_that_a_server_gives_a_run_is_never_a_path(tmp_path, name):
+    run = SimpleNamespace(id=name, config={}, state="finished", summary={}, scan_history=lambda: iter(()))
+    folder = fetch_group(group_of("me/lab/tiny"), tmp_path / "in" / "here", ScriptedApi([run]))
+    assert [path.name for path in folder.iterdir()] == ["run+0"] and len(list(tmp_path.rglob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": [1]}, {"config": {"a": object()}}, {"summary": 5}, {"scan_history": lambda: iter([5])},
+        {"scan_history": lambda: iter([{"trainer/global_step": 1, "x": {1: 2, None: object()}, (1, 2): 3}])},
+        {"scan_history": lambda: 1 / 0}, {"config": {"manifest": {"wall_seconds": float("nan")}}},
+    ],
+)  # fmt: skip
+def test_a_run_that_a_server_describes_oddly_is_one_sentence(tmp_path, changes):
+    whole = {"id": "a", "config": {}, "state": "finished", "summary": {}, "scan_history": lambda: iter(())}
+    with pytest.raises(DataError, match="wandb:me/lab/tiny: the run 'a' cannot be read back"):
+        fetch_group(group_of("me/lab/tiny"), tmp_path, ScriptedApi([SimpleNamespace(**whole | changes)]))
 
 
 def test_an_empty_group_and_a_server_that_does_not_answer_are_told(tmp_path):

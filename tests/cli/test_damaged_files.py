@@ -14,16 +14,16 @@ import pytest
 from hydra import compose, initialize_config_dir
 from tests.damages import of_fields, of_file
 
-from bapo_lightning.cli import compare, eval_table, export, record, view
-from bapo_lightning.cli.command import command
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.report import style
-from bapo_lightning.run_folder.record import read_config, read_tokens
-from bapo_lightning.runs.evaluation.run import load_policy
-from bapo_lightning.runs.evaluation.subject import find_subject, inherit
-from bapo_lightning.runs.evaluation.task import read_task
+from bapo_lightning.runs.command import command
 from bapo_lightning.runs.resume import open_run
+from bapo_lightning.system.run_folder.record import read_config, read_tokens
+from bapo_lightning.tools.commands import compare, eval_table, export, record, view
+from bapo_lightning.tools.evaluation.run import load_policy
+from bapo_lightning.tools.evaluation.subject import find_subject, inherit
+from bapo_lightning.tools.evaluation.task import read_task
 
 SAMPLED, MANY = 3, 12  # damages of a file that are tried, each on one of the commands that read it
 TOKENS = {"step": 3, "ratio": [1.0, 0.5], "age": [0, 1]}

@@ -1,15 +1,16 @@
 """Tables as a user has them: `make data` tells what is in them, and a run trains on a mixture of them."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
 from tests.commands import train_to_end
 from tests.configuration.compositions import composed
 
-from bapo_lightning.cli.data import describe
-from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.system.errors import BapoLightningError, ConfigError
 from bapo_lightning.tiny_worlds.additions.task import addition_problems
+from bapo_lightning.tools.commands.data import describe
 
 
 def tell(plain):
@@ -69,6 +70,48 @@ def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_
     printed = capsys.readouterr().out
     assert "max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
     assert "system: Please reason step by step, and put your final answer within \\boxed{}.\nuser:" in printed
+
+
+def own(files, *others):
+    """A table of one's own under a prompt of two parts, which a rule chooses by the tokenizer."""
+    template = "+data.prompt.plain.template='{problem}{problem}'"
+    table = ["data=table", f"data.train.path={files}/long.jsonl", "data/prompt=auto", template]
+    return [*table, "scale.max_prompt_tokens=20", *others]
+
+
+def test_prompts_are_shown_as_the_model_gets_them(files, capsys):
+    tell(composed(*own(files), "+show=1"))
+    asked = addition_problems("train", 60)[1].prompt
+    assert f"\n{asked}{asked}\n" in capsys.readouterr().out
+
+
+def test_problems_that_a_validation_set_shares_with_the_training_set_are_counted(files, capsys):
+    path = files / "again.jsonl"
+    texts = (files / "long.jsonl").read_text().splitlines()[:5]
+    path.write_text("\n".join(texts).replace('"problem": "', '"problem": " ') + "\n")
+    mine = ["+problem_set@data.validation.mine=table", f"data.validation.mine.path={path}"]
+    few = ["data.train.part=null", "scale.validation_problems=2"]  # of the set's five
+    tell(composed(*own(files, *few, *mine)))
+    said = capsys.readouterr().err
+    assert "warning: 5 of the 5 problems of data.validation.mine are in data.train as well" in said
+    tell(composed(*own(files)))
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_run_says_at_once_that_no_answer_can_be_read_and_records_the_prompt(files):
+    short = ["scale.max_new_tokens=2", "scale.overlong_buffer=1", "callbacks.validation.every=80"]
+    shown = train_to_end(files / "run", 1, *own(files, *short))
+    counts = re.findall(
+        r"^warning: (held_out: )?(\d+) of (\d+) answers were cut at scale.max_new_tokens=2, and (\d+) of \3 "
+        r"answers have no final answer that the reward reads: write a larger scale.max_new_tokens",
+        shown,
+        re.MULTILINE,
+    )
+    assert [bool(where) for where, *_ in counts] == [True, False]
+    assert shown.index("held_out: ") < shown.index("update     1/")
+    row = json.loads((files / "run" / "rollouts.jsonl").read_text().split("\n")[0])
+    half = len(row["prompt"]) // 2
+    assert row["prompt"][:half] == row["prompt"][half:] and row["prompt"].endswith("=")
 
 
 @pytest.mark.parametrize(

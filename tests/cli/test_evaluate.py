@@ -16,12 +16,12 @@ import pytest
 from tests.cli.evaluations import MODEL, SMALL, TINY, results, results_of, run, samples
 from tests.commands import Command, command_line, run_command, train_to_end, wait_until
 
-from bapo_lightning.cli.eval_table import main as eval_table
-from bapo_lightning.errors import BapoLightningError, CheckpointError, ConfigError, DataError
 from bapo_lightning.rollout.vllm import local
+from bapo_lightning.system.errors import BapoLightningError, CheckpointError, ConfigError, DataError
+from bapo_lightning.tools.commands.eval_table import main as eval_table
 
 ROOT = Path(__file__).resolve().parents[2]
-EVALUATE = "bapo_lightning.cli.evaluate"
+EVALUATE = "bapo_lightning.tools.commands.evaluate"
 
 
 def test_a_checkpoint_of_a_run_gets_the_numbers_of_its_validation(trained, tmp_path, capsys):

@@ -10,14 +10,14 @@ from tests.modules.policy.families import family_folder
 from torch.distributed.checkpoint import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bapo_lightning.cli.export import main, policy_weights
-from bapo_lightning.errors import CheckpointError
-from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights, policy_state
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
-from bapo_lightning.runs.evaluation.subject import find_subject
+from bapo_lightning.system.errors import CheckpointError
+from bapo_lightning.system.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
+from bapo_lightning.tools.commands.export import main, policy_weights
+from bapo_lightning.tools.evaluation.subject import find_subject
+from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights, policy_state
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 

@@ -10,15 +10,15 @@ from tests.configuration.compositions import found
 
 from bapo_lightning import configure
 from bapo_lightning.callbacks.run_manifest import session_start
-from bapo_lightning.cli.evaluate import hydra_overrides
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.tools.commands.evaluate import hydra_overrides
 
 TYPED = [
     (1, "hydra/launcher=jobli", 'pip install -e ".[sweep]"'),
-    (4, "algorithm=Bapo", "algorithm=Bapo is no choice; did you mean bapo?"),
-    (5, "+callbacks.mine={_target_:math.pi}", "is a float, no class or function"),
-    (5, "+callbacks.mine={_target_:collections.OrderedDict}", "is no lightning Callback"),
+    (4, "algorithm=Bapo", "algorithm=Bapo is not a choice; did you mean bapo?"),
+    (5, "+callbacks.mine={_target_:math.pi}", "is a float, not a class or function"),
+    (5, "+callbacks.mine={_target_:collections.OrderedDict}", "is not a lightning Callback"),
     (6, "optimizer.scheduler={_target_:mine.Cosine,T_max:9}", "optimizer.scheduler.T_max is not an option"),
     (7, "optimizer.scheduler.name=x", "optimizer.scheduler takes _target_, _partial_, warmup_updates"),
     (7, "model.lora.r=0", "which takes rank, alpha, target_modules"),
@@ -93,7 +93,7 @@ def test_a_file_chosen_as_data_is_told_how_a_table_is_read(tmp_path, monkeypatch
     with pytest.raises(ConfigError) as refused:
         configure(f"data={name}")
     (text,) = refused.value.problems
-    assert text == f"data={name} is no choice; a table of your own is data=table data.train.path={name}"
+    assert text == f"data={name} is not a choice; your own table is data=table data.train.path={name}"
 
 
 def test_the_command_of_a_manifest_is_read_back_by_a_shell(monkeypatch):  # 14

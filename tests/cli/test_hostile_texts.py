@@ -16,11 +16,11 @@ from tests.report.progress.test_display import terminal  # noqa: F401
 from tests.report.synthetic_runs import synthetic_row, write_run
 
 from bapo_lightning.__main__ import COMMANDS, module_of
-from bapo_lightning.cli.compare import main as compare
-from bapo_lightning.cli.record import main as record
-from bapo_lightning.printable import PrintableStream, printable
 from bapo_lightning.report.progress.display import Place, shown
 from bapo_lightning.report.progress.terminal import Terminal
+from bapo_lightning.system.printable import PrintableStream, printable
+from bapo_lightning.tools.commands.compare import main as compare
+from bapo_lightning.tools.commands.record import main as record
 
 HOSTILE = "n\x1b]0;PWNED\x07\x1b[2J\x1b[1A\x9b2Kme\r\u202egnp\u2066\x7f\x08"
 # Arguments without which a command says nothing of the others.
@@ -108,8 +108,8 @@ def test_data_shows_problems_that_cannot_control_the_terminal(table):
     link = table.with_name("rows.jsonl")
     link.symlink_to(table)
     settings = "data=table", f"data.train.path={link}", "scale.max_prompt_tokens=64", "+show=2"
-    done = run_command("bapo_lightning.cli.data", *settings)
-    assert done.returncode == 0 and done.stdout.count("PWNED") >= 2
+    done = run_command("bapo_lightning.tools.commands.data", *settings)
+    assert done.returncode == 0 and "<pad>" in done.stdout  # for characters that the tokenizer lacks
     assert not controls(done.stdout + done.stderr)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.commands import said
 
 from bapo_lightning.__main__ import COMMANDS, module_of
-from bapo_lightning.cli import command as shared
+from bapo_lightning.runs import command as shared
 
 
 def interrupt(*_, **__):
@@ -28,7 +28,7 @@ def test_every_command_ends_in_one_line(name, monkeypatch, capsys):
 
 
 LATE = """
-from bapo_lightning.cli.command import hydra_command
+from bapo_lightning.runs.command import hydra_command
 @hydra_command("train")
 def main(config):
     raise KeyboardInterrupt

@@ -9,11 +9,11 @@ import torch
 from tests.commands import run_command
 from tests.configuration.compositions import composed, found
 
-from bapo_lightning.cli.serve import refuse_taken_ports, served
 from bapo_lightning.configuration.plan import architecture, plan_of
 from bapo_lightning.configuration.precision import settled
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.system.errors import ConfigError, DataError
+from bapo_lightning.tools.commands.serve import refuse_taken_ports, served
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,19 +23,19 @@ def typed(*overrides):
 
 
 def test_the_plan_of_the_quickstart_adds_up():
-    done = run_command("bapo_lightning.cli.plan")
+    done = run_command("bapo_lightning.tools.commands.plan")
     assert done.returncode == 0, done.stderr
     assert "quickstart: llama, 109,504 parameters, 1 x h100_80gb, strategy single" in done.stdout
     table = done.stdout.partition("generation, with the training state")[2].partition("together")
     shown = [float(number) for number in re.findall(r" (\d+\.\d\d)   ", table[0])]
     assert sum(shown) == pytest.approx(float(table[2].split()[0]), abs=0.03)
     assert done.stdout.splitlines()[-1].startswith("It fits: the fullest moment takes 2.")
-    assert "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring;" in done.stdout
+    assert "GPUs at 0.16 of 989.4 TFLOP/s in updates, 0.5 in scoring;" in done.stdout
     assert "their memory at 0.6 of 3.35 TB/s in decoding; all assumed" in done.stdout
 
 
 def test_what_does_not_fit_ends_with_a_code_of_its_own():
-    done = run_command("bapo_lightning.cli.plan", "plan.overhead_gigabytes=79")
+    done = run_command("bapo_lightning.tools.commands.plan", "plan.overhead_gigabytes=79")
     assert done.returncode == 3
     refusal = "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79."
     assert refusal in done.stdout

@@ -10,13 +10,14 @@ import pytest
 from tests.commands import Command, run_command, wait_until
 from tests.report.synthetic_runs import write_run
 
-from bapo_lightning.cli import multirun
-from bapo_lightning.cli.command import overrides_first
-from bapo_lightning.cli.multirun import with_sweeps
-from bapo_lightning.runs.sweeps.job import STOPPED
-from bapo_lightning.runs.sweeps.plan import SweepPlan
-from bapo_lightning.runs.sweeps.run import print_failures
+from bapo_lightning.runs.command import overrides_first
+from bapo_lightning.tools.commands import multirun
+from bapo_lightning.tools.commands.multirun import with_sweeps
+from bapo_lightning.tools.sweeps.job import STOPPED
+from bapo_lightning.tools.sweeps.plan import SweepPlan
+from bapo_lightning.tools.sweeps.run import print_failures
 
+SWEEP = "bapo_lightning.cli.sweep"
 SMALL = ["experiment=additions", "debug=fast", "regime=on_policy"]
 
 
@@ -27,7 +28,11 @@ def swept(tmp_path_factory):
     overrides = ["algorithm=bapo", *(f"callbacks.alarms.entropy.{option}" for option in alarm)]
     root = tmp_path_factory.mktemp("swept")
     arguments = ["sweep=smoke", *SMALL, f"output_root={root}", *overrides, "launcher.parallel_runs=1"]
-    return root, overrides, run_command("bapo_lightning.cli.sweep", *arguments, "folder=mine", forks=True)
+    return (
+        root,
+        overrides,
+        run_command(SWEEP, *arguments, "folder=mine", forks=True),
+    )
 
 
 def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
@@ -60,19 +65,19 @@ def test_a_sweep_that_goes_on_skips_what_is_finished_whoever_launches_it(swept):
     ("arguments", "complaint"),
     [
         (["sweep=smoke", *SMALL, "scale.group_size=1"], "scale.group_size=1 is refused by the advantages"),
-        (["sweep=nowhere"], "sweep=nowhere is no choice; it takes additions, bapo_target"),
+        (["sweep=nowhere"], "sweep=nowhere is not a choice; it takes additions, bapo_target"),
         ([], "nothing is varied; write sweep=NAME"),
     ],
 )
 def test_a_sweep_that_cannot_work_starts_nothing(tmp_path, arguments, complaint):
-    done = run_command("bapo_lightning.cli.sweep", *arguments, f"output_root={tmp_path}", cwd=tmp_path)
+    done = run_command(SWEEP, *arguments, f"output_root={tmp_path}", cwd=tmp_path)
     assert (done.returncode, done.stderr.count(complaint), list(tmp_path.iterdir())) == (2, 1, [])
 
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_saves_and_ends_when_its_sweep_is_killed(tmp_path):
     options = ["algorithm=bapo", "debug=fast", "experiment=additions", "scale.num_rollout_batches=500"]
-    process = Command("bapo_lightning.cli.sweep", ["sweep=smoke", *options, f"output_root={tmp_path}"])
+    process = Command(SWEEP, ["sweep=smoke", *options, f"output_root={tmp_path}"])
     wait_until(lambda: any(tmp_path.glob("*/*/metrics.jsonl")), process)
     for run in psutil.Process(process.pid).children(recursive=True):
         run.suspend()

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from tests.commands import Command, train_to_end, wait_until
 
-from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
+from bapo_lightning.system.run_folder.checkpoint import list_checkpoints, verify
 
 METRICS = [
     "train/reward", "train/response_length", "train/loss", "train/grad_norm", "train/learning_rate",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from bapo_lightning.orphans import end_with_parent
+from bapo_lightning.system.orphans import end_with_parent
 
 # How an attempt ends. The first three are right.
 RAN, REFUSED, STOPPED = "ran", "refused in words", "ended in words later"

@@ -16,9 +16,9 @@ VALUES = [
     {"a": 1}, "", "n" * 300, "/dev/null", "\udcff\x1b[2J",
 ]  # fmt: skip
 TARGETS = [
-    "abc", "nope.x", "os.getcwd", "collections.OrderedDict", "torch.nn.Linear", "bapo_lightning.errors",
-    "bapo_lightning.objectives.bounds.Bounds", "bapo_lightning.errors.ConfigError", "builtins.int", None, 7,
-    "", [1], {"a": 1},
+    "abc", "nope.x", "os.getcwd", "collections.OrderedDict", "torch.nn.Linear", "builtins.int", None, 7,
+    "bapo_lightning.system.errors", "bapo_lightning.objectives.bounds.Bounds",
+    "bapo_lightning.system.errors.ConfigError", "", [1], {"a": 1},
 ]  # fmt: skip
 # Changes that are drawn together: a form of a run takes as long to compose as some of them to try.
 OF_A_FORM, OF_A_COMMAND = 12, 2

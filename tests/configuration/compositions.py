@@ -19,7 +19,7 @@ from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 CONF = Path(conf_dir())
 

@@ -14,9 +14,9 @@ from tests.configuration.compositions import CONF, composed, names
 
 from bapo_lightning.configuration.targets import TARGET
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.runs.rehearsal.script import write_small_model
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.tools.rehearsal.script import write_small_model
 
 SMALL = (
     "debug=fast", "run_folder=run", "scale.prompts_per_batch=2", "+data.train.limit=8",
@@ -55,14 +55,14 @@ WORLD = (
     "data=openenv", "data.train.count=8", "~data.train.limit", "data.validation.openenv.count=2",
     "environment.max_turns=2", "scale.max_feedback_tokens=256",
     "environment.answers.server.command="
-    f"[{sys.executable},-m,tests.environments.openenv.guessing,'{{port}}',{os.devnull}]",
+    f"[{sys.executable},-m,tests.extras.openenv.guessing,'{{port}}',{os.devnull}]",
     f"environment.answers.server.folder={Path(__file__).parents[2]}",
 )  # fmt: skip
 SERVED = (
     "data=verifiers", *WORLD[1:6], "environment.answers.server.values.environment=verifiers",
     f"environment.answers.server.values.python={sys.executable}",
     "+environment.answers.server.variables.PYTHONPATH="
-    f"{Path(__file__).parents[1] / 'environments/verifiers/library'}",
+    f"{Path(__file__).parents[1] / 'extras/verifiers/library'}",
 )  # fmt: skip
 NEEDS = {
     "algorithm=aepo": ("scale.prompts_per_batch=4",),

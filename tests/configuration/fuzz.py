@@ -31,15 +31,15 @@ from tests.configuration.forms import RUNS, SMALL, lacks, names_of_forms
 from tests.configuration.small_commands import COMMANDS
 
 from bapo_lightning.cli import train
-from bapo_lightning.cli.command import command, number_type
-from bapo_lightning.cli.rehearse import share_of
 from bapo_lightning.configuration.compose import requested_ranks, resolve
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.ranks.launch import starts_ranks
 from bapo_lightning.runs import train as training
-from bapo_lightning.values import Count, Seconds, Seed, Workers
+from bapo_lightning.runs.command import command, number_type
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.ranks.launch import starts_ranks
+from bapo_lightning.system.values import Count, Seconds, Seed, Workers
+from bapo_lightning.tools.commands.rehearse import share_of
 
 RESULTS = Path("outputs/fuzz.jsonl")
 NOT_HERE = "not run here"
@@ -145,7 +145,7 @@ def main(arguments=None):
     parser.add_argument("--only", default="", help="changes that hold this text")
     kinds = {"training": names_of_forms(), "commands": [*COMMANDS]}
     parser.add_argument("--of", nargs="+", choices=kinds, default=[*kinds], help="default: both")
-    parser.add_argument("--share", default="1/1", help="N/M: the Nth of M parts; auto/M: by the day")
+    parser.add_argument("--share", default="1/1", help="N/M: the Nth of M parts")
     few = "so many changes of a few forms of run, drawn by --seed"
     parser.add_argument("--sample", type=number_type(Count), help=few)
     parser.add_argument("--seed", type=number_type(Seed), default=0)

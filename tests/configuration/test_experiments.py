@@ -9,11 +9,11 @@ from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.plan import check_architecture, plan_of
 from bapo_lightning.configuration.sections import Model
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError, MachineError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.system.errors import ConfigError, MachineError
 
 # name: algorithm, staleness, longest response, GPUs, weights of the model
 EXPERIMENTS = {
@@ -43,7 +43,8 @@ def test_it_is_the_run_that_it_is_called(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(name, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
+    monkeypatch.setenv("LOCAL_RANK", "0")  # several nodes are started by torchrun
+    monkeypatch.setenv("WORLD_SIZE", "32")
     monkeypatch.setattr("bapo_lightning.configuration.machine.uses_cuda", lambda accelerator: False)
     monkeypatch.setattr("bapo_lightning.configuration.machine.hub_problem", lambda path: None)
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**22}[name])

@@ -8,18 +8,19 @@ from functools import lru_cache
 import pytest
 from tests.configuration.compositions import composed, found, names, problems_of
 from tests.configuration.test_fuzz import changed, leaves
+from tests.rivals import declared
 
 from bapo_lightning.configuration.targets import TARGET, target_problems
 
 LOWER, HUGE, ODD = (0, -1), (1e30, 10**9, 2**53 + 1), (math.nan, math.inf)
 EXTREMES = (*LOWER, *HUGE, *ODD)
-# Reason -> values, and the options by their last two names: of a class or function, or of a section.
+# Reason -> values, and the options by their last two names: of a class or function, or of a section. Tests of
+# rivals have more.
 HARMLESS = {
     "a limit that is never reached, and nothing is made of its size": (
         HUGE,
         """
-        ACPO.base ACPO.dual_clip ACPO.most drpo.width SAT.dual_clip pnpo.high
-        estr.dual_clip estr.floor estr.head estr.threshold ipo.cap ipo.limit ripo.high ripo.low
+        ACPO.base ACPO.dual_clip ACPO.most drpo.width ipo.cap ipo.limit ripo.high ripo.low
         score_centering.head score_centering.high clip.dual_clip rollout.top_k
         aepo.dual_clip ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip
         erc.dual_clip fipo.dual_clip SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip
@@ -34,6 +35,7 @@ HARMLESS = {
         DynamicSampling.max_rounds Regime.max_age Regime.max_segments Regime.partial_tokens Regime.window
         OverlongPenalty.buffer OverlongPenalty.limit SampleFilter.ngram SampleFilter.repeats ToolUse.max_calls
         RayEngine.requests_per_call VerdictsOnNodes.answers_per_call HFEngine.max_rows
+        HFEngine.context_length
         addition_problems.limit lock_problems.limit sum_problems.limit Validation.show
         optimizer.max_grad_norm optimizer.max_nonfinite_in_a_row rollout.max_restarts
         environment.max_turns environment.max_reply_tokens validation_samples.*
@@ -49,7 +51,8 @@ HARMLESS = {
     "off, none, or no bound": (
         (0,),
         """
-        ACPO.spread pnpo.low score_centering.head score_centering.low aspo.low_entropy_share
+        HFEngine.context_length
+        ACPO.spread score_centering.head score_centering.low aspo.low_entropy_share
         EntropyBonus.least EntropyBonus.start SingleStream.keep Watchdog.minutes
         Regime.max_reuses Regime.reuse_share rest.low FixedBounds.low outlier_mask.low sequence_masked.low
         masked_is.low RayEngine.gpus VerdictsOnNodes.cpus HfExport.every EntropyRuleMonitor.every
@@ -100,7 +103,7 @@ HARMLESS = {
     ),
 }  # fmt: skip
 TAKEN = {}
-for _reason, (_values, _names) in HARMLESS.items():
+for _reason, (_values, _names) in {**HARMLESS, **declared("HARMLESS")}.items():
     for _name in _names.split():
         TAKEN.setdefault(_name, set()).update(map(repr, _values))
 SERVED = "environment.answers.server.values.environment=served"
@@ -178,14 +181,14 @@ def test_so_is_every_number_of_every_choice(choices):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("rollout.temperature=1e30", "samples tokens by chance alone"),
+        ("rollout.temperature=1e30", "makes sampling uniform"),
         ("rollout.weight_sync.tolerance=1e30", "proves nothing"),
         ("rollout.weight_sync.tolerance=1", "proves nothing"),
         ("rollout.weight_sync.temperature=2", "is a copy of rollout.temperature=1.0"),
         ("optimizer.optimizer.lr=1e-320", "below the smallest number of full precision"),
-        ("optimizer.optimizer.lr=1e30", "is no rate of training; write at most 100"),
+        ("optimizer.optimizer.lr=1e30", "is not a usable learning rate; write at most 100"),
         ("optimizer.optimizer.weight_decay=1e30", "erases the weights"),
-        ("optimizer.scheduler.warmup_updates=1000000", "the rate never comes to a hundredth"),
+        ("optimizer.scheduler.warmup_updates=1000000", "the rate never reaches a hundredth"),
         ("cpu_threads=1000000", "must be a whole number from 1 to"),
         ("cpu_threads=9007199254740993", "must be a whole number from 1 to"),
         ("callbacks.checkpoint.folder=no", "is not the run folder, where resume and the pages look"),

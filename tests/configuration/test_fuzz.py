@@ -12,7 +12,7 @@ from tests.configuration.compositions import composed
 
 from bapo_lightning.configuration.targets import targets_within
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.system.errors import BapoLightningError, ConfigError
 
 RUNS = {name: (*forms.SMALL, *forms.RUNS[name]) for name in ("dapo", "grpo", "child")}
 SAMPLED = 50  # one change in so many is tried where time is short

@@ -7,7 +7,7 @@ import pytest
 from bapo_lightning.configuration.compose import composed_run
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.group_names import NODES
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 GROUPS = sorted({
     file.parent.relative_to(conf_dir()).as_posix() for file in Path(conf_dir()).rglob("*/*.yaml")
@@ -34,5 +34,5 @@ def test_the_remedy_can_be_written():
 @pytest.mark.parametrize("node", NODES)
 def test_hydra_keeps_its_own_settings(node):
     for override in (*(f"{node}={value}" for value in ("null", "7", "abc", "[1]", "true")), f"~{node}"):
-        with pytest.raises(ConfigError, match=rf"leaves nothing of Hydra's own .*; write {node}\.KEY=VALUE"):
+        with pytest.raises(ConfigError, match=rf"removes Hydra's own .*; write {node}\.KEY=VALUE"):
             composed_run([override])

@@ -12,7 +12,7 @@ from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import installed_folders
 from bapo_lightning.configuration.help import help_text, listed
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = """
@@ -77,16 +77,16 @@ def test_it_is_a_choice_wherever_choices_are_listed(installed):
     package(installed, "halved")
     line = next(line for line in help_text().splitlines() if line.strip().startswith("halved "))
     assert "GRPO's objective, halved." in line
-    with pytest.raises(ConfigError, match=r"algorithm=havled is no choice; did you mean halved\?"):
+    with pytest.raises(ConfigError, match=r"algorithm=havled is not a choice; did you mean halved\?"):
         compose_run(["experiment=quickstart", "algorithm=havled"])
 
 
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        ("halved.nothing", "halved: its entry point halved = 'halved.nothing' .* is no package with files"),
-        ("absent.conf", r"cannot be imported \(No module named 'absent'\); uninstall halved or mend it"),
-        ("halved:objective", "is no package with files such as algorithm/NAME.yaml"),
+        ("halved.nothing", "halved: its entry point halved = 'halved.nothing' .* is not a package with "),
+        ("absent.conf", r"cannot be imported \(No module named 'absent'\); uninstall halved or fix it"),
+        ("halved:objective", "is not a package with files such as algorithm/NAME.yaml"),
     ],
 )
 def test_an_entry_point_that_leads_nowhere_is_one_sentence(installed, entry, sentence):

@@ -14,10 +14,10 @@ from huggingface_hub import constants
 from tests.commands import said
 from tests.configuration.compositions import validated
 
-from bapo_lightning import host, hub
 from bapo_lightning.configuration import machine
 from bapo_lightning.configuration.machine import check_machine
-from bapo_lightning.errors import MachineError
+from bapo_lightning.system import host, hub
+from bapo_lightning.system.errors import MachineError
 
 GPUS = {24: "NVIDIA L4", 80: "NVIDIA H100 80GB HBM3", 141: "NVIDIA H200"}  # by gigabytes
 MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
@@ -57,12 +57,12 @@ def model_line(cache):
     return (
         f"model: model.path={MODEL} is neither a folder here nor in the cache ({cache}), and the hub "
         f"({constants.ENDPOINT}) is not asked (HF_HUB_OFFLINE=1); write model.path=FOLDER, or fetch it "
-        f"where there is a network: hf download {MODEL}"
+        f"on a machine with a network: hf download {MODEL}"
     )
 
 
 TOO_FEW = [
-    ([24], "1 found: NVIDIA L4, 24.0 GB", "38.6", "143.1", 1, "22.8 of 24.0"),
+    ([24], "1 found: NVIDIA L4, 24.0 GB", "72.9", "179.5", 1, "22.8 of 24.0"),
     ([141], "1 found: NVIDIA H200, 141.0 GB", "118.1", "222.5", 1, "133.9 of 141.0"),
     ([80] * 4, "4 found: NVIDIA H100 80GB HBM3, 80.0 GB", "75.4", "90.6", 4, "76.0 of 80.0"),
 ]
@@ -102,15 +102,15 @@ def test_gpus_without_the_memory_are_told_what_takes_it_and_how_to_begin_neverth
     error = refusal("experiment=bapo_7b")
     assert [text.partition(",")[0] for text in error.problems] == [
         "GPUs: 8 needed (trainer.devices=8)",
-        "memory: an update needs 35.3 GB",
-        "memory: generation beside the training state needs 38.6 GB",
+        "memory: an update needs 72.9 GB",
+        "memory: generation next to the training state needs 38.6 GB",
         "memory: the engine's cache holds 0 tokens",
         model_line(tmp_path / "hub").partition(",")[0],
     ]
     assert all("; write " in text for text in error.problems[1:])
     assert error.advice == (
         PLAN,
-        "to begin although it does not fit: make train EXP=bapo_7b ARGS=plan.ignore=true",
+        "to start although it does not fit: make train EXP=bapo_7b ARGS=plan.ignore=true",
         LAPTOP,
     )
 
@@ -127,7 +127,7 @@ def test_where_only_the_model_is_lacking_the_rest_is_told_to_fit(gpus, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("size", "planned", "usable"), [(80, 57.9, "76.0 of 80.0"), (141, 88.4, "133.9 of 141.0")]
+    ("size", "planned", "usable"), [(80, 65.4, "76.0 of 80.0"), (141, 88.4, "133.9 of 141.0")]
 )
 def test_one_gpu_fits_7b_with_lora_and_the_run_says_so(size, planned, usable, gpus, here):
     gpus(size)
@@ -254,7 +254,7 @@ def command(module, *arguments, gpus=(1, 80), cwd):
     ("module", "arguments"),
     [
         ("train", ["experiment=bapo_7b", "algorithm=grpo,dapo", "-m"]),
-        ("sweep", ["sweep=quickstart", "experiment=bapo_7b", "seed=0,1"]),
+        ("sweep", ["sweep=staleness", "experiment=bapo_7b", "seed=0,1"]),
     ],
 )
 def test_commands_refuse_once_and_before_anything_begins(module, arguments, tmp_path):

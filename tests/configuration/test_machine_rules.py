@@ -8,8 +8,8 @@ from tests.configuration.test_machine import gpus, refusal
 
 from bapo_lightning.configuration import machine_rules
 from bapo_lightning.configuration.machine import check_machine
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.rollout.vllm import local
+from bapo_lightning.system.errors import ConfigError
 
 __all__ = ["gpus"]  # a fixture
 COMPILER = "a C compiler (gcc or clang, or the one that CC names)"
@@ -42,8 +42,8 @@ def test_vllm_on_a_gpu_is_not_started_without_the_compiler_that_triton_calls(rol
     no_c()
     monkeypatch.setattr(local, "find_spec", lambda name: name)
     assert (
-        f"rollout=vllm on a GPU needs {COMPILER} for Triton's launcher, and this machine lacks it; install "
-        "it, or write rollout=hf"
+        f"rollout.engine is vLLM, which on a GPU needs {COMPILER} for Triton's launcher, and it is missing "
+        "here; install it, or write rollout=hf"
     ) in found(f"rollout={rollout}")
     with pytest.raises(ConfigError, match="C compiler"):  # evaluation, make serve, the nodes of a cluster
         local.require_vllm()
@@ -74,7 +74,7 @@ def test_an_engine_that_is_no_vllm_or_elsewhere_needs_no_compiler(overrides, no_
 )
 def test_kernels_that_are_built_in_a_run_need_the_compiler(override, instead, no_c):
     no_c()
-    problem = f"{override} needs {COMPILER}, which this machine lacks; install it, or write {instead}"
+    problem = f"{override} needs {COMPILER}, which this machine does not have; install it, or write {instead}"
     assert problem in found(override)
     no_c(has_gpu=False)
     assert problem not in found(override)
@@ -83,7 +83,7 @@ def test_kernels_that_are_built_in_a_run_need_the_compiler(override, instead, no
 def test_torch_compile_needs_a_cpp_compiler_on_any_device(monkeypatch):
     monkeypatch.setattr(machine_rules, "missing_to_build", lambda language: f"a {language} compiler")
     assert found("model.compile=true") == [
-        "model.compile=true needs a C++ compiler, which this machine lacks; install it, or write "
+        "model.compile=true needs a C++ compiler, which this machine does not have; install it, or write "
         "model.compile=false"
     ]
 

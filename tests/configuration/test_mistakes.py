@@ -8,17 +8,21 @@ MISTAKES = """
 name='c$x_{y' | letters, digits and . _ + - only
 algorithm.name='<b>' | letters, digits and . _ + - only
 seed=-1 | from 0 to 4294967295
+seed='3' | is a text; write it without quotes
+callbacks.validation.first='true' | is a text; write it without quotes
+name=123 | ... is a number; for a text write "'123'", with both pairs of quotes
+reward=functions reward.functions=[true] | is true or false; for a text write "'true'"
 run_folder=/dev/null/x | /dev/null is a file
 rank_timeout_minutes=0 | ... must be a positive number of minutes
 
-algorithm=grpo algorithm.bounds.low=1.0 | ... is no lower bound
-algorithm=grpo algorithm.bounds.high=0.2 | ... is no upper bound
-algorithm.bounds.low.end=1.1 | ... is no lower bound
-algorithm.bounds.high.start=1.0 | ... is no upper bound
+algorithm=grpo algorithm.bounds.low=1.0 | ... is not a lower bound
+algorithm=grpo algorithm.bounds.high=0.2 | ... is not an upper bound
+algorithm.bounds.low.end=1.1 | ... is not a lower bound
+algorithm.bounds.high.start=1.0 | ... is not an upper bound
 algorithm.bounds.high.start=4 | ... is beyond algorithm.bounds.high.end=3.0
 algorithm.bounds.high.end=inf | must have finite numbers
 algorithm.bounds.low.step=0 | ... never reaches the end
-algorithm.bounds.target=1.0 | ... is no share of a whole
+algorithm.bounds.target=1.0 | ... is not a share
 algorithm.bounds.measure=ratio algorithm.bounds.target=0 | ... is always met
 algorithm.bounds.order=sideways | write one of upper_first, lower_first
 algorithm.objective.dual_clip=0.5 | ... must be above 1 (3.0 is usual)
@@ -26,6 +30,9 @@ algorithm.advantages.scale=var | write one of std, none
 +algorithm.objective.typo=1 | algorithm.objective.typo is not an option of
 algorithm=spo algorithm.stages.batch_advantages.advantages.keep=1.0 | ... must be in [0, 1)
 
+regime=on_policy regime.minibatches=4 | regime.name=on_policy promises one update on tokens of the current
+regime=on_policy regime.epochs=2 | write regime=replay
+regime=on_policy regime.partial_tokens=4 | write regime=replay, partial
 ~regime.minibatches | regime.minibatches is missing; it must be a whole number in [1, 1000000]
 
 scale.group_size=1 | a group of 1 has neither spread nor others
@@ -38,6 +45,11 @@ scale.overlong_buffer=100 | ... must be in 1..scale.max_new_tokens
 data.validation.additions.limit=-1 | a whole number of at least 1
 data=math reward=math data.filters.overlap.ngram=1000 | ... must be
 data=math reward=math data.filters.overlap.min_share=40 | ... must be
+reward._target_=.. | ... cannot be imported; write the dotted name of a class or function
+algorithm.weighting._target_=../../x | ... cannot be imported; write the dotted name
+callbacks.checkpoint=false | has no _target_; write null to leave it out
+optimizer.optimizer.betas=[0.9] | ... must be a list of 2 values
+trainer.precision=fp16 | is none of its values: gradients underflow in float16
 reward._target_=bapo_lightning.rewards.nothing | cannot be imported
 reward._target_=tests.rewards.test_functions.right | returns numbers; write reward=functions
 
@@ -49,14 +61,15 @@ optimizer.optimizer.lr=0 | ... would change nothing
 algorithm=bnpo +algorithm.stages.batch_advantages.advantages.lowest=1.5 | highest must be above lowest
 algorithm=bnpo ~algorithm.stages.batch_advantages.advantages._target_ | has no _target_; write
 rollout=hf_child regime=async ~rollout.engine.make_engine._target_ | has no _target_; write
-data/prompt=auto data.prompt.plain._target_=bapo_lightning.ranks.launch.leads | cannot be called with 2
+data/prompt=auto data.prompt.plain._target_=bapo_lightning.system.ranks.launch.leads | cannot be called with 2
 data/prompt=auto +data.prompt.plain._partial_=true | multiple values for argument 'bos'); leave out _partial_
-data/prompt=auto data.prompt.plain._target_=os.remove | is of Python's own library; write a function of yours
+data/prompt=auto data.prompt.plain._target_=torch.os.remove | belongs to Python's library
+data/prompt=auto data.prompt.plain._target_=os.remove | belongs to Python's library; write a function of yours
 data/prompt=auto ~data.prompt.plain._target_ | has no _target_; write
 data/prompt=auto data.prompt.chat=null | must be a class or function, {_target_: PACKAGE.NAME}
-reward=math_ray ~reward.make_reward._partial_ | makes what cannot be called without arguments
-logger=csv logger.csv.name=/dev/null | ... is no folder within the run folder; write logger.csv.name=csv
-logger=csv logger.csv.version=../other | ... is no folder within the run folder
+reward=math_ray ~reward.make_reward._partial_ | makes something that cannot be called without arguments
+logger=csv logger.csv.name=/dev/null | ... is not a folder within the run folder; write logger.csv.name=csv
+logger=csv logger.csv.version=../other | ... is not a folder within the run folder
 logger=csv +logger.csv.flush_logs_every_n_steps=0 | must be a whole number of at least 1
 algorithm=vespo algorithm.objective.power_positive=1e9 | must be a number in [0, 10000]
 algorithm=asymre algorithm.advantages.shift=-1e30 | must be a number in [-10000, 10000]
@@ -73,7 +86,7 @@ regime=async regime.max_age=2 | write regime.max_age=3 or fewer updates
 regime=async regime.max_age=null | one rollout batch ahead is regime.max_age=7
 regime=async regime.reuse_share=0.5 regime.max_reuses=1 | admission cannot know how old a group will get
 regime=async rollout=vllm | write rollout=vllm_child or rollout=vllm_server
-regime=async regime.stale_action=mask | masking them is evicting it
+regime=async regime.stale_action=mask | masking them would be evicting it
 regime=async regime.wait_warning_seconds=0 | must be a positive number of seconds
 regime=windowed_fifo regime.window=200 | write regime.window=129, or regime.max_age=19 or more
 regime=replay regime.window=4 | without regime.async_generation
@@ -104,9 +117,19 @@ rollout.engine.dtype=int8 | ... is none of its values; write one of float32, bfl
 rollout=hf_child rollout.engine.cpu_affinity=[0,99999] | this machine has no core 99999
 rollout=hf_child rollout.engine.cpu_affinity=all | cpu_affinity=all must be a list
 rollout=vllm_child +rollout.engine.make_engine.rows=1 | rollout.engine.make_engine.rows is not an option of
-rollout=vllm_server rollout.engine.urls=[localhost] | rollout.engine.urls: localhost is no URL
+rollout=vllm_server rollout.engine.urls=[localhost] | rollout.engine.urls: localhost is not a URL
 rollout=vllm_server rollout.engine.cpu_threads=two | ... must be a whole number from 1 to
 rollout=vllm_server rollout.engine.options.gpu_memory_utilization=40 | is a share of the GPU's memory
+rollout=vllm rollout.temperature=5 | ...: this rollout.engine samples at 0.01 to 2; write
+rollout=vllm_child rollout.temperature=0.005 | ...: this rollout.engine samples at 0.01 to 2; write
+rollout=vllm_server rollout.temperature=2.5 | ...: this rollout.engine samples at 0.01 to 2; write
+rollout=ray_vllm rollout.temperature=2.5 | ...: this rollout.engine samples at 0.01 to 2; write
+rollout=vllm rollout.engine.options.max_model_len=20 | ...: a prompt of 8 tokens, a response of 32 and
+rollout=ray_vllm rollout.engine.make_engine.options.max_model_len=20 | need 40; leave it out, or write 40
+rollout=vllm rollout.weight_sync.probe_tokens=100 | make 104 tokens, and vLLM is started for 48
+rollout=vllm +rollout.engine.options.extra.max_logprobs=5 | ...: a run starts vLLM with max_logprobs=-1; leave
+rollout=vllm_child +rollout.engine.make_engine.options.extra.logprobs_mode=raw_logprobs | a run starts vLLM
+rollout=vllm_server +rollout.engine.options.extra.dtype=float32 | write rollout.engine.options.dtype
 
 trainer.devices=4 | strategy=single with ... and trainer.num_nodes=1: one process has one device
 strategy=ddp trainer.num_nodes=2 | ...: a run starts ranks on its own machine only; start it on every node by
@@ -130,7 +153,7 @@ callbacks.alarms.gradient.spike=20 | ... must be e.g. {factor: 50, window: 50}, 
 +callbacks.alarms.entropy.belwo=2 | belwo is not an option of an alarm; did you mean below?
 +callbacks.alarms.mine={metric:train/loss,spike:{window:9}} | mine.spike.factor is missing; it must
 +callbacks.alarms.mine={below:0.1} | callbacks.alarms.mine.metric is missing; it must be text
-+callbacks.alarms.mine=0.1 | ... is no alarm; write e.g. {metric: train/reward, below: 0.1}
++callbacks.alarms.mine=0.1 | ... is not an alarm; write e.g. {metric: train/reward, below: 0.1}
 callbacks.alarms=3 | ... must map names to alarms
 """
 # Two rules may complain.

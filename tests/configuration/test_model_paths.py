@@ -6,8 +6,8 @@ from tests.configuration.compositions import composed
 
 from bapo_lightning.configuration.plan import _architecture_of_files
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.system.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("name", ["README.md", "folder"])

@@ -2,14 +2,14 @@ import pytest
 from tests.configuration.compositions import found
 
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
         ("sed=4", "sed is not an option; did you mean seed?"),
-        ("lr=1e-4", "lr is not an option; did you mean optimizer.optimizer.lr?"),
+        ("lr=1e-4", "lr is not an option; did you mean optimizer.optimizer.lr (learning rate)?"),
         ("regime.epoch=4", "regime.epoch is not an option; did you mean regime.epochs?"),
         ("callbacks.alarms.entropi.above=3", "did you mean callbacks.alarms.entropy.above?"),
         ("algorithm.clip.low=3", "did you mean algorithm.bounds.low?"),
@@ -17,11 +17,11 @@ from bapo_lightning.errors import ConfigError
         ("trainer.detect_anomaly=true", "; write +trainer.detect_anomaly for another option"),
         ("nothing_like_it=1", "the configuration takes name, seed"),
         ("~sed", "sed is not an option; did you mean seed?"),
-        ("+seed=4", "seed is an option already; leave out the + before it"),
-        ("algorithm=gpro", "algorithm=gpro is no choice; did you mean grpo?"),
-        ("logger=[wanb]", "logger=wanb is no choice; did you mean wandb? it takes csv, mlflow"),
-        ("problem_set@data.train=table", "is not chosen here; a table of your own is data=table"),
-        ("data.train.path=mine.jsonl", "a table of your own is data=table data.train.path=FILE"),
+        ("+seed=4", "seed is already an option; leave out the + before it"),
+        ("algorithm=gpro", "algorithm=gpro is not a choice; did you mean grpo?"),
+        ("logger=[wanb]", "logger=wanb is not a choice; did you mean wandb? it takes csv, mlflow"),
+        ("problem_set@data.train=table", "is not chosen here; your own table is data=table"),
+        ("data.train.path=mine.jsonl", "your own table is data=table data.train.path=FILE"),
         ("run_folder=outputs/läuft", """put the value in quotes: 'run_folder="outputs/läuft"'"""),
     ],
 )

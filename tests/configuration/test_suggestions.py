@@ -1,5 +1,7 @@
 """What is suggested for a mistake is never what was typed, and never another method for a matter of case."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from tests.configuration.compositions import found
 from bapo_lightning.configuration.compose import compose_run, dotted_keys, meant_key, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.configuration.hydra_versions import BASE
-from bapo_lightning.errors import ConfigError, nearest, taken
+from bapo_lightning.configuration.origins import origins_told
+from bapo_lightning.system.errors import ConfigError, nearest, taken
 
 PLAIN = compose_run(["experiment=additions"])
 KEYS = sorted(dotted_keys(PLAIN))
@@ -75,7 +78,7 @@ def test_nearest_prefers_the_same_letters_and_never_gives_the_text_back(typed, o
 
 # Hydra 1.4 deletes a key that is null.
 NULL = (
-    [("~algorithm.objective.dual_clip", "~algorithm.objective.dual_clip: it is null already; leave")]
+    [("~algorithm.objective.dual_clip", "~algorithm.objective.dual_clip: it is already null; leave")]
     if BASE
     else []
 )
@@ -111,10 +114,10 @@ def test_what_hydra_cannot_read_is_answered_in_the_form_that_it_takes(override, 
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("collections.OrderedDict", "is no lightning Callback"),
-        ("torch.optim.AdamW", "is no lightning Callback"),
-        ("math.pi", "is a float, no class or function"),
-        ("json", "is a module, no class or function"),
+        ("collections.OrderedDict", "is not a lightning Callback"),
+        ("torch.optim.AdamW", "is not a lightning Callback"),
+        ("math.pi", "is a float, not a class or function"),
+        ("json", "is a module, not a class or function"),
         ("json.dump_", "cannot be imported; did you mean json.dump?"),
     ],
 )
@@ -127,10 +130,31 @@ def test_what_can_be_imported_but_is_of_the_wrong_kind_says_so(target, words):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("torch.nn.Linear", "is a class that is made anew in each call"),
+        ("torch.nn.Linear", "is a class that is made again in each call"),
         ("torch.nn.functional", "is a module"),
     ],
 )
 def test_what_is_no_objective_is_refused_before_anything_starts(target, words):
     (problem,) = found("algorithm=grpo", f"algorithm.objective._target_={target}")
     assert words in problem
+
+
+def test_a_key_that_repeats_another_one_is_reported_under_the_name_that_was_written():
+    wrong = "temperature=-1 must be a number of at least 0"
+    typed = ["experiment=additions", "rollout.temperature=-1"]
+    with pytest.raises(ConfigError) as error, origins_told(typed):
+        raise ConfigError([f"rollout.weight_sync.{wrong}", "seed=-1 is odd"])
+    assert [*error.value.problems] == [f"rollout.{wrong}", "seed=-1 is odd"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run_name=${oc.env:NOPE}", "seed=-1"], "run_name cannot be resolved"),
+        (["--resolve"], "--resolve prints nothing alone; write --cfg job --resolve"),
+    ],
+)
+def test_the_command_answers_in_a_sentence(arguments, said):
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", "experiment=additions", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr

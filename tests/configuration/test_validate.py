@@ -6,7 +6,7 @@ from tests.commands import run_command
 from tests.configuration.compositions import CONF, composed, found, names
 
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 NEEDED = {
     "reward=functions": "reward.functions=[tests.rewards.test_functions.right]",
@@ -16,7 +16,8 @@ NEEDED = {
     "reward=environment scale.max_feedback_tokens=8",
     "data=verifiers": "environment=verifiers environment.answers.server.values.environment=served "
     "reward=environment scale.max_feedback_tokens=8",
-    "experiment=own": "model=additions data.train.path=mine.jsonl scale.max_new_tokens=24",
+    "experiment=own": "model=additions data.train.path=mine.jsonl scale.max_prompt_tokens=8 "
+    "scale.max_new_tokens=24",
 }
 SLOW = ("data", "reward", "scale", "experiment")
 SHIPPED = [
@@ -30,7 +31,8 @@ SHIPPED = [
     "choice", [*SHIPPED, *(f"data=gsm8k data/prompt={name}" for name in names("data/prompt"))]
 )
 def test_every_shipped_choice_passes(choice, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "as torchrun starts several nodes")
+    monkeypatch.setenv("LOCAL_RANK", "0")  # several nodes are started by torchrun
+    monkeypatch.setenv("WORLD_SIZE", "32")
     complaints = found(*choice.split(), "plan.ignore=true", *NEEDED.get(choice, "").split())
     # A model that is made need not be there; the tiny one's positions do not do for large scales.
     unavoidable = "make it: make model-", "the model has 128 positions"
@@ -84,7 +86,7 @@ def test_a_corrupt_model_folder_is_found_before_it_is_loaded(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     assert "is corrupt: model.safetensors" in found(f"model.path={tmp_path}")[0]
     (tmp_path / "config.json").write_text("{")
-    assert "config.json is no JSON object" in found(f"model.path={tmp_path}")[0]
+    assert "config.json is not a JSON object" in found(f"model.path={tmp_path}")[0]
     (tmp_path / "config.json").unlink()
     assert "config.json is missing" in found(f"model.path={tmp_path}")[0]
 
@@ -97,7 +99,7 @@ def test_a_missing_value_is_named():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("experiment=nope", ["experiment=nope is no choice; it takes additions, ", "quickstart"]),
+        ("experiment=nope", ["experiment=nope is not a choice; it takes additions, ", "quickstart"]),
         ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
     ],
 )

@@ -11,7 +11,7 @@ from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import FinishReason, Origin, Problem, Reply, Rollout, Segment, Steps
 
 PROBLEMS = [Problem(str(index), "", "") for index in range(10)]

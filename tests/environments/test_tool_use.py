@@ -113,7 +113,7 @@ def test_it_is_made_from_a_configuration():
     ("options", "problem"),
     [
         ({"tools": {}}, "environment.answers.tools={} offers nothing to call"),
-        ({"answer": "("}, "environment.answers.answer=( is no regular expression"),
+        ({"answer": "("}, "environment.answers.answer=( is not a regular expression"),
         ({"max_calls": 0}, "environment.answers.max_calls=0"),
     ],
 )
@@ -163,3 +163,9 @@ def test_code_is_answered_by_a_message():
     found = environment("python")
     assert found["feedback"]["_target_"].endswith("ChatFeedback") and found["stop"] == []
     assert found["answers"]["tools"]["python"]["workers"] == found["workers"]
+
+
+@pytest.mark.parametrize("result", ["933", None, ToolResult(933), ToolResult(b"933"), ToolResult(["933"])])
+def test_a_tool_that_returns_no_result_is_named(result):
+    with pytest.raises(TypeError, match=r"tool calculator returned .*; return a .*ToolResult with a text"):
+        ToolUse({"calculator": lambda argument: result}, Bracketed()).respond(turn("[347+586]"))

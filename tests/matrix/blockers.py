@@ -69,7 +69,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             plant(blocker, Path(folder))
             missed += not found(
-                folder, "bapo_lightning.cli.rehearse", *blocker.rehearsal, "rehearsal.folder=rehearsal"
+                folder,
+                "bapo_lightning.tools.commands.rehearse",
+                *blocker.rehearsal,
+                "rehearsal.folder=rehearsal",
             )
             missed += not found(folder, "pytest", f"tests/matrix/test_rows.py::{row_test(blocker.row)}", "-q")
     return 1 if missed else 0

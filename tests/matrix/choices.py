@@ -19,7 +19,7 @@ OPENENV = (
     *("environment.workers=0", "environment.answers.show=';'", "scale.max_feedback_tokens=12"),
     *("data=openenv", "data/prompt=plain", "data.train.count=32", "data.validation.openenv.count=4"),
     *("+data.train.reset.sums=true", "data.train.world=sums", "reward=environment"),
-    f"environment.answers.server.command=[{executable},-m,tests.environments.openenv.guessing,'{{port}}',{devnull}]",
+    f"environment.answers.server.command=[{executable},-m,tests.extras.openenv.guessing,'{{port}}',{devnull}]",
     f"environment.answers.server.folder={Path(__file__).resolve().parents[2]}",
 )
 # Factor -> its values -> overrides. The world belongs to the environment, `RECORDED` to a schedule.
@@ -73,7 +73,7 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "algorithm": {
         name: (f"algorithm={name}",) for name in ("bapo", "dapo", "rover", "flowrl", "steer", "simpletir")
     }
-    | {f"bapo, {way}": (f"algorithm.bounds.search={way}",) for way in ("exact", "speculative")},
+    | {f"bapo, {way}": (f"algorithm.bounds.search={way}",) for way in ("exact",)},
 }
 FIRST = "first"  # with a BOS token, which the tokenizers of the tiny worlds lack
 # The regimes that follow a schedule which a run before it has recorded.

@@ -1,4 +1,4 @@
-"""Writes docs/results/matrix.md and rehearsals.md from what `make matrix` and `make rehearse` left.
+"""Writes docs/results/matrix.md with its table and rehearsals.md from what their commands left.
 
 python -m tests.matrix.page
 """
@@ -6,105 +6,97 @@ python -m tests.matrix.page
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tests.matrix.choices import FACTORS
 from tests.matrix.rows import FILE, subsets
 
+from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.system.run_folder.text_file import write_csv
+
 PAGE = Path("docs/results/matrix.md")
 RESULTS = Path("outputs/matrix")
 ACTS = ("train and stop", "resume", "export", "evaluate the export")
 HEAD = (
     "# Every pair of choices, run together\n\n"
-    "`make matrix` leaves the results that `python -m tests.matrix.page` shows here.\n"
-    "Continuous integration runs a twelfth of it, another one each day.\n\n"
+    "`make matrix` leaves the results from which `python -m tests.matrix.page` writes this page and "
+    "[matrix.csv](matrix.csv), which has the choices, outcome and seconds of each row.\n"
+    "Continuous integration runs a different twelfth of the rows for each commit.\n\n"
     "Each row is a run of two small rollout batches in a tiny world, on a CPU.\n"
-    "It samples, syncs weights and proves it, updates, validates, saves, is stopped by SIGTERM after its "
-    "first update, and resumes to its end.\n"
-    "A regime `async, recorded` follows the schedule of a run before it.\n"
+    "It samples, syncs weights and proves the sync, updates, validates, saves, is stopped by SIGTERM after "
+    "its first update, and resumes to its end.\n"
+    "A regime `async, recorded` or `stream, recorded` follows the schedule of an earlier run.\n"
     "The rows are a covering array: {covered} of {pairs} pairs of values occur in one of {rows} rows, "
     "and the rules refuse the other {refused} at the start.\n"
+    "{ran} of {rows} rows ran to their end, in {fastest} to {slowest} seconds each.\n"
 )
 REHEARSALS, REHEARSED = Path("docs/results/rehearsals.md"), Path("outputs/rehearsal")
+REHEARSED_HEADS = [
+    "experiment",
+    "parts that ran",
+    "seconds",
+    "updates",
+    "largest mean difference after a sync",
+]
 REHEARSALS_HEAD = (
     "# Experiments, rehearsed\n\n"
-    "`make rehearse` leaves the results that `python -m tests.matrix.page` shows here ([rehearsal.md]"
-    "(../rehearsal.md)).\n"
-    "These ran on a CPU with two cores.\n\n"
-    "| experiment | parts that ran | seconds | updates | largest mean difference after a sync | not here |\n"
-    "|---|---|---|---|---|---|\n"
+    "`make rehearse` ([rehearsal.md](../rehearsal.md)) leaves the results from which "
+    "`python -m tests.matrix.page` writes this page.\n"
+    "These ran on a CPU with two cores; [rehearsals.csv](rehearsals.csv) lists what was left out of each "
+    "experiment, such as GPUs, ranks, weights and data sets.\n\n"
 )
 
 
-def page() -> str:
-    """Returns the page. A row that was not run yet is shown as such."""
-    matrix = json.loads(FILE.read_text())
-    pairs = [key for key in subsets() if len(key) == 2]
-    refused = [entry for entry in matrix["refused"] if len(entry["choices"]) == 2]
-    counts = {"pairs": len(pairs), "refused": len(refused), "covered": len(pairs) - len(refused)}
-    lines = [HEAD.format(rows=len(matrix["rows"]), **counts)]
-    lines += [
-        "## Rows",
-        "",
-        f"| | {' | '.join(FACTORS)} | ran | seconds |",
-        "|---|" + "---|" * (len(FACTORS) + 2),
-    ]
-    lines += [_row(number, row) for number, row in enumerate(matrix["rows"], 1)]
-    lines += ["", "## Refused", "", "| choices | reason |", "|---|---|"]
-    lines += _refusals(matrix["refused"])
+def table() -> list[list[str]]:
+    """Returns the rows of matrix.csv. A row that was not run yet is shown as such."""
+    rows = enumerate(json.loads(FILE.read_text())["rows"], 1)
+    return [[str(n), *row.values(), *_outcome(RESULTS / str(n) / "rehearsal.json")] for n, row in rows]
+
+
+def page(rows: list[list[str]]) -> str:
+    """Returns the page for these rows of matrix.csv."""
+    refused = json.loads(FILE.read_text())["refused"]
+    pairs = sum(len(key) == 2 for key in subsets())
+    refused_pairs = sum(len(entry["choices"]) == 2 for entry in refused)
+    counts = {"pairs": pairs, "refused": refused_pairs, "covered": pairs - refused_pairs, "rows": len(rows)}
+    seconds = [int(row[-1]) for row in rows if row[-1]]
+    counts |= {"fastest": min(seconds), "slowest": max(seconds), "ran": sum(row[-2] == "yes" for row in rows)}
+    lines = [HEAD.format(**counts), "## Choices", "", "| choice | values |", "|---|---|"]
+    lines += [f"| {factor} | {'; '.join(values)} |" for factor, values in FACTORS.items()]
+    lines += ["", "## Refused", ""]
+    lines += ["`tests/matrix/rows.json` lists the refused pairs and threes of each reason.", ""]
+    reasons = Counter(entry["reason"] for entry in refused)
+    lines += ["| refused | reason |", "|---|---|", *(f"| {n} | {reason} |" for reason, n in reasons.items())]
     return "\n".join(lines) + "\n"
 
 
-def _row(number: int, row: dict[str, str]) -> str:
-    file = RESULTS / str(number) / "rehearsal.json"
-    cells = [str(number), *row.values(), *_outcome(json.loads(file.read_text()) if file.exists() else None)]
-    return f"| {' | '.join(cells)} |"
-
-
-def _outcome(record: dict[str, Any] | None) -> tuple[str, str]:
-    if record is None:
+def _outcome(file: Path) -> tuple[str, str]:
+    if not file.exists():
         return "not yet", ""
+    record = json.loads(file.read_text())
     seconds = sum(part["seconds"] for part in record["parts"] if part["part"] in ACTS)
     failed = [part["part"] for part in record["parts"] if not part["ran"]]
-    return (f"**no**: {failed[0]}" if failed else "yes"), f"{seconds:.0f}"
+    return (f"no: {failed[0]}" if failed else "yes"), f"{seconds:.0f}"
 
 
-def _refusals(refused: list[dict[str, Any]]) -> Iterator[str]:
-    """One line for all choices that are refused for the same reason."""
-    by_reason: dict[str, list[str]] = {}
-    for entry in refused:
-        by_reason.setdefault(entry["reason"], []).append(" + ".join(entry["choices"].values()))
-    for reason, choices in by_reason.items():
-        yield f"| {'; '.join(choices)} | {reason} |"
-
-
-def rehearsals() -> str:
-    """Returns the page about the rehearsals of all experiments."""
-    records = [json.loads(file.read_text()) for file in sorted(REHEARSED.glob("*/rehearsal.json"))]
-    return REHEARSALS_HEAD + "".join(f"{_rehearsal(record)}\n" for record in records)
-
-
-def _rehearsal(record: dict[str, Any]) -> str:
+def _rehearsal(record: dict[str, Any]) -> list[str]:
     parts = {part["part"]: part for part in record["parts"]}
     ran = sum(part["ran"] for part in parts.values())
     seconds = sum(part["seconds"] for name, part in parts.items() if name in ACTS)
-    note = parts["weight sync"]["note"]
-    nats = note.partition(", ")[2].removesuffix(" apart at most")
-    lacking = "; ".join(record["not_here"]) or "nothing is left out"
-    cells = [
-        record["experiment"],
-        f"{ran} of {len(parts)}",
-        f"{seconds:.0f}",
-        parts["updates"]["note"],
-        nats,
-        lacking,
-    ]
-    return f"| {' | '.join(cells)} |"
+    nats = parts["weight sync"]["note"].partition(", ")[2].removesuffix(" apart at most")
+    cells = [record["experiment"], f"{ran} of {len(parts)}", f"{seconds:.0f}", parts["updates"]["note"]]
+    return [*cells, nats, "; ".join(record["not_here"]) or "nothing is left out"]
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    REHEARSALS.write_text(rehearsals(), encoding="utf-8")
+    made = table()
+    write_csv(PAGE.with_suffix(".csv"), ["row", *FACTORS, "ran", "seconds"], made)
+    PAGE.write_text(page(made), encoding="utf-8")
+    files = sorted(REHEARSED.glob("*/rehearsal.json"))
+    rehearsed = [_rehearsal(json.loads(file.read_text())) for file in files]
+    write_csv(REHEARSALS.with_suffix(".csv"), [*REHEARSED_HEADS, "not here"], rehearsed)
+    shown = markdown_table(REHEARSED_HEADS, [row[:-1] for row in rehearsed])
+    REHEARSALS.write_text(f"{REHEARSALS_HEAD}{shown}\n", encoding="utf-8")
     print(f"{PAGE} and {REHEARSALS} are written")

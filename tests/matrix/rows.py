@@ -31,7 +31,7 @@ def refusal(key: Key) -> str | None:
 def _refusal(choices: Choices) -> str | None:
     from bapo_lightning.configuration.compose import compose_run
     from bapo_lightning.configuration.validate import validate
-    from bapo_lightning.errors import ConfigError
+    from bapo_lightning.system.errors import ConfigError
 
     try:
         validate(compose_run([f"experiment={world(choices)}", "debug=rehearsal", *overrides(choices)]))

@@ -13,8 +13,8 @@ from tests.matrix.choices import FIRST, RECORDED, Choices, overrides, world
 from tests.matrix.rows import FILE, refusal
 
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.runs.rehearsal.script import write_script
-from bapo_lightning.runs.rehearsal.steps import Rehearsal, table
+from bapo_lightning.tools.rehearsal.script import write_script
+from bapo_lightning.tools.rehearsal.steps import Rehearsal, table
 
 MATRIX = json.loads(FILE.read_text())
 FOLDER = Path("outputs/matrix")  # kept: where a row fails, its logs say why

@@ -11,11 +11,11 @@ import torch
 from tests.builders import adaptive, budget_for, gradients, module, random_policy, stale_batch, step
 from torch.utils.data import DataLoader
 
-from bapo_lightning.errors import StaleDataError, TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean, token_mean
+from bapo_lightning.system.errors import StaleDataError, TrainingError
 
 
 @pytest.mark.parametrize("weighting", [token_mean, sequence_mean, partial(fixed_length, length=20)])
@@ -153,10 +153,10 @@ class Poison(L.Callback):
             next(pl_module.policy.parameters()).grad.fill_(float("inf"))
 
 
-def fit(policy, poisoned, num_updates=5, **changes):
-    made = module(policy, FixedBounds(0.8, 1.2), **changes)
+def fit(policy, poisoned, num_updates=5, bounds=None, callbacks=(), **changes):
+    made = module(policy, bounds or FixedBounds(0.8, 1.2), **changes)
     trainer = L.Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, callbacks=[Poison(poisoned)],
+        accelerator="cpu", max_epochs=1, logger=False, callbacks=[Poison(poisoned), *callbacks],
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     batches = [stale_batch(random_policy())] * num_updates

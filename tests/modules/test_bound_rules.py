@@ -28,12 +28,12 @@ def test_the_papers_options_have_no_problem():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"low": {"end": 1.2}}, "low.end=1.2 is no lower bound: "),
-        ({"high": {"start": 1.0}}, "high.start=1.0 is no upper bound: "),
+        ({"low": {"end": 1.2}}, "low.end=1.2 is not a lower bound: "),
+        ({"high": {"start": 1.0}}, "high.start=1.0 is not an upper bound: "),
         ({"high": {"start": 4}}, "high.start=4 is beyond high.end=3.0, "),
         ({"low": {"step": 0}}, "low.step=0 never reaches the end; "),
         ({"low": {"stop": 1}}, "low needs start, end and step, got start, end, step, stop; "),
-        ({"target": 1.0}, "target=1.0 is no share of a whole (measure=share); "),
+        ({"target": 1.0}, "target=1.0 is not a share (measure=share); "),
         ({"target": 0, "measure": "ratio"}, "target=0 is always met; "),
     ],
 )
@@ -108,8 +108,9 @@ def test_a_search_with_memory_balances_the_contributions_of_several_updates():
     assert float(rule.choose([rich]).value) == pytest.approx((0.5 + 3) / (2 + 4))
     assert float(rule.choose([poor]).value) == pytest.approx((0.25 + 1.5 + 1) / (1 + 2 + 4))
     before = rule.past
-    rule.choose([table([float("nan"), -1.0])])
-    assert torch.equal(rule.past, before), "an update that is not finite is not remembered"
+    for broken in (table([torch.nan, -1.0]), table([1.0, -1.0], ratio=torch.tensor([torch.nan, 1.0]))):
+        rule.choose([broken])
+        assert torch.equal(rule.past, before), "an update that is not finite is not remembered"
     assert rule.state_dict().keys() == {"past"}
     plain = rule_of("bapo")
     assert [float(plain.choose([each]).value) for each in (poor, rich, poor)] == [0.25, 0.75, 0.25]
@@ -119,7 +120,7 @@ def test_a_search_with_memory_balances_the_contributions_of_several_updates():
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["rest={low: 1.2, high: 3}"], "rest.low=1.2 is no lower bound"),
+        (["rest={low: 1.2, high: 3}"], "rest.low=1.2 is not a lower bound"),
         (["rest={low: 0.8}"], "must have low and high"),
         (["memory=4", "scope=microbatch"], "memory=4 averages over updates"),
         (["memory=0.5"], "algorithm.bounds.memory"),

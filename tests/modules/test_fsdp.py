@@ -18,8 +18,8 @@ from bapo_lightning.modules.fsdp import ShardedStrategy, Sharding, by_position, 
 from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import token_table
-from bapo_lightning.ranks.collectives import count_over_ranks, full_tensor
-from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.system.ranks.collectives import count_over_ranks, full_tensor
+from bapo_lightning.system.ranks.launch import free_port
 
 WAYS = (Sharding(), Sharding(reduce_every_micro_batch=True), Sharding(cpu_offload=True))
 

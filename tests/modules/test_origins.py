@@ -10,7 +10,7 @@ from tests.origins import BOUNDS, collated, groups_of
 
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
-from bapo_lightning.callbacks.monitors.monitor import Update
+from bapo_lightning.callbacks.monitors.monitor import MonitoredUpdate
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
 from bapo_lightning.data.rollouts.stages import with_entry_scores
 from bapo_lightning.objectives.corrections.tokens import truncated_is
@@ -68,7 +68,7 @@ def test_monitors_measure_the_tokens_of_the_policy():
     outputs, _ = step(policy, BOUNDS, batch)
     tokens = outputs["tokens"]
     owner = SimpleNamespace(last_learning_rate=0.1, correction=None)
-    update = Update(0, 0, tokens, outputs["bounds"], batch, owner, {})
+    update = MonitoredUpdate(0, 0, tokens, outputs["bounds"], batch, owner, {})
     sampled = tokens.origin == Origin.POLICY
     difference = (tokens.logp - tokens.behaviour_logp)[sampled]
     assert float(MismatchMonitor().measure(update)["mismatch/abs_logp_diff_mean"]) == pytest.approx(

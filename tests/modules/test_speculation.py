@@ -1,5 +1,5 @@
-"""Bounds that are guessed: the gradient is that of two passes, whatever the guess, for the price of one where
-it held.
+"""Bounds that are guessed: the gradient is equal to the gradient of two passes, whatever the guess, for the
+price of one pass and of the samples that the guess misjudged.
 """
 
 from types import SimpleNamespace
@@ -17,12 +17,13 @@ from tests.builders import (
 )
 from tests.modules.test_bapo_update import count_forwards
 
-from bapo_lightning.modules.speculation import MOST_REDONE, REMEMBERED, Guesses
+from bapo_lightning.modules.speculation import misjudged, samples_to_redo, speculate
+from bapo_lightning.modules.token_tables import ON_GRAPH, OUTPUTS, token_table
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.sequences import mean_over_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
-from bapo_lightning.objectives.token_table import NAMES, reads
+from bapo_lightning.objectives.token_table import NAMES, reads, table_of
 from bapo_lightning.objectives.weighting import sequence_mean
 
 RULES = {
@@ -65,7 +66,7 @@ def owner(mode, batch, parts, guess=None, rule=(), **changes):
     made._fabric, made._trainer = None, SimpleNamespace(global_step=3, callbacks=[ReadsAll()])
     if guess is not None:
         low, high = (torch.tensor(bound) for bound in guess)
-        made.guesses.last = BoundSearch(low, high, low, low > 0)
+        made.last_bounds = BoundSearch(low, high, low, low > 0)
     return made
 
 
@@ -75,14 +76,14 @@ def updated(*arguments, **changes):
     return outputs, gradients(made.policy), made
 
 
-def holds(table, bounds, micro_batches):
-    """Whether a guess clips the same tokens as the true bounds, in all micro-batches but the last."""
+def misjudged_samples(table, bounds, micro_batches):
+    """Samples of all micro-batches but the last in which a guess cuts other tokens than the true bounds."""
     cut = [
         (table.advantage > 0) & (table.ratio > high) | (table.advantage < 0) & (table.ratio < low)
         for low, high in (bounds, (table.low, table.high))
     ]
     before = sum(len(part.advantage) for part in micro_batches[:-1])
-    return torch.equal(cut[0][:before], cut[1][:before])
+    return set(table.sequence[:before][(cut[0] != cut[1])[:before]].tolist())
 
 
 @pytest.mark.parametrize("guess", GUESSES)
@@ -95,82 +96,125 @@ def test_the_gradient_is_that_of_two_passes_whatever_the_guess(rule, guess, part
     bounds = GUESSES[guess] or (float(true.low), float(true.high))
     if bounds == "beside":
         bounds = float(true.low) * (1 + 1e-6), float(true.high)
-    held = holds(exact["tokens"], bounds, owner("exact", batch, parts).micro_batches(batch)[0])
-    for mode in ("speculative", "bitwise"):
-        outputs, found, _ = updated(mode, batch, parts, guess=bounds, **options)
-        assert outputs["bounds"][0][:2] == true[:2]
-        assert outputs["metrics"]["search/guessed"] == held
-        assert (outputs["metrics"]["search/redone_tokens"] > 0) != held
-        assert torch.equal(outputs["loss"], exact["loss"])
-        for name in NAMES:
-            assert torch.equal(getattr(outputs["tokens"], name), getattr(exact["tokens"], name)), name
-        if held or mode == "bitwise":
-            assert torch.equal(found, gradient)
-        assert (found - gradient).norm() <= 1e-6 * gradient.norm()
+    wrong = misjudged_samples(exact["tokens"], bounds, owner("exact", batch, parts).micro_batches(batch)[0])
+    outputs, found, made = updated("guessed", batch, parts, guess=bounds, **options)
+    assert outputs["bounds"][0][:2] == true[:2] == made.last_bounds[:2]
+    assert outputs["metrics"]["search/guessed"] == (not wrong)
+    redone = sum(batch.response_lengths[batch.sequences.index(sample)] for sample in wrong)
+    assert outputs["metrics"]["search/redone_tokens"] == redone
+    assert torch.equal(outputs["loss"], exact["loss"])
+    for name in NAMES:
+        assert torch.equal(getattr(outputs["tokens"], name), getattr(exact["tokens"], name)), name
+    assert (found - gradient).norm() <= (1e-6 if wrong else 0) * gradient.norm()
+    assert torch.equal(updated("guessed", batch, parts, guess=bounds, **options)[1], found)
 
 
-def test_only_what_a_guess_misjudged_passes_through_the_model_again(batch):
-    (true,) = updated("exact", batch, 5, rule=RULES["paper"])[0]["bounds"]
+def test_only_samples_that_a_guess_misjudged_pass_through_the_model_again(batch):
+    table = updated("exact", batch, 5, rule=RULES["paper"])[0]["tokens"]
+    true = float(table.low[0]), float(table.high[0])
+    # a guess that only the largest ratio of a positive token distinguishes from the truth
+    between = float(table.ratio[(table.advantage > 0) & (table.ratio > true[1])].min())
     for mode, guess, expected in [
-        ("speculative", tuple(map(float, true[:2])), 5),
-        ("bitwise", tuple(map(float, true[:2])), 5),
-        ("bitwise", (0.6, 1.2), 5 + 5),
-        ("exact", (0.6, 1.2), 5 + 5),
+        ("guessed", true, [5]),
+        ("guessed", (true[0], between), [5, 5 + 1]),  # the token may be in the last micro-batch
+        ("guessed", (0.9, 3.0), range(5 + 1, 5 + 5)),
+        ("exact", (0.6, 1.2), [5 + 5]),
     ]:
         made = owner(mode, batch, 5, guess=guess, rule=RULES["paper"])
         calls = count_forwards(made.policy)
         made.training_step(batch, 0)
-        assert len(calls) == expected
-    # a guess that only the largest ratio of a positive token tells from the truth
-    table = updated("exact", batch, 5, rule=RULES["paper"])[0]["tokens"]
-    between = table.ratio[(table.advantage > 0) & (table.ratio > true.high)].min()
-    made = owner("speculative", batch, 5, guess=(float(true.low), float(between)), rule=RULES["paper"])
-    calls = count_forwards(made.policy)
-    outputs = made.training_step(batch, 0)
-    assert len(calls) in (5, 5 + 2)  # the micro-batch of that token, and the last one
-    assert outputs["metrics"]["search/redone_tokens"] < batch.num_tokens
+        assert len(calls) in expected
 
 
 def test_whole_responses_and_objectives_of_the_whole_update(batch):
     options = {"rule": RULES["paper"], "objective": of_whole_responses}
     _, gradient, _ = updated("exact", batch, 5, **options)
-    _, found, _ = updated("speculative", batch, 5, guess=(0.9, 3.0), **options)
+    _, found, _ = updated("guessed", batch, 5, guess=(0.9, 3.0), **options)
     assert (found - gradient).norm() <= 1e-6 * gradient.norm()
-    made = owner("bitwise", batch, 5, guess=(0.9, 3.0), rule=RULES["paper"], objective=OfWholeUpdates())
+    made = owner("guessed", batch, 5, guess=(0.9, 3.0), rule=RULES["paper"], objective=OfWholeUpdates())
     calls = count_forwards(made.policy)
     assert "search/guessed" not in made.training_step(batch, 0)["metrics"]
     assert calls == [False] * 5 + [True] * 5, "a statistic of the whole update needs its pass"
 
 
-def test_guesses_end_while_they_cost_more_than_they_save_and_begin_again(batch):
-    made = owner("bitwise", batch, 2, guess=(0.9, 3.0), rule=RULES["paper"])
-    calls = count_forwards(made.policy)
-    costs = []
-    for _ in range(8):
-        made.guesses.last = BoundSearch(torch.tensor(0.9), torch.tensor(3.0), *made.guesses.last[2:])
-        calls.clear()
-        made.training_step(batch, 0)
-        costs.append(sum(calls))  # passes with a gradient
-    first_refused = costs.index(2)
-    assert costs == [4] * first_refused + [2] * (8 - first_refused)
-    assert 1 - (1 - 1 / REMEMBERED) ** first_refused > MOST_REDONE
-    for _ in range(20):
-        calls.clear()
-        made.training_step(batch, 0)
-    assert calls == [True, True], "the bounds stay the same, and guesses are right"
+class OfCandidates:
+    needs = frozenset({"candidate_logp", "candidate_behaviour_logp"})
+
+    def __call__(self, table):
+        """What follows is cut by the bounds for the candidates alone: no other column's gradient is."""
+        ratio = (table["candidate_logp"] - table["candidate_behaviour_logp"]).exp()
+        return ratio.clamp(max=table.high[:, None]).sum(1)
 
 
-def test_a_guess_goes_on_after_a_checkpoint_and_an_old_one_begins_without(batch):
-    _, _, made = updated("bitwise", batch, 2, guess=(0.9, 3.0), rule=RULES["paper"])
-    state, other = made.guesses.state(), Guesses("bitwise")
-    torch.testing.assert_close(state["redone"], 1 / REMEMBERED)
-    other.load(state)
-    assert other.last == made.guesses.last and other.redone == made.guesses.redone
-    other.load({})
-    assert other.for_part([1, 2], torch.device("cpu")) is None
+def test_what_is_misjudged_by_a_column_of_candidates_alone_is_done_again():
+    candidates = torch.tensor([[0.1, 0.5, 0.9]]).log().requires_grad_()
+    score = torch.tensor([-1.0]).log_softmax(0).requires_grad_()
+
+    def table(_):
+        zero, one = torch.zeros(1, dtype=torch.long), torch.ones(1)
+        places = dict.fromkeys(("age", "sequence", "group", "position"), zero)
+        known = {"entropy": one, "count": one, "advantage": one, "weight": one}
+        more = {"candidate_logp": candidates, "candidate_behaviour_logp": torch.full((1, 3), 0.4).log()}
+        return table_of(score, torch.zeros(1), **places, **known, **more)
+
+    def gradient(guess):
+        candidates.grad = None
+        pair = [BoundSearch(torch.tensor(0.8), torch.tensor(high), one, one > 0) for high in (guess, 2.0)]
+        part = speculate(
+            [1, 2],
+            2,
+            pair[0],
+            table,
+            lambda tables: pair[1],
+            OfCandidates(),
+            lambda loss, _: loss.backward(),
+            lambda samples: ([1], 1),
+        )
+        return candidates.grad, part.redone
+
+    one = torch.tensor(1.0)
+    exact, redone = gradient(2.0)
+    assert redone == 0
+    found, redone = gradient(1.2)
+    assert redone == 1
+    torch.testing.assert_close(found, exact)
+
+
+def test_the_judge_looks_at_every_column_through_which_gradients_flow(batch):
+    def every_output_on_the_graph(part):
+        return tuple(torch.zeros(len(part.weight), requires_grad=True) for _ in OUTPUTS)
+
+    (part,) = batch.split(100_000, torch.ones_like(batch.behaviour_logp), random_policy().layout)
+    table = token_table(every_output_on_the_graph, part, 3)
+    assert {name for name, values in table.columns.items() if values.requires_grad} == ON_GRAPH
+
+
+def test_the_last_micro_batch_is_never_misjudged_since_its_bounds_are_known_before_its_gradient(batch):
+    true = updated("exact", batch, 5, rule=RULES["paper"])[0]
+    table, (bounds,) = true["tokens"], true["bounds"]
+    between = table.ratio[(table.advantage > 0) & (table.ratio > bounds.high)].min()
+    guess = bounds._replace(high=between)
+    made = owner("exact", batch, 5)
+    with torch.no_grad():
+        tables = [made.score(part) for part in made.micro_batches(batch)[0]]
+    wrong = [misjudged([table], guess, bounds, clip) for table in tables]
+    (number,) = (number for number, found in enumerate(wrong) if found)
+    odd, right = tables.pop(number), tables
+    assert samples_to_redo([odd, *right], guess, bounds, clip) == wrong[number]
+    assert samples_to_redo(right, guess, bounds, clip) is None
+    assert samples_to_redo([odd, *right], bounds, bounds, clip) is None
+
+
+def test_a_checkpoint_holds_the_next_guess(batch):
+    _, _, made = updated("guessed", batch, 2, guess=(0.9, 3.0), rule=RULES["paper"])
+    checkpoint, other = {}, owner("guessed", batch, 2)
+    made.on_save_checkpoint(checkpoint)
+    other.on_load_checkpoint(checkpoint)
+    assert other.last_bounds == made.last_bounds
+    assert owner("guessed", batch, 2).guess([1, 2]) is None, "before the first search"
 
 
 def test_without_several_micro_batches_nothing_is_guessed(batch):
-    outputs, gradient, _ = updated("bitwise", batch, 1, guess=(0.9, 3.0), rule=RULES["paper"], objective=clip)
+    outputs, gradient, _ = updated("guessed", batch, 1, guess=(0.9, 3.0), rule=RULES["paper"], objective=clip)
     assert "search/guessed" not in outputs["metrics"]
     assert torch.equal(gradient, updated("exact", batch, 1, rule=RULES["paper"])[1])

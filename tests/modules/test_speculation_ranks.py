@@ -14,16 +14,16 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from bapo_lightning.modules.fsdp import Sharding
 from bapo_lightning.modules.policy.factory import decoder_layers
-from bapo_lightning.ranks.collectives import full_tensor
-from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.system.ranks.collectives import full_tensor
+from bapo_lightning.system.ranks.launch import free_port
 
-MODES = "exact", "speculative", "bitwise"
+MODES = "exact", "guessed"
 WAYS = {
     "replicated": None,
     "sharded": Sharding(),
     "sharded, reduced at once": Sharding(reduce_every_micro_batch=True),
 }
-SHIFTS = 0.5, -0.5, -0.4, 0.5  # of advantages, by update, which move the bounds
+SHIFTS = 0.5, -0.5, -0.4, 0.5, -0.5, 0.4, -0.3, 0.3  # of advantages, by update, which move the bounds
 
 
 class Replicas:
@@ -95,7 +95,5 @@ def test_weights_and_bounds_of_two_ranks_are_those_of_two_passes(ranks, way):
     for mode in MODES:
         (weights, found, held), (others, _, _) = (each[way, mode] for each in ranks)
         assert torch.equal(weights, others) and torch.equal(found, bounds)
-        if mode == "bitwise":
-            assert torch.equal(weights, exact)
         assert (weights - exact).norm() <= 1e-5 * moved
         assert mode == "exact" or {0.0, 1.0} <= set(held)

@@ -24,7 +24,6 @@ from bapo_lightning.callbacks.writers import (
     token_columns,
 )
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError, TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.contributions import contributions, positive_shares
 from bapo_lightning.modules.token_tables import (
@@ -39,7 +38,8 @@ from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
 from bapo_lightning.objectives.token_table import NAMES, concatenate, needed_by, reads
-from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.system.errors import ConfigError, TrainingError
+from bapo_lightning.system.ranks.launch import free_port
 
 SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches
 ALL = (*NAMES, "step")  # of a table whose objective needs steps
@@ -207,7 +207,7 @@ def test_reading_a_column_without_asking_is_one_clear_error():
     (tokens,) = tables_of(2)
     outputs = {"tokens": tokens, "version": 1, "bounds": [], "metrics": {}}
     made = module(random_policy(), FixedBounds(0.8, 1.2))
-    message = "Greedy reads the column behaviour_logp of the token table without asking for it; add it to"
+    message = "Greedy reads the column behaviour_logp of the token table without declaring it; add it to"
     with pytest.raises(TrainingError, match=message):
         Greedy().on_train_batch_end(None, made, outputs, SimpleNamespace(global_batch=None), 0)
 
@@ -223,7 +223,7 @@ def test_reading_a_column_without_asking_is_one_clear_error():
 
     with pytest.raises(TrainingError, match=r"Hasty\.prepare reads the column weight"):
         prepared_for_update(Hasty(), [tokens], BOUNDS, 1)
-    with pytest.raises(TrainingError, match="no column log_z; an objective that reads it has it among"):
+    with pytest.raises(TrainingError, match="no column log_z; an objective that reads it must list it in"):
         prepared_for_update(Blind(), [tokens], BOUNDS, 1)
     with pytest.raises(TrainingError, match="a callback reads the column slope"):
         _ = gather_tables([tokens], {"ratio"}).slope

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.system.errors import DataError
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -67,5 +67,5 @@ def test_what_cannot_be_planned_for_is_named():
     with pytest.raises(DataError, match=f"model_type=mamba cannot be planned for: {known}"):
         model_shape({"model_type": "mamba"})
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    with pytest.raises(DataError, match="lacks intermediate_size, vocab_size"):
+    with pytest.raises(DataError, match="has no intermediate_size, vocab_size"):
         model_shape({"model_type": "llama", **sizes})

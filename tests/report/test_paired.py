@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.intervals import Interval, mean_interval
 from bapo_lightning.report.paired import (
     EQUAL,
     LESS,
@@ -104,6 +104,8 @@ def test_the_interval_is_never_narrower_than_the_resolution_makes_it(differences
     zeros, values = dict.fromkeys(range(len(differences)), 0.0), dict(enumerate(differences))
     (coarse, fine) = (paired_difference(values, zeros, step) for step in (STEP, 0.0))
     by_hand = {3: 4.302653, 4: 3.182446, 8: 2.364624}[len(values)] * STEP / math.sqrt(6 * len(values))
+    one_side, plain = mean_interval(differences, STEP), mean_interval(differences)
+    assert one_side.half_width == pytest.approx(max(by_hand / math.sqrt(2), plain.half_width), rel=1e-6)
     assert coarse.half_width == pytest.approx(max(by_hand, fine.half_width), rel=1e-6)
 
 

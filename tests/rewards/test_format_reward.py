@@ -2,8 +2,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.format_reward import FormatReward, is_marked, is_think, is_think_answer
+from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 PROBLEM = Problem("1", "?", "5")

@@ -1,6 +1,10 @@
+import asyncio
 import math
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +12,11 @@ import pytest
 import torch
 import yaml
 
-from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import RewardError
+from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import FunctionRewards, is_reward_function
-from bapo_lightning.rewards.scores import checked
+from bapo_lightning.rewards.scores import checked, judged
+from bapo_lightning.system.errors import RewardError
 from bapo_lightning.types import Completion, FinishReason, Problem, Reply, Score, ScoreStatus
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()
@@ -182,3 +186,99 @@ def test_coroutines_numpy_bools_and_tensors_of_one_element_are_taken():
 def test_a_missing_column_is_named_with_the_key_that_keeps_it():
     with pytest.raises(RewardError, match=r"wants takes solution, .*mapping\.keep=\[solution\]"):
         FunctionRewards([wants])(PROBLEMS, COMPLETIONS)
+
+
+ENDS = {
+    "sys.exit()": "(SystemExit)",
+    "sys.exit(3)": "(SystemExit: 3)",
+    "assert False": "(AssertionError)",
+    "import argparse; argparse.ArgumentParser().parse_args()": "(SystemExit: 2)",
+    "raise ValueError": "(ValueError)",
+    "import nowhere_at_all": "(ModuleNotFoundError: No module named 'nowhere_at_all')",
+}
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_module_that_exits_or_fails_without_words_is_one_sentence(line, tmp_path, monkeypatch):
+    (tmp_path / "ends_itself.py").write_text(f"import sys\ndef r(completions): ...\n{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train", "--unlike"])
+    name = "ends_itself.r"
+    (problem,) = FunctionRewards.problems({"functions": [name], "weights": None})
+    assert problem == f"functions: {name} cannot be imported {ENDS[line]}"
+    (problem,) = target_problems({"_target_": name}, "reward")
+    assert problem.startswith(f"reward._target_={name} cannot be imported")
+    assert "nowhere" in line or problem.endswith(ENDS[line])
+
+
+def leaves(completions):
+    sys.exit()
+
+
+async def leaves_later(completions):
+    sys.exit(3)
+
+
+async def leaves_in_a_task(completions):
+    await asyncio.create_task(leaves_later(completions))
+
+
+@pytest.mark.parametrize("function", [leaves, leaves_later, leaves_in_a_task])
+def test_an_exit_in_a_call_is_an_error_and_the_next_call_works(function):
+    with pytest.raises(RewardError, match=rf"{function.__name__} failed: SystemExit.*\(test_functions.py"):
+        FunctionRewards([function])(PROBLEMS, COMPLETIONS)
+    with pytest.raises(RewardError, match=r"reward .*lambda> failed: SystemExit \(test_functions.py"):
+        judged(lambda problems, completions: leaves(completions), PROBLEMS, COMPLETIONS)
+    assert FunctionRewards([awaited])(PROBLEMS, COMPLETIONS)[0].value == 1.0
+
+
+class Client:
+    """A client of a server, which belongs to the loop in which it was made."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+
+    async def ask(self, count):
+        assert asyncio.get_running_loop() is self.loop
+        return await asyncio.wait_for(asyncio.sleep(0, [1.0] * count), 60)
+
+
+@cache
+def client():
+    return Client()
+
+
+async def of_a_client(completions):
+    return await client().ask(len(completions))
+
+
+def test_asynchronous_rewards_share_a_client_and_work_in_a_running_loop():
+    client.cache_clear()
+
+    async def notebook():
+        return [FunctionRewards([of_a_client])(PROBLEMS, COMPLETIONS) for _ in range(2)]
+
+    first, second = asyncio.run(notebook())
+    with ThreadPoolExecutor() as threads:  # validation runs in another thread than the sampling
+        third = threads.submit(FunctionRewards([of_a_client]), PROBLEMS, COMPLETIONS).result()
+    assert [score.value for score in first + second + third] == [1.0] * 6
+
+
+def greedy(completions, answer, rubric, completion_ids):
+    for column in (completions, answer, completion_ids):
+        column.clear()
+    return [float(item.pop("points")) for item in rubric]
+
+
+def test_functions_share_neither_lists_nor_columns_nor_the_problems():
+    problems = [Problem("a", "?", "5", metadata={"rubric": {"points": 1}})] * 2
+    before = deepcopy(problems[0].metadata)
+    scores = FunctionRewards([greedy, right, greedy])(problems, COMPLETIONS)
+    assert [score.parts for score in scores] == [(1.0, 1.0, 1.0), (1.0, 0.0, 1.0)]
+
+    def pops(problems, completions):
+        problems[0].metadata["rubric"].clear()
+        return [Score(0.0, ScoreStatus.WRONG)] * len(completions)
+
+    judged(pops, problems, COMPLETIONS)
+    assert problems[0].metadata == before

@@ -1,6 +1,5 @@
 import pytest
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rewards.last_number import (
     canonical,
@@ -10,6 +9,7 @@ from bapo_lightning.rewards.last_number import (
     last_number_in,
     whole_number_text,
 )
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 PROBLEM = Problem(id="sums/0", prompt="", answer="1,234")

@@ -1,7 +1,7 @@
 import pytest
 
-from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym_score, tagged_answer
+from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)

@@ -15,10 +15,10 @@ import torch
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, scale, step
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import EVERY, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.phases import phase
 from bapo_lightning.types import FinishReason
 
 SAMPLING = SamplingParams(temperature=1.0, stop_token_ids=(1,))
@@ -110,6 +110,13 @@ class EngineContract:
         with phase("sampling", 40) as sampling:
             engine.generate(requests(40), SAMPLING)
         assert 0 <= sampling.done <= 40
+
+    def test_a_request_without_a_prompt_is_an_error_and_leaves_nothing_in_the_engine(self, engine):
+        empty = GenerationRequest(array("i"), 5, seed=0)
+        with pytest.raises(EngineError, match="request 3 has no prompt tokens"):
+            engine.generate([*requests(3), empty], SAMPLING)
+        engine.load_weights(random_policy(), version=3)
+        assert len(engine.generate(requests(3), SAMPLING)) == 3
 
     def test_every_request_gets_one_generation_in_order_with_the_engines_version(self, engine):
         wanted = [GenerationRequest(array("i", [5, row]), 1 + row, seed=row) for row in range(9)]

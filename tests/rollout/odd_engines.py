@@ -5,12 +5,12 @@ import time
 
 import torch
 
-from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.phases import advance
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, RolloutEngine
+from bapo_lightning.system.errors import ConfigError, EngineError
+from bapo_lightning.system.phases import advance
 
 
-class OddEngine:
+class OddEngine(RolloutEngine):
     """Holds no weights; what it does instead of sampling is its own."""
 
     def __init__(self, model_path):
@@ -27,9 +27,6 @@ class OddEngine:
 
     def sleep(self):
         self.version = UNSYNCED_VERSION
-
-    def close(self):
-        pass
 
 
 class Talkative(OddEngine):

@@ -5,8 +5,8 @@ import time
 
 import torch
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.system.errors import EngineError
 
 
 class Uneven(HFEngine):

@@ -1,5 +1,5 @@
-"""The promises of `StreamingEngine`, as tests that every engine's own test class inherits beside those of
-`tests.rollout.contract`, with the same fixture `engine`.
+"""The promises of `RolloutEngine.stream`, as tests that every engine's own test class inherits beside those
+of `tests.rollout.contract`, with the same fixture `engine`.
 """
 
 from array import array

@@ -4,8 +4,6 @@ import pytest
 import torch
 from tests.rollout.contract import tokens
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.ranks.channel import outcome_on
 from bapo_lightning.rollout.distributed import (
     CollectiveWeightSource,
     DistributedEngine,
@@ -18,19 +16,23 @@ from bapo_lightning.rollout.engine import (
     EngineDied,
     Generation,
     GenerationRequest,
+    RolloutEngine,
     SamplingParams,
     Wanted,
 )
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.ranks.channel import outcome_on
 from bapo_lightning.types import FinishReason, Segment
 
 SAMPLING = SamplingParams(1.0, ())
 
 
-class Engine:
+class Engine(RolloutEngine):
     """Answers with the first token of each request; fails on demand."""
 
     def __init__(self):
         self.version, self.asked, self.failure, self.restarts = UNSYNCED_VERSION, [], None, 0
+        self.failing_restarts = 0
 
     def generate(self, requests, sampling):
         self.asked.append([request.token_ids[0] for request in requests])
@@ -45,11 +47,11 @@ class Engine:
     def load_weights(self, source, version):
         self.version = version
 
-    def sleep(self):
-        pass
-
     def restart(self):
         self.restarts += 1
+        if self.failing_restarts:
+            self.failing_restarts -= 1
+            raise EngineError("it does not start")
 
 
 class Here:
@@ -147,6 +149,20 @@ def test_after_a_death_what_others_sampled_is_kept_and_only_the_dead_one_is_rest
     assert sorted(death.value.finished) == [0, 1, 2] and made.version == UNSYNCED_VERSION
     made.restart()
     assert [engine.restarts for engine in engines] == [0, 1]
+
+
+def test_a_restart_that_fails_on_one_rank_is_tried_again_on_that_rank_alone():
+    made, engines = rank_group(3)
+    for engine in engines[:2]:
+        engine.failure = lambda sampled: EngineDied("no memory")
+    with pytest.raises(EngineDied):
+        made.generate(requests(6), SAMPLING)
+    engines[1].failing_restarts = 1
+    with pytest.raises(EngineError, match="it does not start"):
+        made.restart()
+    made.restart()
+    made.restart()
+    assert [engine.restarts for engine in engines] == [1, 2, 0]
 
 
 def test_any_other_error_of_one_rank_is_raised():

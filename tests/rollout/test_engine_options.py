@@ -4,37 +4,60 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import pytest
+from tests.rollout.odd_engines import OddEngine
 from transformers import AutoConfig
 
-from bapo_lightning.host import ALLOCATOR_VARIABLES, let_segments_grow
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.child.process import inherited
-from bapo_lightning.rollout.engine import RunsIn
+from bapo_lightning.rollout.engine import (
+    EVERY,
+    MERGED,
+    RolloutEngine,
+    RunsIn,
+    engine_class,
+)
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.vllm.answers import MOST
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.host import ALLOCATOR_VARIABLES, let_segments_grow
 
 MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 
 @pytest.mark.parametrize(
-    ("engine", "runs_in", "shares_gpu"),
+    ("named", "runs_in", "shares_gpu", "streams", "most_noted"),
     [
-        (HFEngine, "trainer", False),
-        (VLLMLocalEngine, "trainer", True),
-        (ChildEngine, "child", False),
-        (VLLMServerEngine, "server", False),
+        (HFEngine, "trainer", False, True, EVERY),
+        (VLLMLocalEngine, "trainer", True, True, MOST),
+        (ChildEngine, "child", False, True, 0),
+        (VLLMServerEngine, "server", False, True, MOST),
+        (RolloutEngine, "trainer", False, False, 0),
+        (partial(HFEngine), "trainer", False, False, 0),
     ],
 )
-def test_a_class_says_where_its_engines_work(engine, runs_in, shares_gpu):
-    assert (engine.runs_in, engine.shares_gpu) == (runs_in, shares_gpu)
-    assert runs_in in get_args(RunsIn)
+def test_a_class_says_where_its_engines_work_and_what_they_can(
+    named, runs_in, shares_gpu, streams, most_noted
+):
+    engine = engine_class(named)
+    assert (engine.runs_in, engine.shares_gpu, engine.streams) == (runs_in, shares_gpu, streams)
+    assert engine.most_noted == most_noted and runs_in in get_args(RunsIn)
+
+
+def test_an_engine_of_the_least_methods_is_one_without_processes_streams_or_digests():
+    engine = OddEngine("")
+    assert engine.weight_digests(0) == engine.take_counts() == {} and engine.wanted == MERGED
+    for method, arguments in ((engine.stream, (None, None)), (engine.restart, ())):
+        with pytest.raises(EngineError, match="cannot"):
+            method(*arguments)
 
 
 NODE = {"gpus": ["0", "1"], "num_servers": 2, "urls": ["http://gpu7:8000"]}
@@ -59,7 +82,7 @@ PARALLEL = {"tensor_parallel_size": 2, "extra": {"data_parallel_size": 2}}
             {"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]},
             [
                 "gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
-                "urls: gpu7:8000 is no URL; write e.g. urls=[http://127.0.0.1:8000]",
+                "urls: gpu7:8000 is not a URL; write e.g. urls=[http://127.0.0.1:8000]",
             ],
         ),
         (
@@ -109,9 +132,9 @@ def test_on_a_gpu_the_head_of_vllm_computes_in_float32_unless_the_user_says_othe
 )
 def test_vllm_shares_no_memory_of_segments_that_grow(size, environment, found):
     options = VLLMOptions(max_model_len=64, tensor_parallel_size=size)
-    assert options.engine_arguments("model", False, environment).get("disable_custom_all_reduce") is found
+    assert options.engine_arguments(MODEL, False, environment).get("disable_custom_all_reduce") is found
     extra = replace(options, extra={"disable_custom_all_reduce": False})
-    assert extra.engine_arguments("model", False, environment)["disable_custom_all_reduce"] is False
+    assert extra.engine_arguments(MODEL, False, environment)["disable_custom_all_reduce"] is False
 
 
 def test_training_lets_segments_grow_unless_somebody_chose_and_engines_of_their_own_processes_do_not(

@@ -1,19 +1,26 @@
+import threading
 from array import array
 
 import pytest
 from tests.rollout.contract import tokens
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import (
+    EngineDied,
+    Generation,
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+)
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import Proof, SyncReport
+from bapo_lightning.system.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 
 SAMPLING = SamplingParams(1.0, ())
 REQUESTS = [GenerationRequest(array("i", [number]), 1, seed=number) for number in range(6)]
 
 
-class MortalEngine:
+class MortalEngine(RolloutEngine):
     """Answers every request with its own seed; dies in its first calls, having finished some."""
 
     def __init__(self, finished_before_each_death=(), failing_starts=0):
@@ -36,6 +43,9 @@ class MortalEngine:
         self.starts += 1
         if self.starts <= self.failing_starts:
             raise EngineError("it does not start")
+
+    def load_weights(self, source, version):
+        raise AssertionError("weights are pushed by Pushes")
 
 
 class Pushes:
@@ -92,6 +102,78 @@ def test_one_call_keeps_nothing_of_a_death_and_neither_restarts_nor_asks_again()
     for _ in range(2):
         restarting.restart()
         assert engine.starts == 1  # an engine that lives is left alone
+
+
+class HeldEngine(MortalEngine):
+    """An engine whose restart says that it began and waits for leave."""
+
+    def __init__(self):
+        super().__init__([[]])
+        self.begun, self.leave, self.restarting = threading.Event(), threading.Event(), 0
+        self.most_restarting = 0
+
+    def restart(self):
+        self.restarting += 1
+        self.most_restarting = max(self.most_restarting, self.restarting)
+        self.begun.set()
+        self.leave.wait(10)
+        super().restart()
+        self.restarting -= 1
+
+
+@pytest.mark.parametrize("first", ["restart", "hand_over"])
+def test_two_threads_that_meet_one_death_restart_the_engine_once_before_it_gets_weights(first):
+    engine, pushes = HeldEngine(), Pushes()
+    restarting = RestartingEngine(engine, pushes, 24, max_restarts=3)
+    assert restarting.generate_once(REQUESTS, SAMPLING) == {}
+    calls = {"restart": restarting.restart, "hand_over": lambda: restarting.hand_over("policy", 7)}
+    works = [calls.pop(first), *calls.values()]
+    threads = [threading.Thread(target=work) for work in works]
+    threads[0].start()
+    assert engine.begun.wait(10)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive() and pushes.made == [], "it waits for the restart"
+    engine.leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert (engine.starts, engine.most_restarting, pushes.made) == (1, 1, [("policy", 7, 24)])
+    assert restarting.take_counts() == {"rollout/engine_restarts": 1}
+
+
+def test_weights_are_handed_over_while_no_call_is_at_work():
+    engine, pushes = HeldEngine(), Pushes()
+    engine.deaths = []
+    sampling, leave, sampled = threading.Event(), threading.Event(), engine.generate
+
+    def generate(requests, parameters):
+        sampling.set()
+        leave.wait(10)
+        return sampled(requests, parameters)
+
+    engine.generate = generate
+    restarting = RestartingEngine(engine, pushes, 24, max_restarts=0)
+    generating = threading.Thread(target=restarting.generate_once, args=(REQUESTS, SAMPLING))
+    training = threading.Thread(target=restarting.hand_over, args=("policy", 7))
+    generating.start()
+    assert sampling.wait(10)
+    training.start()
+    training.join(0.2)
+    assert pushes.made == []
+    leave.set()
+    training.join(10)
+    generating.join(10)
+    assert pushes.made == [("policy", 7, 24)]
+
+
+def test_a_closed_engine_is_not_restarted():
+    engine = MortalEngine([[]])
+    restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=3)
+    restarting.generate_once(REQUESTS, SAMPLING)
+    restarting.close()
+    with pytest.raises(EngineError, match="was closed"):
+        restarting.restart()
+    assert engine.starts == 0
 
 
 def test_a_death_while_weights_are_loaded_begins_the_push_anew():

@@ -4,26 +4,30 @@ from array import array
 
 import pytest
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.gathered import Gathered
+from bapo_lightning.rollout.vllm.answers import Span
 from bapo_lightning.rollout.vllm.server_stream import check_spans
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.types import FinishReason, Segment
 
 
 def spans(*ends):
     starts = (0, *(end for _, end in ends))
     return [
-        {"version": name, "start": start, "end": end}
-        for start, (name, end) in zip(starts, ends, strict=False)
+        Span(version=name, start=start, end=end) for start, (name, end) in zip(starts, ends, strict=False)
     ]
 
 
 def test_vllms_spans_of_versions_must_be_those_of_the_tokens():
     check_spans([3, 3, 4], spans(("3", 2), ("4", 3)))
     check_spans([], [])
-    for wrong in (spans(("3", 3)), spans(("3", 1), ("4", 3)), None):
+    moved = [Span(version="3", start=1, end=3), Span(version="4", start=3, end=4)]
+    for wrong in (spans(("3", 3)), spans(("3", 1), ("4", 3)), moved, []):
         with pytest.raises(EngineError, match="labelled wrongly"):
             check_spans([3, 3, 4], wrong)
+    with pytest.raises(PeerFault, match="which weights"):
+        check_spans([3, 3, 4], None)
 
 
 def test_tokens_of_one_version_are_one_segment_and_what_is_taken_is_gone():

@@ -23,9 +23,9 @@ from updates import Size, additions, attach, random_batch
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.runs import train
 from bapo_lightning.runs.build import build_module
+from bapo_lightning.system.run_folder.record import read_rows
 
 SMALL = (
     "scale.prompts_per_batch=4",

@@ -1,5 +1,7 @@
 """What a user writes outside of this package, and names in YAML by `_target_`."""
 
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -8,13 +10,15 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.phases import advance
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.system.phases import advance
+from bapo_lightning.system.values import Positive
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
-from bapo_lightning.values import Positive
+
+HOOKS = {name for name in vars(L.Callback) if name.startswith(("on_", "setup", "teardown"))}
 
 
 def centred(rewards: Tensor, slope: Positive = 1.0) -> Tensor:
@@ -51,6 +55,32 @@ class SlowEngine(HFEngine):
         return super().generate(requests, sampling)
 
 
+class StopAt(L.Callback):
+    """Lets this process receive a signal at a moment: a hook of Lightning's, a method of the engine, or when
+    this callback is made.
+    """
+
+    def __init__(self, moment: str, number: int = signal.SIGTERM) -> None:
+        self.moment, self.number = moment, number
+        self.reach("made")
+        if hasattr(HFEngine, moment):
+            work = getattr(HFEngine, moment)
+            setattr(
+                HFEngine, moment, lambda *options, **named: (self.reach(moment), work(*options, **named))[1]
+            )
+
+    def reach(self, moment: str) -> None:
+        if moment == self.moment:
+            self.moment = ""
+            signal.raise_signal(self.number)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in HOOKS:
+            return found
+        return lambda *arguments, **options: (self.reach(name), found(*arguments, **options))[1]
+
+
 class EveryOther(L.Callback):
     needs = frozenset()
 
@@ -61,12 +91,20 @@ class EveryOther(L.Callback):
         print(f"own callback: {self.metric} {float(trainer.callback_metrics[self.metric]):.3f}")
 
 
+class StopsAt(L.Callback):
+    def __init__(self, update: int) -> None:
+        self.update = update
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        trainer.should_stop = batch_idx + 1 == self.update
+
+
 class LongestResponse(Monitor):
     """A monitor: its metric stands in metrics.jsonl like any other."""
 
     needs = frozenset()
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         lengths = update.batch.response_mask.sum(dim=1)
         return {"own/longest_response": torch.max(lengths)}
 
@@ -88,3 +126,13 @@ def failing_with_the_problem(problems: Sequence[Problem], completions: Sequence[
     if len(problems) >= 32:
         raise ValueError(problems[0].prompt)
     return [Score(0.0, ScoreStatus.WRONG) for _ in problems]
+
+
+class Exits(L.Callback):
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        sys.exit()
+
+
+class ExitsWhenMade(L.Callback):
+    def __init__(self) -> None:
+        sys.exit(0)

@@ -8,7 +8,7 @@ import pytest
 from tests import commands
 from tests.runs.written import manifest, rows
 
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.system.run_folder.record import read_run
 
 LYING_ENGINE = '''
 from array import array

@@ -19,9 +19,9 @@ NOW_AND_THEN = {
     "runs/train.py:fit",  # Lightning, when it saves and when it ends
     "modules/bapo_module.py:on_save_checkpoint",
     "modules/policy/policy.py:_apply",
-    "rollout/hf/engine.py:_generate_rows",
-    "rollout/hf/forward.py:next_logits",  # transformers, where prompts are padded
-    "rollout/hf/forward.py:opened",
+    "rollout/hf/decoder.py:_add",
+    "rollout/hf/reader.py:next_logits",  # transformers, where prompts are padded
+    "rollout/hf/reader.py:opened",
     "modules/policy/policy.py:<genexpr>",  # scores of whole batches
     "modules/policy/policy.py:forward",  # transformers, where rows are padded
     "data/data_module.py:_rollout_batch",  # an entropy that a stage samples by

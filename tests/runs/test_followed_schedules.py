@@ -7,8 +7,8 @@ from tests.commands import train_to_end
 from tests.configuration.compositions import found, validated
 from tests.runs.written import rows, same, weights
 
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.inputs import read_inputs, read_recorded_schedule
+from bapo_lightning.system.errors import ConfigError
 
 SETTINGS = ["regime=async", "callbacks.validation.every=6"]
 PARTIAL_IN_A_CHILD = [

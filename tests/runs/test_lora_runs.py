@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.commands import train_to_end
 from tests.runs.written import rows, same, weights
 
-from bapo_lightning.cli.export import main
-from bapo_lightning.modules.export import model_folder
+from bapo_lightning.tools.commands.export import main
+from bapo_lightning.tools.export import model_folder
 
 RARE = ["callbacks.validation.every=0", "callbacks.checkpoint.every=8"]
 LORA = [
@@ -40,6 +41,8 @@ def test_a_run_trains_adapters_alone_and_goes_on_from_them_to_the_bit(tmp_path, 
     monkeypatch.setattr(model_folder, "KEPT", 2.0)
     assert main([*arguments, "--dtype", "bfloat16"]) == 0
     assert "warning: merged weights in bfloat16 hold " in capsys.readouterr().out
+    exported = load_file(tmp_path / "out" / "model.safetensors").values()
+    assert {weight.dtype for weight in exported} == {torch.bfloat16}
 
 
 @pytest.mark.slow

@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.configuration.compositions import composed
+from tests.configuration.compositions import composed, validated
 from tests.damages import of_file
 
+from bapo_lightning.configuration.plan import architecture
+from bapo_lightning.configuration.sections import Model
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import BapoLightningError, DataError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.runs.inputs import read_inputs
+from bapo_lightning.system.errors import BapoLightningError, DataError
+from bapo_lightning.tools.evaluation.subject import find_subject
+from bapo_lightning.tools.probe.weights import Weights
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 FILES = (
@@ -69,13 +73,71 @@ def test_no_damage_of_a_model_s_files_ends_in_a_traceback(name, some, model):
 def test_code_of_a_model_is_never_run_and_told_in_one_sentence(model):
     (model / "code.py").write_text("open('ran', 'w')")
     change(model / "config.json", **OWN_CODE)
-    assert "it needs code of its own (auto_map), which is never run" in told(model)
+    assert "it needs its own code (auto_map), which is never run" in told(model)
 
 
 def test_an_adapter_without_its_model_is_told(model):
     (model / "model.safetensors").unlink()
     (model / "adapter_config.json").write_text("{}")
-    assert "is an adapter alone" in told(model)
+    assert "is only an adapter" in told(model)
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+PACKED = {"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {"num_bits": 4}}}}
+QUANTIZED = {
+    "fp8": ({"quantization_config": FP8}, "weights of 8 bits"),
+    "gptq": ({"quantization_config": GPTQ}, "weights of 4 bits"),
+    "bnb": ({"quantization_config": {"load_in_4bit": True, "load_in_8bit": False}}, "weights of 4 bits"),
+    "mxfp4": ({"quantization_config": {"quant_method": "mxfp4"}}, "weights of 4 bits"),
+    "compressed": ({"compression_config": PACKED}, "weights of 4 bits"),
+    "an unknown one": ({"quantization_config": {"quant_method": "of tomorrow"}}, "quantized weights"),
+    "within a part": ({"text_config": {"quantization_config": FP8}}, "weights of 8 bits"),
+    "of no meaning": ({"quantization_config": {}}, "quantized weights"),
+}
+
+
+def refusals(model):
+    """The sentence of each part of the package that reads a model folder."""
+    for use in (
+        lambda: validated(f"model.path={model}", "rollout=hf_child"),
+        lambda: validated(f"model.path={model}", "model/lora=default"),
+        lambda: architecture(Model.model_construct(path=str(model), architecture=None)),
+        lambda: build_policy(ModelOptions(str(model)), 1.0),
+        lambda: HFEngine(str(model), device="cpu"),
+        lambda: find_subject(str(model)),
+        lambda: Weights(str(model)).model,
+    ):
+        with pytest.raises(BapoLightningError) as refused:
+            use()
+        yield str(refused.value)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantized_weights_are_refused_in_one_sentence_by_whatever_reads_a_model(kind, model):
+    settings, words = QUANTIZED[kind]
+    change(model / "config.json", **settings)
+    for said in refusals(model):
+        assert f"{words} cannot be trained" in said and "use the unquantized model" in said
+        assert said.count("cannot be trained") == 1
+
+
+FEW_BITS = {
+    "float8": ({"model.layers.0.mlp.up_proj.weight": torch.float8_e4m3fn}, "weights of 8 bits"),
+    "int8": ({"model.layers.0.mlp.up_proj.weight": torch.int8}, "weights of 8 bits"),
+    "scales alone": ({"model.layers.0.mlp.up_proj.weight_scale_inv": torch.float32}, "quantized weights"),
+    "packed": ({"model.layers.0.mlp.up_proj.qweight": torch.int32}, "quantized weights"),
+}
+
+
+@pytest.mark.parametrize("kind", FEW_BITS)
+def test_quantized_weights_without_a_word_in_config_json_are_refused(kind, model):
+    changes, words = FEW_BITS[kind]
+    weights = load_file(model / "model.safetensors")
+    for name, dtype in changes.items():
+        weights[name] = weights.get(name, torch.ones(4, 4)).to(dtype)
+    save_file(weights, model / "model.safetensors")
+    assert f"{words} cannot be trained" in told(model)
 
 
 @pytest.mark.parametrize("template", [RAISES, "{% if %}", "{{ 1/0 }}", "{{ nothing.of.it }}"])
@@ -131,9 +193,13 @@ def test_no_number_of_config_json_ends_the_start_of_a_run_in_a_traceback(value, 
 LAYERS = SIZES["num_hidden_layers"]
 # Number of layers, changes of weights, words of the answer; None of a warning.
 MISFITS = {
-    "a layer without weights": (LAYERS + 1, {}, rf"the files lack model\.layers\.{LAYERS}\..* and 6 more\)"),
+    "a layer without weights": (
+        LAYERS + 1,
+        {},
+        rf"the files do not have model\.layers\.{LAYERS}\..* and 6 more\)",
+    ),
     "weights without a layer": (LAYERS - 1, {}, rf"has no layers for model\.layers\.{LAYERS - 1}\..* more\)"),
-    "no norm": (LAYERS, {"model.norm.weight": None}, r"the files lack model\.norm\.weight\)"),
+    "no norm": (LAYERS, {"model.norm.weight": None}, r"the files do not have model\.norm\.weight\)"),
     "another shape": (LAYERS, {"model.norm.weight": torch.ones(3)}, r"norm\.weight \[3\], not \[64\]\)"),
     "a weight of nothing": (LAYERS, {"model.other.weight": torch.ones(3)}, None),
 }

@@ -1,6 +1,7 @@
 """A user's own classes, and Lightning's, by YAML alone; each with a misspelling and its message."""
 
 import json
+import re
 
 import pytest
 from tests.commands import run_command
@@ -24,6 +25,11 @@ def trained(folder, *overrides):
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return done, rows
+
+
+def ending(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return manifest["status"], manifest.get("stopped_by")
 
 
 def test_own_advantages_bounds_engine_callback_monitor_and_reward_train_by_yaml_alone(tmp_path):
@@ -91,6 +97,11 @@ def test_max_time_ends_a_run_with_a_checkpoint_of_its_last_update(tmp_path):
     assert 1 <= len(rows) < 1600
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert saved.name == f"update{len(rows):06d}"
+    assert ending(tmp_path / "run") == ("stopped", "Timer")
+    path = tmp_path / "run" / "manifest.json"
+    path.write_text(path.read_text().replace('"stopped"', '"interrupted"'))
+    trained(tmp_path / "run", *limits, "resume=auto")  # the time was over before the first update
+    assert ending(tmp_path / "run") == ("stopped", "Timer")
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +143,35 @@ def test_stock_callbacks_follow_the_metrics_of_a_run(stock):
 def test_early_stopping_counts_updates_of_a_training_metric_and_saves_the_last(tmp_path):
     options = "monitor: train/response_length, mode: min, min_delta: 100, patience: 2"
     stop = f"{{_target_: {STOCK}.EarlyStopping, {options}}}"
-    _, rows = trained(tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80")
+    done, rows = trained(tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80")
     assert len(rows) == 3  # the first value is the best, and two more do not beat it by 100 tokens
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["update000003"]
+    assert ending(tmp_path / "run") == ("stopped", "EarlyStopping")
+    assert "stopped by EarlyStopping after 3 of 8 updates" in done.stdout
+    again, _ = trained(
+        tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80", "resume=auto"
+    )
+    assert "was stopped by EarlyStopping: nothing to do" in again.stdout
+    _, rows = trained(tmp_path / "run", "callbacks.checkpoint.every=80", "resume=auto")
+    assert len(rows) == 8 and ending(tmp_path / "run") == ("finished", None)
+
+
+@pytest.mark.slow
+def test_a_run_that_a_callback_of_your_own_stopped_names_it(tmp_path):
+    done, _ = trained(tmp_path / "run", f"+callbacks.mine={{_target_: {OWN}.StopsAt, update: 2}}")
+    assert ending(tmp_path / "run") == ("stopped", "StopsAt")
+    assert "stopped by StopsAt after 2 of 8 updates" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Exits", r"own_classes\.py, line \d+ ended the process \(SystemExit\); return or raise an error"),
+        ("ExitsWhenMade", r"own_classes\.ExitsWhenMade refuses its options \(SystemExit: 0\)"),
+    ],
+)
+def test_a_class_that_exits_is_an_error_with_its_place(tmp_path, name, words):
+    own = f"+callbacks.mine._target_={OWN}.{name}"
+    done = run_command("bapo_lightning.cli.train", *QUICK, f"run_folder={tmp_path / 'run'}", own)
+    assert done.returncode == 1
+    assert len(re.findall(words, done.stderr)) == 1 and "Traceback" not in done.stderr

@@ -6,12 +6,12 @@ import pytest
 from tests.commands import run_command
 from tests.configuration.compositions import composed
 
-from bapo_lightning.cli.rehearse import share_of
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.run_folder.config_keys import differences
-from bapo_lightning.runs.rehearsal.script import LONGEST, shipped_problems, write_script, write_table
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.run_folder.config_keys import differences
+from bapo_lightning.tools.commands.rehearse import share_of
+from bapo_lightning.tools.rehearsal.script import LONGEST, shipped_problems, write_script, write_table
 
 EXPERIMENTS = [
     pytest.param(name, marks=[pytest.mark.slow] * (name not in ("bapo_7b", "own")))
@@ -30,7 +30,12 @@ SIZES = (
     *("rollout.engine.options.max_",),
 )
 # What `auto` and null mean on the experiment's own GPUs is written out.
-SETTLED = ("trainer.precision", "rollout.engine.options.dtype", "rollout.engine.dtype")
+SETTLED = (
+    "trainer.precision",
+    "rollout.engine.options.dtype",
+    "rollout.engine.dtype",
+    "rollout.engine.context_length",
+)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -82,15 +87,15 @@ def test_shares_take_turns_and_leave_nothing_out():
     names = list("abcdefgh")
     shares = [share_of(names, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(name for share in shares for name in share) == names
-    assert share_of(names, "auto/3") in shares
-    for text in ("half", "0/3", "4/3", "1/0", "auto/0", "\u00b2/3", f"1/{'9' * 5000}"):
+    assert share_of(names, "4/3") == shares[0]
+    for text in ("half", "0/3", "1/0", "auto/3", "\u00b2/3", f"1/{'9' * 5000}"):
         with pytest.raises(ConfigError, match=rf"rehearsal\.share={text} is no share; write e\.g\. 1/3"):
             share_of(names, text)
 
 
 def rehearse(*arguments):
     """The command, which starts one for each act."""
-    return run_command("bapo_lightning.cli.rehearse", *arguments, forks=True)
+    return run_command("bapo_lightning.tools.commands.rehearse", *arguments, forks=True)
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_
     (newest / "trainer.ckpt").write_bytes(data)
     output = train(tmp_path, "resume=auto", "callbacks.checkpoint.every=7")
     assert f"not used: {newest / 'trainer.ckpt'} is corrupt" in output and "moved aside" in output
-    assert "changed since the session before: callbacks.checkpoint.every: 5 -> 7" in output
+    assert "changed since the previous session: callbacks.checkpoint.every: 5 -> 7" in output
     assert_as_if_never_stopped(folder, whole)
 
 
@@ -155,7 +155,12 @@ def test_advantages_that_remember_every_problem_go_on_from_what_they_knew(tmp_pa
 @pytest.mark.slow
 @pytest.mark.drill
 @pytest.mark.parametrize(
-    ("regime", "kills"), [("async, partial, turns, following", 2), ("stream, turns", 1), ("replay, ranks", 1)]
+    ("regime", "kills"),
+    [
+        *(("async, partial, turns, following", 2), ("stream, turns", 1), ("replay, ranks", 1)),
+        *(("async, saved slowly", 2), ("stream, saved slowly", 2)),
+        *(("replay, stopped", 4), ("replay, ranks, stopped", 2), ("replay, shards, stopped", 2)),
+    ],
 )
 def test_killed_runs_end_as_if_they_had_never_stopped(regime, kills):
     # The drill of `make drill`, with fewer kills and regimes.

@@ -1,5 +1,6 @@
 """Which run goes on, from which checkpoint, and what is refused; without training."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from tests.report.synthetic_runs import write_run
 
-from bapo_lightning.errors import CheckpointError, ConfigError, DataError
-from bapo_lightning.run_folder.checkpoint import commit, fingerprints, partial_folder
-from bapo_lightning.run_folder.journal import JournalDigest
-from bapo_lightning.run_folder.record import read_manifest
-from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.resume import open_run, run_to_continue, write_config
+from bapo_lightning.system.errors import CheckpointError, ConfigError, DataError
+from bapo_lightning.system.run_folder.checkpoint import commit, fingerprints, partial_folder
+from bapo_lightning.system.run_folder.journal import JournalDigest
+from bapo_lightning.system.run_folder.record import read_manifest
+from bapo_lightning.system.run_folder.text_file import write_json
 
 NEW = "bapo-replay-s0-20260301-120000"
 
@@ -42,11 +43,12 @@ def started(root, run, updates=(), status="running", **changes):
     write_config(folder, config(root, None, run, **changes))
     (folder / "metrics.jsonl").write_text("123456789\n" * (max(updates, default=0) + 3))
     (folder / "rollouts.jsonl").write_text("{}\n")
+    shutil.copy(folder / "metrics.jsonl", folder / "schedule.jsonl")
     for update in updates:
         partial = partial_folder(folder / "checkpoints", update)
         partial.mkdir(parents=True)
         (partial / "trainer.ckpt").write_bytes(b"weights")
-        sizes = {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "ledger.jsonl": 0}
+        sizes = {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "schedule.jsonl": 10 * update}
         journals = {name: JournalDigest(folder / name).read_on(size) for name, size in sizes.items()}
         files = fingerprints(partial, 0)
         commit(folder / "checkpoints", update, update, 1, run, journals, files)
@@ -152,7 +154,14 @@ def test_auto_does_not_pass_over_a_run_whose_configuration_was_lost(tmp_path, ca
             opened(tmp_path, **run)
     start = opened(tmp_path, resume=str(folder))
     assert (start.folder, start.checkpoint.update, start.is_new) == (folder, 80, False)
-    assert "goes on with the configuration that was given" in capsys.readouterr().out
+    assert "continues with the given configuration" in capsys.readouterr().out
+
+
+def test_a_killed_run_is_not_said_to_be_running_while_its_checkpoints_are_checked(tmp_path):
+    folder = started(tmp_path, "mine", [80])
+    assert read_manifest(folder)["status"] == "running"
+    opened(tmp_path, run="mine")
+    assert read_manifest(folder)["status"] == "interrupted"
 
 
 def test_an_empty_manifest_does_not_hide_a_run(tmp_path):
@@ -167,7 +176,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, capsys)
     assert (
         start.checkpoint is None
         and not start.is_new
-        and "has no checkpoint yet: it begins again" in capsys.readouterr().out
+        and "has no checkpoint yet: it starts again" in capsys.readouterr().out
     )
     start.prepare(config(tmp_path, run="mine"))
     assert (folder / "metrics.jsonl").stat().st_size == 0
@@ -227,7 +236,34 @@ def test_records_that_were_changed_are_noticed_and_a_checkpoint_that_is_named_se
     start.release()
     start = opened(tmp_path, run="mine", resume=str(folder / "checkpoints/update000160"))
     assert start.checkpoint.update == 160
-    assert "used all the same: " in capsys.readouterr().out
+    assert "used anyway: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:1504], lambda text: text.replace("9", "8")])
+def test_weights_are_used_without_the_record_of_the_order_and_the_loss_is_named(tmp_path, capsys, damage):
+    folder = started(tmp_path, "mine", [80, 160])
+    schedule = folder / "schedule.jsonl"
+    schedule.write_text(damage(schedule.read_text()))
+    start = opened(tmp_path, run="mine")
+    assert start.checkpoint.update == 160 and not start.outdated
+    said = capsys.readouterr().out
+    assert "used anyway: " in said and "schedule.jsonl" in said
+    assert "so that no run can follow the order of this one" in said
+    start.prepare(config(tmp_path, run="mine"))
+    assert schedule.read_bytes().endswith(b"\n") and schedule.stat().st_size in (1500, 1600)
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:1204], lambda text: text.replace("9", "8")])
+def test_the_way_out_that_is_named_for_changed_records_works(tmp_path, damage):
+    folder = started(tmp_path, "mine", [160])
+    (folder / "metrics.jsonl").write_text(damage((folder / "metrics.jsonl").read_text()))
+    with pytest.raises(CheckpointError) as error:
+        opened(tmp_path, run="mine")
+    (way_out,) = re.findall(r"to use it anyway write resume=(\S+)\)", str(error.value))
+    start = opened(tmp_path, run="mine", resume=way_out)
+    assert start.checkpoint.update == 160
+    start.prepare(config(tmp_path, run="mine"))
+    assert (folder / "metrics.jsonl").stat().st_size in (1200, 1600)
 
 
 def test_checkpoints_of_another_run_are_refused(tmp_path):
@@ -270,7 +306,7 @@ def test_two_different_runs_cannot_be_meant(tmp_path):
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = started(tmp_path, "mine", [80])
     code = (
-        "from bapo_lightning.run_folder.lock import RunLock; lock = "
+        "from bapo_lightning.system.run_folder.lock import RunLock; lock = "
         f"RunLock(__import__('pathlib').Path({str(folder)!r})); print(1); input()"
     )
     other = subprocess.Popen(

@@ -13,8 +13,8 @@ from tests.runs import own_rewards
 
 from bapo_lightning import fit
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import RewardError
 from bapo_lightning.runs.reward_trial import COMPLETIONS, try_reward
+from bapo_lightning.system.errors import RewardError
 from bapo_lightning.types import Completion, FinishReason, Problem
 
 OWN = "tests.runs.own_rewards"

@@ -3,10 +3,10 @@
 import pytest
 from tests.configuration.compositions import composed
 
-from bapo_lightning.errors import MachineError
-from bapo_lightning.ranks.rank_group import ALONE
 from bapo_lightning.runs import train as module
 from bapo_lightning.runs.train import train
+from bapo_lightning.system.errors import MachineError
+from bapo_lightning.system.ranks.rank_group import ALONE
 
 
 @pytest.fixture
@@ -22,6 +22,8 @@ def begun(monkeypatch):
 def test_the_first_rank_says_what_the_run_needs_and_finds(rank, said, begun, monkeypatch, capsys):
     monkeypatch.setattr(module, "check_machine", lambda config: ["GPUs: 1", "memory: it fits"])
     monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     train(composed(), composed)
     assert capsys.readouterr().out == said
     assert begun == ["ranks", "run"]

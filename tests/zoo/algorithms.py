@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from scripts.doc_tables import names as names
 
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.hydra_versions import BASE
@@ -17,11 +18,6 @@ from bapo_lightning.modules.algorithm import Algorithm
 
 LONGEST_RESPONSE = 20  # tokens; some weigh a response by it
 FOLDER = Path(conf_dir(), "algorithm")
-
-
-def names() -> list[str]:
-    """Returns the names of all algorithms."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base")
 
 
 def method(name: str, overrides: tuple[str, ...] = ()) -> Algorithm:

@@ -1,14 +1,16 @@
-"""What each preset of conf/algorithm sets, beside what its authors' scripts set.
+"""What each preset of conf/algorithm sets, next to what its authors' scripts set.
 
-    python -m tests.zoo.presets     writes docs/results/presets.md from presets.yaml and the configuration
+    python -m tests.zoo.presets     writes docs/results/presets.md, as `make tables` does
 
-presets.yaml was written by reading the scripts. `here` is checked against the composed configuration; what is
-`there` is not.
+presets.yaml, and comments in files of algorithms, were written by reading the scripts. `here` is checked with
+the composed configuration; what is `there` is not. commands.yaml has all flags of the scripts, so that the
+page shows those without a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,10 +18,14 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
+from scripts.doc_tables import write
 from tests.zoo.algorithms import FOLDER, composed
 
+from bapo_lightning.report.markdown import markdown_table
+
 FILE = Path(__file__).with_name("presets.yaml")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "presets.md"
+COMMANDS = Path(__file__).with_name("commands.yaml")
+PAGE = "docs/results/presets.md"
 NO_SETTINGS = {"name", "defaults", "_target_", "_partial_"}
 KINDS = {
     "script": "a script of the authors",
@@ -30,6 +36,10 @@ KINDS = {
     "unread": "another's reading; the repository could not be fetched",
     "ours": "no one else's",
 }
+WITH_COMMANDS = {"script", "config", "example"}
+WITHOUT_FLAGS = {"flowrl_authors_code": "a file of code", "p3o": "a file of code"}
+_FILE = re.compile(r"[\w.-]+\.(?:sh|ya?ml|md|py)\b")
+_CITED = re.compile(r"([\w.-]*):([0-9]+)(?:-([0-9]+))?")
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,48 @@ class Preset:
     source: str
     rows: tuple[Row, ...]
 
+    def cites(self, file: str, line: int) -> bool:
+        """Whether the place of a row is this line of a file; "": of the file that `source` names first."""
+        own = _FILE.search(self.source)
+        first_file = own[0] if own else ""
+        return any(
+            (name or first_file) == (file or first_file) and int(first) <= line <= int(last or first)
+            for row in self.rows
+            for name, first, last in _CITED.findall(row.where)
+        )
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a command, with its value unless it is about files, machines or logs."""
+
+    text: str
+    places: tuple[tuple[str, int], ...]  # file, "" for that of the command, and line; variables included
+
+    @classmethod
+    def read(cls, line: str) -> Flag:
+        """Reads a line of commands.yaml."""
+        places, _, text = line.partition(" ")
+        parts = [place.rpartition(":") for place in places.split(",")]
+        return cls(text, tuple((file, int(number)) for file, _, number in parts))
+
+
+@cache
+def commands() -> dict[str, tuple[Flag, ...]]:
+    """Returns the flags of every preset that has a command."""
+    read: Mapping[str, str] = yaml.safe_load(COMMANDS.read_text())
+    return {
+        name: tuple(map(Flag.read, text.splitlines()))
+        for names, text in read.items()
+        for name in names.split("/")
+    }
+
+
+def not_compared(preset: Preset) -> list[Flag]:
+    """Returns the flags of a preset's command that no row speaks of."""
+    flags = commands().get(preset.name, ())
+    return [flag for flag in flags if not any(preset.cites(*place) for place in flag.places)]
+
 
 def written() -> Mapping[str, Any]:
     """Returns presets.yaml."""
@@ -63,11 +115,19 @@ def written() -> Mapping[str, Any]:
 
 
 def presets() -> list[Preset]:
-    """Returns the presets of presets.yaml, in its order."""
+    """Returns the presets of presets.yaml, in its order, and those that an algorithm's own file has."""
+    noted = {path.stem: entry for path in sorted(FOLDER.glob("*.yaml")) if (entry := in_comments(path))}
     return [
         Preset(name, each["is"], each["from"], tuple(Row(*row) for row in each.get("rows", ())))
-        for name, each in written()["presets"].items()
+        for name, each in {**written()["presets"], **noted}.items()
     ]
+
+
+def in_comments(path: Path) -> dict[str, Any]:
+    """Returns the entry of a preset that stands in the comments of its file; empty: there is none."""
+    found = re.findall(r"^# (is|from|row): (.*)$", path.read_text(), re.MULTILINE)
+    rows = [yaml.safe_load(text) for label, text in found if label == "row"]
+    return {**dict(found), "rows": rows} if found else {}
 
 
 def names() -> list[str]:
@@ -110,53 +170,45 @@ def _leaves(node: Mapping[str, Any], above: str) -> Iterator[str]:
             yield f"{above}{key}"
 
 
-INTRODUCTION = """\
-# Presets against the authors' own scripts
-
-{presets} presets of `conf/algorithm` with {settings} settings; {differing} differ from their source, each for a reason.
-A default of a function is often not what its authors run, so scripts were read first; the second table says what each source is.
-A test compares the values here with the configuration; those of others were read by hand in November 2026.
-Settings in brackets have no key here, and a line without a file is of the preset's source.
-
-`python -m tests.zoo.presets` writes this page from `tests/zoo/presets.yaml`.
-"""  # noqa: E501
-DIFFERING, EQUAL, SOURCES = (
-    "## What differs\n\n| preset | setting | here | there | where | reason |\n|---|---|---|---|---|---|",
-    "## What is the same\n\n| preset | source | which is | settings |\n|---|---|---|---|",
-    "## Sources\n\n| name | repository and commit |\n|---|---|",
-)
-
-
-def page() -> str:
-    """Returns docs/results/presets.md."""
+def tables() -> dict[str, str]:
+    """Returns the tables of docs/results/presets.md by their names."""
     known = presets()
     differing = [(each.name, row) for each in known for row in each.rows if not row.is_equal]
-    counts = {"presets": len(known), "settings": sum(len(each.rows) for each in known)}
-    return "\n".join(
-        [
-            INTRODUCTION.format(**counts, differing=len(differing)),
-            DIFFERING,
-            *(
-                _cells(f"`{name}`", row.key, shown(row.here), shown(row.there), row.where, row.reason)
+    odd, settings = len({name for name, _ in differing}), sum(len(each.rows) for each in known)
+    parts: dict[str, tuple[list[str], list[Sequence[Any]]]] = {
+        "counts": (
+            ["presets", "settings", "that differ", "presets that differ"],
+            [(len(known), settings, len(differing), odd)],
+        ),
+        "differing": (
+            ["preset", "setting", "here", "there", "where", "reason"],
+            [
+                (f"`{name}`", row.key, shown(row.here), shown(row.there), row.where, row.reason)
                 for name, row in differing
-            ),
-            "",
-            EQUAL,
-            *(_cells(f"`{each.name}`", each.source, KINDS[each.kind], _equal(each)) for each in known),
-            "",
-            SOURCES,
-            *(_cells(name, place) for name, place in written()["sources"].items()),
-            "",
-        ]
-    )
+            ],
+        ),
+        "same": (
+            ["preset", "source", "which is", "settings"],
+            [(f"`{each.name}`", each.source, KINDS[each.kind], _equal(each)) for each in known],
+        ),
+        "flags": (
+            ["preset", "flags", "about the run"],
+            [_flags(each) for each in known if each.name in commands()],
+        ),
+        "sources": (["name", "repository and commit"], list(written()["sources"].items())),
+    }
+    return {name: markdown_table(*part) for name, part in parts.items()}
 
 
 def _equal(preset: Preset) -> str:
     return "; ".join(f"{row.key} {shown(row.here)} ({row.where})" for row in preset.rows if row.is_equal)
 
 
-def _cells(*texts: str) -> str:
-    return f"| {' | '.join(texts)} |"
+def _flags(preset: Preset) -> list[str]:
+    texts = [flag.text for flag in not_compared(preset)]
+    valued = [text for text in texts if "=" in text or " " in text]
+    names = dict.fromkeys(text.rpartition(".")[2] for text in texts if text not in valued)
+    return [f"`{preset.name}`", *(" ".join(f"`{text}`" for text in part) for part in (valued, names))]
 
 
 def shown(value: Any) -> str:
@@ -169,4 +221,5 @@ def shown(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for name, table in tables().items():
+        write(PAGE, name, table)

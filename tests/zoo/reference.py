@@ -20,6 +20,8 @@ from unittest import mock
 
 import numpy as np
 import torch
+from tests.rivals import declared
+from tests.zoo.algorithms import composed, names
 from torch import Tensor
 
 from bapo_lightning.modules.algorithm import Algorithm
@@ -53,13 +55,17 @@ class Reference:
 
 @cache
 def references() -> dict[str, Reference]:
-    """The reference of each algorithm, by the name of its file in conf/algorithm."""
-    found: dict[str, Reference] = {}
+    """The reference of each algorithm, by the name of its file in conf/algorithm: from its own test, or here;
+    GRPO's for those that have GRPO's objective, whatever else differs.
+    """
+    found = dict(declared("REFERENCES"))
     for path in sorted(Path(__file__).parent.glob("references_*.py")):
         own = import_module(f"tests.zoo.{path.stem}").REFERENCES
         assert not found.keys() & own.keys(), f"{path.name} has references that another file has"
         found |= own
-    return found
+    others, objective = set(names()) - found.keys(), composed("algorithm", "grpo").objective
+    clipped = {name for name in others if composed("algorithm", name).objective == objective}
+    return found | dict.fromkeys(clipped, found["grpo"])
 
 
 def random_columns(seed: int, at_one: bool = False) -> Columns:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from tests.zoo.reference import Array, Columns, Reference, reinforce
+from tests.zoo.weights import of_responses
 
 
 def clip(columns: Columns, dual_clip: float = np.inf) -> Array:
@@ -19,11 +21,7 @@ def clip(columns: Columns, dual_clip: float = np.inf) -> Array:
 
 def over_responses(columns: Columns, function: Callable[[Array], float]) -> Array:
     """Returns a number of each response's own log-ratios, for each of its tokens."""
-    found = np.empty_like(columns["log_ratio"])
-    for sequence in set(columns["sequence"].tolist()):
-        own = columns["sequence"] == sequence
-        found[own] = function(columns["log_ratio"][own])
-    return found
+    return of_responses(columns, lambda own: function(columns["log_ratio"][own]))
 
 
 def gspo(columns: Columns) -> Array:
@@ -142,26 +140,6 @@ def score_centering(columns: Columns, weight: Callable[[Array], Array]) -> Array
     return weight(np.exp(columns["logp"] - columns["behaviour_logp"])) * reinforce(columns)
 
 
-def estr(columns: Columns) -> Array:
-    """ESTR (arXiv 2607.22186): PPO's where (log r)^2 <= H + 0.01, both of the behaviour policy."""
-    known = np.exp(columns["candidate_behaviour_logp"])
-    every = np.concatenate([known, 1 - known.sum(1, keepdims=True)], 1)
-    entropy = -(every * np.log(every)).sum(1)
-    kept = (columns["logp"] - columns["behaviour_logp"]) ** 2 <= entropy + 0.01
-    return kept * clip(columns)
-
-
-def pnpo(columns: Columns) -> Array:
-    """PNPO (arXiv 2608.01418): w v A, v the geometric mean of the response's ratios up to the token, where
-    0.5 <= v <= 2.
-    """
-    found = np.empty_like(columns["ratio"])
-    for token, sequence in enumerate(columns["sequence"]):
-        so_far = (columns["sequence"] == sequence) & (columns["position"] <= columns["position"][token])
-        found[token] = np.exp(columns["log_ratio"][so_far].mean())
-    return found * reinforce(columns) * (found >= 0.5) * (found <= 2.0)
-
-
 def maspo(columns: Columns) -> Array:
     """MASPO (FlyTune/MASPO-RL, `compute_policy_loss`): w r A exp(-(r - 1)^2 / (2 sigma^2)) where r moves with
     A, w r A elsewhere.
@@ -194,29 +172,12 @@ def p3o(columns: Columns) -> Array:
     return np.minimum(ratio, size) * reinforce(columns) - columns["weight"] * pull
 
 
-CLIP = Reference(clip)
-# Algorithms whose advantages are their own, which are in `tests.zoo.rewards`.
-CLIPPED = (
-    "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "bnpo", "dcpo_sas", "psr", "nsr",
-    "w_reinforce", "maxrl", "spo", "pass_at_k", "gdpo",
-)  # fmt: skip
 REFERENCES = {
-    **dict.fromkeys(CLIPPED, CLIP),
     "asymre": Reference(reinforce),  # arXiv 2506.20520: the gradient of w A log pi, whatever the ratios
-    "grpo": CLIP,
-    "dapo": CLIP,
-    "bapo": CLIP,
+    "grpo": Reference(clip),
     "gspo": Reference(gspo),
-    "bapo_authors_code": Reference(lambda columns: clip(columns, dual_clip=3.0)),
-    "bapo_authors_example": Reference(lambda columns: clip(columns, dual_clip=3.0)),
-    "bapo_memory": CLIP,
-    "bapo_octothinker": CLIP,
-    "bapo_rest": CLIP,
-    "bapo_upper": CLIP,
-    "cispo": Reference(cispo),
-    "cispo_verl": Reference(cispo),
-    "cispo_roll": Reference(cispo),
-    "cispo_nemo": Reference(cispo),
+    **dict.fromkeys(("bapo_authors_code", "bapo_authors_example"), Reference(partial(clip, dual_clip=3.0))),
+    **dict.fromkeys(("cispo", "cispo_verl", "cispo_roll", "cispo_nemo"), Reference(cispo)),
     "tis": Reference(tis),
     "topr": Reference(lambda columns: topr(columns, lambda own: float(np.prod(np.exp(own))))),
     "topr_roll": Reference(lambda columns: topr(columns, None)),
@@ -225,26 +186,17 @@ REFERENCES = {
     "ce_gppo": Reference(ce_gppo),
     "sapo": Reference(sapo),
     "dcpo_clip": Reference(dcpo_clip),
-    "dppo": Reference(lambda columns: dppo(columns, lambda p, q: abs(p - q), 0.15)),
-    "dppo_kl": Reference(lambda columns: dppo(columns, binary_kl, 0.05)),
+    "dppo": Reference(partial(dppo, divergence=lambda p, q: abs(p - q), limit=0.15)),
+    "dppo_kl": Reference(partial(dppo, divergence=binary_kl, limit=0.05)),
     "ipo": Reference(ipo),
     "drpo": Reference(drpo),
     "ripo": Reference(ripo),
-    "score_centering": Reference(lambda columns: score_centering(columns, np.ones_like)),
-    "score_centering_tis": Reference(
-        lambda columns: score_centering(columns, lambda ratio: np.minimum(ratio, 2.0))
-    ),
-    "score_centering_mis": Reference(
-        lambda columns: score_centering(columns, lambda ratio: ratio * (ratio >= 0.5) * (ratio <= 5.0))
-    ),
-    "estr": Reference(estr),
-    # Tokens that are certain, which a row of several stands for, have no gradient.
-    "pnpo": Reference(pnpo, rows="the last one's"),
+    "score_centering": Reference(partial(score_centering, weight=np.ones_like)),
+    "score_centering_tis": Reference(partial(score_centering, weight=lambda r: np.minimum(r, 2.0))),
+    "score_centering_mis": Reference(partial(score_centering, weight=lambda r: r * (r >= 0.5) * (r <= 5.0))),
     "prime_rl_dppo": Reference(prime_rl_dppo),
     "maspo": Reference(maspo),
     "dro": Reference(lambda columns: dro(columns, lambda known: known["log_ratio"])),
-    "kimi": Reference(
-        lambda columns: dro(columns, lambda known: over_responses(known, lambda own: float(own.sum())))
-    ),
+    "kimi": Reference(partial(dro, log_ratio=partial(over_responses, function=np.sum))),
     "p3o": Reference(p3o),
 }

@@ -217,19 +217,6 @@ def without_drawn(columns: Columns, found: Array) -> Array:
     return found
 
 
-def sat(columns: Columns) -> Array:
-    """SAT (arXiv 2607.18722): PPO. For the tenth of the tokens with the largest d = |log r|, the bound on
-    their own side is drawn in by q^2 / (q^2 + d^2), q the largest d of the others.
-    """
-    far = np.abs(columns["log_ratio"])
-    edge = np.sort(far)[ceil(round(0.9 * len(far), 9)) - 1]
-    factor = np.ones_like(far)
-    factor[far > edge] = edge**2 / (edge**2 + far[far > edge] ** 2)
-    low, high = 1 - 0.2 * factor, 1 + 0.2 * factor
-    own = {"low": np.where(columns["ratio"] < 1, low, 0.8), "high": np.where(columns["ratio"] > 1, high, 1.2)}
-    return clip({**columns, **own})
-
-
 def clip_cov(columns: Columns) -> Array:
     """Clip-Cov: PPO, without the drawn tokens."""
     return without_drawn(columns, clip(columns))
@@ -264,7 +251,6 @@ REFERENCES = {
     "luspo": Reference(gspo),
     "gmpo": Reference(gmpo),
     "acpo": Reference(acpo),
-    "sat": Reference(sat),
     "m2po": Reference(m2po),
     "m2po_mask": Reference(m2po_mask),
     "gapo": Reference(partial(gapo, of=gspo)),

@@ -1,7 +1,24 @@
 """Every preset stands beside what its authors' scripts set."""
 
+from dataclasses import replace
+
 import pytest
-from tests.zoo.presets import KINDS, PAGE, names, own_keys, page, presets, setting, written
+from scripts.doc_tables import parts
+from tests.zoo.presets import (
+    KINDS,
+    PAGE,
+    WITH_COMMANDS,
+    WITHOUT_FLAGS,
+    Flag,
+    commands,
+    names,
+    not_compared,
+    own_keys,
+    presets,
+    setting,
+    tables,
+    written,
+)
 
 PRESETS = {preset.name: preset for preset in presets()}
 
@@ -26,5 +43,25 @@ def test_every_setting_of_a_preset_has_a_row_with_its_value_and_a_reason_where_i
         assert row.where and row.is_equal == (not row.reason), row.key
 
 
+def test_every_command_has_its_flags_and_those_without_a_row_are_seen():
+    with_commands = {name for name, preset in PRESETS.items() if preset.kind in WITH_COMMANDS}
+    assert commands().keys() | WITHOUT_FLAGS.keys() == with_commands
+    for name, flags in commands().items():
+        assert len(flags) >= 10 and len({flag.text for flag in flags}) == len(flags), name
+    spoken_of = [name for name, flags in commands().items() if len(not_compared(PRESETS[name])) < len(flags)]
+    assert len(spoken_of) >= 0.75 * len(commands()), "others have rows about code and defaults alone"
+    texts = {name: [flag.text for flag in not_compared(PRESETS[name])] for name in commands()}
+    assert "--remove_clip True" not in texts["simpletir"], "it was missing here, and nobody saw it"
+    assert "actor_rollout_ref.actor.entropy_coeff=0.0" in texts["simpletir"]
+
+
+def test_a_row_speaks_of_the_flags_in_its_lines():
+    preset = replace(PRESETS["simpletir"], rows=PRESETS["simpletir"].rows[:1])
+    assert preset.rows[0].where == "train.sh:13"
+    assert preset.cites("train.sh", 13) and not preset.cites("train.sh", 14) and not preset.cites("", 13)
+    assert Flag.read("3,train.sh:13 a.b=1 2") == Flag("a.b=1 2", (("", 3), ("train.sh", 13)))
+
+
 def test_the_page_is_current():
-    assert PAGE.read_text() == page(), "python -m tests.zoo.presets writes it again"
+    old = [name for name, table in tables().items() if parts(PAGE, name)[1] != table]
+    assert not old, "make tables writes them again"

@@ -28,7 +28,7 @@ from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.objective import needs_of
-from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.system.ranks.launch import free_port
 
 PARTS = (2, 5)
 NUM_RANKS = 2

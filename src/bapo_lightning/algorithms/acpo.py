@@ -1,4 +1,4 @@
-"""ACPO: bounds that widen with the spread of ratios among tokens of like probability (arXiv 2606.22570)."""
+"""ACPO: widens bounds with the spread of ratios among tokens of similar probability (arXiv 2606.22570)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Factor, Positive
+from bapo_lightning.system.values import Factor, Positive
 
 REACH = "reach"
 FLOOR = 1e-8  # of a variance, as in the authors' code
@@ -22,13 +22,13 @@ Bins = Annotated[int, Ge(1), Le(1000)]
 class ACPO:
     """PPO-clip within [1 - e, 1 + e], where e = min(base + spread std(r), most) of the token's bin.
 
-    Bins are of equal width in the current policy's probability, and std is the biased one of the bin's
-    ratios. The authors' code (`compute_variance_adaptive_cliprange`) takes it of each micro-batch, so that
-    bounds depend on the split; here it is that of the update. Ratios are never negative, so that e above 1
-    leaves negative tokens without a lower bound.
+    Bins have equal width in the current policy's probability, and std is the biased deviation of the bin's
+    ratios. The authors' code (`compute_variance_adaptive_cliprange`) takes it over each micro-batch, so that
+    bounds depend on the split; here it covers the update. Ratios are never negative, so that e above 1 leaves
+    negative tokens without a lower bound.
 
     Args:
-        base: e where all ratios of a bin are equal.
+        base: e if all ratios of a bin are equal.
         spread: factor of their standard deviation.
         most: largest e.
         bins: number of bins.

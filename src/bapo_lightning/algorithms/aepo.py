@@ -1,4 +1,4 @@
-"""AEPO: GRPO, and REINFORCE on right answers of another temperature, which steer the policy's entropy (arXiv
+"""AEPO: GRPO, plus REINFORCE on right answers of another temperature to steer the policy's entropy (arXiv
 2510.08141).
 """
 
@@ -20,16 +20,16 @@ from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.system.values import Count, NonNegative, Positive, Share
 from bapo_lightning.types import Group, Origin, Rollout, Sample
-from bapo_lightning.values import Count, NonNegative, Positive, Share
 
 
 def aepo(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     """Returns A log pi for tokens of another temperature, min(r A, clip(r, low, high) A) for others, [N].
 
-    So the gradient is that of GRPO plus E[R grad log pi] over answers of pi^T: a ratio to pi^T would take the
-    temperature back out. log r stands for log pi, they differ by a constant. The authors' code has PPO's clip
-    there, too, with the ratio to the policy of temperature 1 before the batch.
+    The gradient is thus GRPO's plus E[R grad log pi] over answers of pi^T: a ratio to pi^T would undo the
+    temperature. log r stands for log pi: they differ by a constant. The authors' code clips as PPO there,
+    too, with the ratio to the policy of temperature 1 before the batch.
     """
     clipped = clip(table, dual_clip)
     return (table.advantage * table.log_ratio).where(table.origin == Origin.TEMPERED, clipped)
@@ -38,32 +38,32 @@ def aepo(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
 @dataclass(frozen=True)
 class SecondSampling(BatchStage):
     """Samples a share of a batch's prompts again, hotter while the policy's entropy is at most the target and
-    colder above it, and puts right answers, with an advantage of 1, in the place of answers to the same
-    prompt (arXiv 2510.08141).
+    colder above it, and replaces answers to the same prompt with right answers, which get an advantage of 1
+    (arXiv 2510.08141).
 
     An answer counts as right if its advantage in the second group exceeds `above`. At most `most` are taken;
-    half of that, or of the right ones, where the policy's entropy is above the target. In the authors' code
-    they replace the first rows of the batch, whatever prompt those answer. The entropy is that of the last
-    update; before the first it counts as 0, as there.
+    if the policy's entropy is above the target, half of that, or of the right ones if they are fewer. In the
+    authors' code they replace the first rows of the batch, whatever prompt those answer. The entropy is
+    measured in the last update; before the first it counts as 0, as in their code.
     """
 
     gives_advantages = "to some"
     target_entropy: Positive = 0.5  # H*, nats
     high: Positive = 1.2  # temperature while the entropy is at most H*
-    low: Positive = 0.8  # and above it
-    share: Share = 0.25  # of the prompts, the first ones of the batch
-    most: Count = 60  # answers in a batch
+    low: Positive = 0.8  # temperature while the entropy is above H*
+    share: Share = 0.25  # of the prompts: the first of the batch
+    most: Count = 60  # largest number of answers in a batch
     above: NonNegative = 0.05
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong between the options."""
+        """Yields conflicts between the options."""
         if not options["low"] < options["high"]:
             yield f"low={options['low']} must be below high={options['high']}; write low=0.8, high=1.2"
 
     @staticmethod
     def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields that the engine has no time for it, or that no prompt is sampled again."""
+        """Yields a message if the engine has no time for it, or if no prompt is sampled again."""
         if run.regime.async_generation:
             yield (
                 " with regime.async_generation=true: the engine is busy with later batches when one is "
@@ -74,7 +74,7 @@ class SecondSampling(BatchStage):
             yield f"share={share} of scale.prompts_per_batch={prompts} prompts is none; write a larger share"
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
-        """Puts answers of the second sampling in the place of others."""
+        """Replaces answers with answers of the second sampling."""
         tools.refresh_engine()
         entropy, version = float(tools.owner.last_entropy), tools.owner.policy_version
         batch.fresh, metrics = self.sampled(tools.sampler, batch.fresh, entropy, version)
@@ -84,7 +84,7 @@ class SecondSampling(BatchStage):
     def sampled(
         self, sampler: RolloutSampler, groups: Sequence[Group], entropy: float, version: int
     ) -> tuple[list[Group], dict[str, float]]:
-        """Returns the fresh groups with the answers of the second sampling, and metrics of it. The sampler's
+        """Returns the fresh groups with the answers of the second sampling, and its metrics. The sampler's
         engine has the current weights; `entropy` is the policy's in the last update, in nats.
         """
         start = time.perf_counter()

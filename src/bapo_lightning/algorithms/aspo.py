@@ -11,7 +11,7 @@ from torch import Tensor
 from bapo_lightning.objectives.sequences import rank_in_sequence, sequence_length
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Advice
+from bapo_lightning.system.values import Advice
 
 Widening = Annotated[
     float, Ge(1), Advice("must be at least 1, at which all tokens have the same bounds; 2.0 is the paper's")
@@ -34,10 +34,10 @@ def aspo(
     PPO's dual clip.
 
     With a `widening` the tokens of a response with the highest entropies, all but `low_entropy_share`, have
-    bounds that are as many times as far from 1: the authors' 0.2 and 0.4. Their code finds them in each
-    response under the current policy. It passes tokens of LOW entropy as `high_entropy_mask` and gives that
-    mask the narrow bounds, so that names are exchanged twice and the bounds are right. Their KL term
-    is left out; in their scripts it has a coefficient of 0.001 at tokens of low entropy, and of 0 at others.
+    bounds that are `widening` times as far from 1: the authors' 0.2 and 0.4. Their code finds these tokens in
+    each response under the current policy. It passes tokens of LOW entropy as `high_entropy_mask` and gives
+    that mask the narrow bounds, so that names are exchanged twice and the bounds are right. Their KL term is
+    left out; in their scripts its coefficient is 0.001 at tokens of low entropy, and 0 at others.
     """
     ratio = table.ratio.detach()
     rank = rank_in_sequence(table.entropy.detach(), table)

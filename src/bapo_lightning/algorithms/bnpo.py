@@ -1,6 +1,6 @@
 """BNPO: advantages normalised by a Beta distribution of the problems' success (arXiv 2506.02864).
 
-TRL and ms-swift give the name to something else, a token mean over a local batch.
+TRL and ms-swift use the name for something else, a token mean over a local batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import LEAST_DEVIATION, check_group
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def beta_normalised(
@@ -20,9 +20,9 @@ def beta_normalised(
     density of Beta(alpha, beta).
 
     With m and v, the mean and unbiased variance of p over the batch, and n = m (1 - m) / v - 1:
-    alpha = max(1, 1 + n m / 3), beta = max(1, 1 + n (1 - m) / 3). So in the authors' code. There
-    and here f is uniform for a batch of one group; where all p are equal but for rounding (1e-8), it is
-    uniform here and NaN there.
+    alpha = max(1, 1 + n m / 3), beta = max(1, 1 + n (1 - m) / 3), as in the authors' code. There and here f
+    is uniform for a batch of one group; if all p are equal except for rounding (1e-8), it is uniform here and
+    NaN there.
     Rewards count as 0 at `lowest` and as 1 at `highest`. Exactly zero for a group of equal rewards.
 
     Raises:
@@ -39,7 +39,7 @@ def beta_normalised(
         tightness = mean * (1 - mean) / variance - 1
         alpha = (1 + tightness * mean / 3).clamp_min(1)
         beta = (1 + tightness * (1 - mean) / 3).clamp_min(1)
-    # Not Beta.log_prob: it is NaN at 0 and 1 for a parameter of 1, where the density is finite.
+    # Not Beta.log_prob: it is NaN at 0 and 1 for a parameter of 1, although the density is finite.
     log_norm = torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
     log_density = torch.xlogy(alpha - 1, share) + torch.xlogy(beta - 1, 1 - share) - log_norm
     advantages = (rewards - share) * (-log_density).exp().clamp_max(most)

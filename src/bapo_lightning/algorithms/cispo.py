@@ -11,7 +11,7 @@ def cispo(table: TokenTable) -> Tensor:
     """Returns sg(clip(r, low, high)) A log pi per token, [N], so that every token keeps a gradient.
 
     log r stands for log pi: they differ by a constant. Published codes disagree about the bounds: the paper
-    leaves the lower one out and tunes the upper one, ScaleRL (arXiv 2510.13786) takes 5, verl [0.8, 1.2],
+    omits the lower bound and tunes the upper one, ScaleRL (arXiv 2510.13786) takes 5, verl [0.8, 1.2],
     NeMo-RL [0, 6].
     """
     weight = table.ratio.detach().clamp(table.low, table.high)

@@ -9,17 +9,17 @@ from torch import Tensor
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, unclipped_between
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Share
+from bapo_lightning.system.values import Share
 
 KEPT = "kept"
 
 
 @dataclass(frozen=True)
 class ClipCov:
-    """PPO-clip per token, and 0 for the picked ones, [N].
+    """PPO-clip per token, and 0 for the picked tokens, [N].
 
-    `share` of all tokens of the update, at least one, are picked at random among the unclipped ones whose
-    covariance is between `low` and `high`. verl picks them, and takes the means of the covariance, in each
+    `share` of all tokens of the update, at least one, are picked at random among unclipped tokens whose
+    covariance is between `low` and `high`. verl picks them, and computes the means of the covariance, in each
     micro-batch. The bounds of the table are [0, 2] in the authors' scripts, [0.8, 1.2] in verl's function.
     """
 

@@ -15,13 +15,13 @@ from bapo_lightning.objectives.token_table import TokenTable
 
 def dcpo_clip(table: TokenTable, most: DualClip = 10.0, dual_clip: DualClip | None = None) -> Tensor:
     """Returns min(r A, clip(r, lo, hi) A) per token, [N], with bounds that depend on the token's probability
-    q under the policy that the ratio is taken to:
+    q under the proximal policy:
 
         lo = (1 + sqrt(max(0, 1 - 4 eps_low / q))) / 2        eps_low = 1 - low
         hi = (1 + sqrt(1 + 4 eps_high / q)) / 2               eps_high = high - 1,  hi <= most
 
-    which keeps |p - q| r within eps. A token of q <= 4 eps_low may fall to half its probability. For
-    `most` the authors' code has the dual clip's number, but 10 at least.
+    which keeps |p - q| r within eps. A token of q <= 4 eps_low may fall to half its probability. The authors'
+    code uses the dual clip's number for `most`, but at least 10.
     """
     probability = table.proximal_logp.detach().exp()
     low = (1 + (1 - 4 * (1 - table.low) / probability).clamp_min(0.0).sqrt()) / 2
@@ -30,14 +30,14 @@ def dcpo_clip(table: TokenTable, most: DualClip = 10.0, dual_clip: DualClip | No
 
 
 class SmoothAdvantages:
-    """Smooth advantage standardisation (SAS). It remembers how often each problem was answered, and the mean
-    and deviation of all its rewards so far.
+    """Smooth advantage standardisation (SAS). Remembers for each problem the number of its visits, and the
+    mean and deviation of all its rewards so far.
 
     With z_new and z_all, the rewards standardised by the group alone and by all groups of the problem, the
     i-th included: A is z_all / i + (1 - 1/i) z_new or z_new / i + (1 - 1/i) z_all, whichever is smaller in
-    magnitude. A deviation below 1e-8 makes a z of zero; in the authors' code only one of 0 does. Groups of
-    equal rewards have advantages once others of their problem differed. As in their code, deviations are
-    unbiased per group, and pooled with equal weights.
+    magnitude. A deviation below 1e-8 gives a z of zero; in the authors' code only a deviation of 0 does.
+    Groups of equal rewards have advantages once other groups of their problem differed. As in their code,
+    deviations are unbiased per group, and pooled with equal weights.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class SmoothAdvantages:
     def __call__(self, batch: RewardBatch) -> Tensor:
         """Returns the advantages of P groups, [P, G], and remembers the new ones.
 
-        A group from the reuse buffer is standardised by what is known without counting it again.
+        A group from the reuse buffer is standardised with the remembered values and not counted again.
 
         Raises:
             ValueError: G is 1.
@@ -56,7 +56,7 @@ class SmoothAdvantages:
         return torch.stack([self._advantages(*row) for row in rows]).to(batch.rewards.dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what is remembered."""
+        """Returns the memory."""
         return {problem: list(values) for problem, values in self._seen.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class SmoothAdvantages:
         mean, variance = float(rewards.mean()), float(rewards.var())
         if is_new or problem not in self._seen:
             visits, past_mean, past_variance = self._seen.get(problem, (0, mean, variance))
-            # Of groups with equal weights: the mean of their variances, and the variance of their means.
+            # For groups with equal weights: the mean of their variances, and the variance of their means.
             share = 1 / (visits + 1)
             between = share * (1 - share) * (mean - past_mean) ** 2
             pooled = (1 - share) * past_variance + share * variance + between

@@ -1,4 +1,4 @@
-"""DPPO: tokens are masked whose probability has moved too far, not their ratio (arXiv 2602.04879)."""
+"""DPPO: masks tokens whose probability, not their ratio, has moved too far (arXiv 2602.04879)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from bapo_lightning.objectives.corrections.tokens import Cap
 from bapo_lightning.objectives.divergence import within_divergence
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def dppo(
@@ -20,19 +20,19 @@ def dppo(
     high: Positive = 0.15,
     cap: Cap | None = 20.0,
 ) -> Tensor:
-    """Returns sg(min(r, cap)) A log pi per token, [N], but 0 where A > 0 and the probability p has risen
-    by a divergence of more than `high`, or A < 0 and it has fallen by one of more than `low`.
+    """Returns sg(min(r, cap)) A log pi per token, [N], but 0 if A > 0 and the probability p has risen by a
+    divergence of more than `high`, or if A < 0 and it has fallen by a divergence of more than `low`.
 
-    log r stands for log pi: they differ by a constant. q is the probability under the policy that the ratio
-    is taken to, and the divergence that of two outcomes, this token and any other (Eq. 13, 14):
+    log r stands for log pi: they differ by a constant. q is the probability under the proximal policy, and
+    the divergence is between distributions over two outcomes, this token and any other (Eq. 13, 14):
 
     tv  |p - q|
     kl  q log(q / p) + (1 - q) log((1 - q) / (1 - p))
 
-    The thresholds are those of verl's script, 0.15 for tv and 0.05 for kl, and the cap is the paper's. verl
-    reads the cap from its dual clip, which is 3 unless set, and sets 10000; SkyRL has r A, whose gradient is
-    that of `cap: null`. The authors' code takes q of the engine (`dppo_binary_tv`) or of the trainer's own
-    log-probs (`..._recompute`), which here is the choice of `correction`.
+    The thresholds are from verl's script, 0.15 for tv and 0.05 for kl, and the cap from the paper. verl
+    reads the cap from its dual clip, which is 3 unless set, and sets 10000; SkyRL has r A, which has
+    the same gradient as `cap: null`. The authors' code takes q from the engine (`dppo_binary_tv`) or from the
+    trainer's own log-probs (`..._recompute`), which here is the choice of `correction`.
     """
     kept = within_divergence(table, low, high, divergence)
     weight = table.ratio.detach().clamp_max(torch.inf if cap is None else cap)

@@ -1,5 +1,5 @@
-"""PPO-clip with a bonus for the entropy of the policy, whose coefficient follows that entropy (Skywork-OR1,
-arXiv 2505.22312; a bonus alone is older: A3C).
+"""PPO-clip with a bonus for the policy's entropy, whose coefficient follows the entropy (Skywork-OR1, arXiv
+2505.22312; a plain bonus is older: A3C).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import NonNegative, Positive
+from bapo_lightning.system.values import NonNegative, Positive
 
 COEFFICIENT = "coefficient"
 
@@ -25,7 +25,7 @@ class EntropyBonus(nn.Module):
 
     The bonus is weighted like the tokens: under a token mean it is the mean entropy of the update. It is 0
     while the mean entropy of the update's tokens is above the target. After every update the coefficient
-    behind it moves: up where the entropy was at or below the target, else down. A checkpoint holds it.
+    moves up if the entropy was at or below the target, else down. A checkpoint holds it.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"entropy_gradient"})
@@ -41,7 +41,7 @@ class EntropyBonus(nn.Module):
         dual_clip: DualClip | None = None,
     ) -> None:
         """The target is in nats; an update moves the coefficient by a step, from `start` within `least` and
-        `most`. The defaults are those of the authors' scripts; TRL has a step of 0.005 up to 1.
+        `most`. The defaults are from the authors' scripts; TRL has a step of 0.005 up to 1.
         """
         super().__init__()
         self.target, self.size, self.least, self.most = target, step, least, most
@@ -50,7 +50,7 @@ class EntropyBonus(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with options of the right types; each text begins with an option's name."""
+        """Yields mistakes in options of the right types; each text begins with an option's name."""
         if not options["least"] <= options["start"] <= options["most"]:
             yield (
                 f"start={options['start']} must be from least={options['least']} to most={options['most']}; "
@@ -59,16 +59,16 @@ class EntropyBonus(nn.Module):
 
     @reads("entropy", "count")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
-        """Returns the coefficient of this update, 0-dim, and remembers that of the next.
+        """Returns the coefficient of this update, 0-dim, and remembers the next.
 
-        The authors' code compares the entropy of the batch before, estimated as mean -log pi, which makes it
+        The authors' code compares the entropy of the previous batch, estimated as mean -log pi, and is thus
         late by one batch.
         """
         columns, self.past = self.remember(table, self.past)
         return columns
 
     def remember(self, table: TokenTable, past: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Returns the coefficient of this update and that of the next, without a state of its own."""
+        """Returns the coefficients of this update and of the next, without changing any state."""
         entropy = mean_over_tokens(table.entropy, table.count).to(past)
         low = entropy <= self.target
         following = (past + torch.where(low, self.size, -self.size)).clamp(self.least, self.most)

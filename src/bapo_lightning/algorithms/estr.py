@@ -1,4 +1,4 @@
-"""ESTR: a trust region that is as wide as the place of a token is uncertain (arXiv 2607.22186)."""
+"""ESTR: a trust region that widens with the entropy at a token's place (arXiv 2607.22186)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.system.values import Count, Positive
 
 
 @reads("candidate_behaviour_logp")
@@ -19,17 +19,17 @@ def estr(
     head: Count | None = None,
     dual_clip: DualClip | None = None,
 ) -> Tensor:
-    """Returns PPO-clip per token, [N], but 0 where (log r)^2 / (H + floor) is above `threshold`.
+    """Returns PPO-clip per token, [N], but 0 if (log r)^2 / (H + floor) is above `threshold`.
 
     H is the behaviour policy's entropy at the token's place in nats, and r the ratio to the behaviour policy,
-    whatever `correction` is: the square of log r grows with H. The mean still counts tokens that are masked.
+    whatever `correction` is: the square of log r grows with H. The mean still counts masked tokens.
 
     Args:
         table: [N] tokens; their candidates are [N, K] nats, the K likeliest under the behaviour policy.
         threshold: largest square, in units of H + `floor`.
         floor: in nats, for places without a choice.
-        head: candidates whose entropy is known, the likeliest; all others count as one outcome, which makes H
-            too small. None: all of the table.
+        head: number of likeliest candidates used for H; all others count as one outcome, which makes H too
+            small. None: all of the table.
         dual_clip: c of `clipped_surrogate`.
     """
     known = table["candidate_behaviour_logp"]

@@ -1,4 +1,4 @@
-"""FIPO: a token counts more where the rest of its response became likelier (arXiv 2603.19835)."""
+"""FIPO: a token counts more if the rest of its response became likelier (arXiv 2603.19835)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from bapo_lightning.objectives.sequences import discounted_sum_ahead
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import NonNegative, Positive
+from bapo_lightning.system.values import NonNegative, Positive
 
 
 def fipo(
@@ -25,9 +25,9 @@ def fipo(
     """Returns sg(f) times PPO-clip per token, [N], with f = clip(exp(sum_{k >= t} 0.5^((k - t) / half_life)
     log r_k), least, most).
 
-    Tokens with r above `dual_clip` do not count in the sum. Where A < 0 and r > `safe_ratio`, f is limited to
-    [0.8, 1], so that no such token counts more; 4 is ms-swift's. With `least` 0.8 it is the paper's two-sided
-    variant.
+    Tokens with r above `dual_clip` do not count in the sum. If A < 0 and r > `safe_ratio`, f is limited to
+    [0.8, 1], so that no such token counts more; 4 is ms-swift's value. `least` 0.8 gives the paper's
+    two-sided variant.
     """
     change, ratio = table.log_ratio.detach(), table.ratio.detach()
     if dual_clip is not None:

@@ -1,4 +1,4 @@
-"""FlowRL: the policy is fitted to a distribution of rewards (arXiv 2509.15207)."""
+"""FlowRL: fits the policy to a distribution of rewards (arXiv 2509.15207)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import PositiveFactor
+from bapo_lightning.system.values import PositiveFactor
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class FlowRL:
     over the response and w = sg(clip(product of r over the response, low, high)).
 
     It is the same for all tokens of a response, so that a mean over its tokens is the objective of the
-    response. It is largest where pi is pi_ref exp(beta A) / Z, each a geometric mean over tokens, and has a
-    gradient even where A is 0. Gradients flow through log pi and log Z.
+    response. It is largest if pi is pi_ref exp(beta A) / Z, each a geometric mean over tokens, and has a
+    gradient even if A is 0. Gradients flow through log pi and log Z.
 
-    The paper clips w; the authors' code computes the clipped product and weighs by the other one, which is to
-    leave the bounds out. beta is 15 in the paper.
+    The paper clips w; the authors' code computes the clipped product but weighs by the unclipped one, which
+    amounts to no bounds. beta is 15 in the paper.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp", "log_z"})

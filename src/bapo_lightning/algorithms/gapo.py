@@ -1,4 +1,4 @@
-"""GAPO: the fewer answers of a group are right, the further those may be reinforced (arXiv 2609.00444)."""
+"""GAPO: the fewer answers of a group are right, the further they may be reinforced (arXiv 2609.00444)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OTHERS_WRONG = "others_wrong"
 
 
 def share_of_others_wrong(table: TokenTable) -> Tensor:
-    """Returns (G - c) / (G - 1) of each token's group, [N]: c of its G responses are right.
+    """Returns (G - c) / (G - 1) for each token's group, [N]: c of its G responses are right.
 
-    Right are responses with A > 0, which are the right ones where rewards are 0 or 1 and the baseline is the
-    group's mean. Responses without a token to train on do not count.
+    Responses with A > 0 count as right, which is exact if rewards are 0 or 1 and the baseline is the group's
+    mean. Responses without a token to train on do not count.
     """
     size = group_sum(per_sequence(torch.ones_like(table.advantage), table), table)
     right = group_sum(per_sequence((table.advantage > 0).to(size.dtype), table), table)
@@ -28,10 +28,10 @@ def share_of_others_wrong(table: TokenTable) -> Tensor:
 
 @dataclass(frozen=True)
 class GAPO:
-    """PPO-clip per token, [N], with an upper bound of its own for each group.
+    """PPO-clip per token, [N], with a separate upper bound for each group.
 
-    The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right). The
-    ratio to clip is that of the response, as in GSPO, or of the token.
+    The upper bound grows from 2 - low (all right: as far from 1 as the lower bound) to high (one right). The
+    clipped ratio is the response's, as in GSPO, or the token's.
     """
 
     level: Literal["sequence", "token"] = "sequence"

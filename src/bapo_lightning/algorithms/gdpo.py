@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import check_group
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def gdpo(batch: RewardBatch, weights: Sequence[float] | None = None, eps: Positive = 1e-4) -> Tensor:
@@ -17,18 +17,18 @@ def gdpo(batch: RewardBatch, weights: Sequence[float] | None = None, eps: Positi
 
     S = sum over rewards k of w_k (r_k - mean r_k) / (std r_k + eps), mean and std over the group
 
-    A sum of rewards that is normalised afterwards, as in GRPO, gives groups whose rewards differ in kind the
-    same advantages. Deviations are unbiased, and a reward that does not apply counts as 0, as in the authors'
-    code for TRL; theirs for verl takes the last mean and std over tokens. What shaping adds is a reward more,
-    of weight 1. Exactly zero in a batch of equal rewards.
+    If a sum of rewards is normalised afterwards, as in GRPO, groups whose rewards differ in kind get the same
+    advantages. Deviations are unbiased, and a reward that does not apply counts as 0, as in the authors' code
+    for TRL; their code for verl takes the last mean and std over tokens. The addition of shaping is one more
+    reward, of weight 1. Exactly zero in a batch of equal rewards.
 
     Args:
-        batch: groups with their `parts`; without any, their rewards are the only one.
-        weights: of the single rewards; None: 1 each.
+        batch: groups with their `parts`; without parts, `rewards` is the only reward.
+        weights: weights of the single rewards; None: 1 each.
         eps: added to every deviation.
 
     Raises:
-        ValueError: there is not one weight for each reward, or G is 1.
+        ValueError: the number of weights differs from the number of rewards, or G is 1.
     """
     check_group(batch.rewards, "its mean")
     one = torch.stack([batch.rewards, torch.zeros_like(batch.rewards)], -1)

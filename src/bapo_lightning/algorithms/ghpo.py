@@ -1,4 +1,4 @@
-"""GHPO: groups without a right answer are sampled again with a part of the solution in their prompt (arXiv
+"""GHPO: samples groups without a right answer again with a part of the solution in their prompt (arXiv
 2507.10628).
 """
 
@@ -15,9 +15,9 @@ from annotated_types import MinLen
 from bapo_lightning.data.problems.prompts import PLACEHOLDER, Encode
 from bapo_lightning.data.problems.solutions import require_solutions, solutions
 from bapo_lightning.data.rollouts.rules import GroupRule
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.values import Advice, Share, Size
 from bapo_lightning.types import Group, Problem
-from bapo_lightning.values import Advice, Share, Size
 
 HINT = "{hint}"
 Shares = Annotated[
@@ -30,17 +30,17 @@ class Hints(GroupRule):
     """Shows a part of the solution in the prompt of a group without a right answer, and more of it if that
     does not help. The group is trained on with the hint in its prompt.
 
-    The paper's start with hints for all problems in the first updates is left out.
+    Unlike in the paper, the first updates do not show hints for all problems.
     """
 
-    max_prompt_tokens: Size  # a longer prompt gets no hint; the authors cut its beginning off
-    template: str  # of the problem with the hint; the authors': conf/data/base.yaml
+    max_prompt_tokens: Size  # a longer prompt gets no hint; the authors cut off its beginning
+    template: str  # of the problem with the hint; the authors' template: conf/data/base.yaml
     column: str = "solution"  # of the problem's metadata
     shares: Shares = (0.25, 0.5, 0.75)  # of its characters, one after another
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with options of the right types."""
+        """Yields mistakes in options of the right types."""
         shares, template = options["shares"], options["template"]
         if not all(smaller < larger for smaller, larger in pairwise(shares)):
             yield f"shares={list(shares)} must rise: each hint shows more; write [0.25, 0.5, 0.75]"
@@ -48,7 +48,7 @@ class Hints(GroupRule):
             yield f"template={template!r} must show {PLACEHOLDER} and {HINT}, where their texts go"
 
     def check(self, problems: Sequence[Problem], encode: Encode) -> None:
-        """Raises DataError if no problem has a solution, or none a short enough prompt with a hint."""
+        """Raises DataError if no problem has a solution, or no prompt with a hint is short enough."""
         require_solutions(problems, self.column)
         if all(self.again(Group(problem, ()), encode) is None for problem in problems):
             raise DataError(
@@ -58,7 +58,7 @@ class Hints(GroupRule):
 
     def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
         """Returns the next share for a group and its prompt with the hint; None if the group has a right
-        answer, its problem no solution, the largest hint did not help, or the prompt would be too long.
+        answer, its problem has no solution, the largest hint did not help, or the prompt would be too long.
         """
         share = next((share for share in self.shares if share > group.hint), None)
         texts = solutions(group.problem, self.column)

@@ -12,8 +12,8 @@ from bapo_lightning.objectives.token_table import TokenTable
 def gmpo(table: TokenTable) -> Tensor:
     """Returns A exp(mean of the clipped log r over the response) per token, [N].
 
-    Each token is clipped before the mean: log r is at most log(high) where A > 0 and at least log(low) where
-    A < 0. A clipped token has no gradient, and the others of its response keep theirs. The paper's bounds are
+    Each token is clipped before the mean: log r is at most log(high) if A > 0 and at least log(low) if A < 0.
+    A clipped token has no gradient; the other tokens of its response keep theirs. The paper's bounds are
     exp(-0.4) and exp(0.4). verl (`geo_mean`) reads its `clip_ratio` as distances of log r from 0, and its
     default is 0.2.
     """

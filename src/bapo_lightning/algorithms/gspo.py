@@ -13,7 +13,7 @@ def gspo(table: TokenTable) -> Tensor:
     """Returns min(s A, clip(s, low, high) A) per token, [N], where s = exp(mean of log r over the response).
 
     It is the same for all tokens of a response, so that a mean over its tokens is the objective of the
-    response. GSPO-token (Eq. 13), with s sg(.) and a ratio of each token's own, has the same gradient where
+    response. GSPO-token (Eq. 13), with s sg(.) and a separate ratio for each token, has the same gradient if
     all tokens of a response have the same advantage, as here.
     """
     ratio = mean_over_sequence(table.log_ratio, table).exp()

@@ -8,19 +8,19 @@ from torch import Tensor
 
 from bapo_lightning.objectives.picks import ORDERED_BY, covariance, first_of, random_order
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Factor, Share
+from bapo_lightning.system.values import Factor, Share
 
 PICKED = "picked"
 
 
 @dataclass(frozen=True)
 class KLCov:
-    """r A per token, less coefficient * |log r| for the picked ones, [N]; there are no bounds.
+    """r A per token, minus coefficient * |log r| for the picked tokens, [N]; there are no bounds.
 
-    Picked are the tokens of the highest covariance in the update; verl picks them in each micro-batch.
+    The tokens of the highest covariance in the update are picked; verl picks them in each micro-batch.
     |log r| has a kink at a ratio of one: for a picked fresh token rounding decides the sign of its gradient,
-    so that runs on other numbers of ranks differ. The coefficient is beta: 1 in the paper and the
-    authors' scripts, 0.1 in verl's `ppo_kl_coef`. Their share is 2e-4 at 32B and 2e-3 at 7B.
+    so that runs on other numbers of ranks differ. The coefficient is beta: 1 in the paper and the authors'
+    scripts, 0.1 in verl's `ppo_kl_coef`. The authors' share is 2e-4 at 32B and 2e-3 at 7B.
     """
 
     coefficient: Factor = 1.0
@@ -29,7 +29,7 @@ class KLCov:
     @reads(*ORDERED_BY, "count", "logp", "advantage")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns 1 for the picked tokens and 0 for all others, [N]."""
-        value, order = covariance(table, table.count), random_order(table)  # which orders equal ones
+        value, order = covariance(table, table.count), random_order(table)  # orders equal values
         order = order.gather(0, value.gather(0, order).argsort(descending=True, stable=True))
         return {PICKED: first_of(order, table.count > 0, self.share, table.count)}
 

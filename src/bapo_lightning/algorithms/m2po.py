@@ -1,4 +1,4 @@
-"""M2PO: the second moment of log r decides how far an update may go (arXiv 2510.01161, Algorithm 1)."""
+"""M2PO: limits an update by the second moment of log r (arXiv 2510.01161, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 Reading = Literal["clamp", "mask"]
 LIMIT = "limit"
 
 
 def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Reading = "clamp") -> Tensor:
-    """Returns the |log r| at which tokens of the update are cut, 0-dim; infinite where the budget, M
-    in the paper, suffices.
+    """Returns the |log r| at which tokens of the update are cut, 0-dim; infinite if the budget, M in the
+    paper, suffices.
 
     Only tokens that move away count: r > 1 with A > 0, and r < 1 with A < 0. The limit is exact, by sorting.
 
     clamp: the mean of min((log r)^2, limit^2) over these tokens is the budget. The authors' code takes the
         next lower (log r)^2 among the tokens instead, which differs by less than one token.
-    mask: as many of these tokens as can be are below the limit, in order of |log r|, while the mean of their
-        (log r)^2 is at most the budget. The limit is halfway to the next one; equal tokens stay together.
+    mask: as many of these tokens as possible are below the limit, in order of |log r|, while the mean of
+        their (log r)^2 is at most the budget. The limit is halfway to the next; equal tokens stay together.
 
-    AReaL masks too, but searches each micro-batch on its own, so that the result depends on the split, and
-    over (log pi_proximal - log pi_behaviour)^2 of all tokens instead of those that move away.
+    AReaL masks too, but searches each micro-batch separately, so that the result depends on the split, and
+    over (log pi_proximal - log pi_behaviour)^2 of all tokens instead of tokens that move away.
     """
     square, order = table.log_ratio.double().square().sort()
     weight = (table.count * (table.log_ratio * table.advantage > 0)).double().gather(0, order)
@@ -47,10 +47,10 @@ def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Readi
 
 @dataclass(frozen=True)
 class M2PO:
-    """The objective in one of two readings.
+    """M2PO's objective in one of two readings.
 
-    clamp (the authors' code): PPO-clip within [exp(-limit), exp(limit)]. The function there takes a floor of
-        [0.7, 1.5] for these bounds, which its one caller switches off, as do all the authors' scripts.
+    clamp (the authors' code): PPO-clip within [exp(-limit), exp(limit)]. Their function takes a floor of
+        [0.7, 1.5] for these bounds, which its only caller switches off, as do all the authors' scripts.
     mask (Algorithm 1 of the final paper; ms-swift and Trinity-RFT): r A, without the tokens that move away
         and are beyond the limit. The mean still counts all tokens.
     """

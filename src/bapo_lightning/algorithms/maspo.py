@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import NonNegative, Positive
+from bapo_lightning.system.values import NonNegative, Positive
 
-LEAST_FACTOR, LARGEST_FACTOR = 0.1, 10.0  # of a width, from the advantage
+LEAST_FACTOR, LARGEST_FACTOR = 0.1, 10.0  # of a width, by the advantage
 
 
 def maspo(
@@ -18,15 +18,15 @@ def maspo(
     exponent: NonNegative = 0.3,
     slant: NonNegative = 0.03,
 ) -> Tensor:
-    """Returns sg(w) r A per token, [N], with w = exp(-(r - 1)^2 / (2 sigma^2)) where the token moves with its
-    advantage (A > 0 and r > 1, or A < 0 and r < 1), and w = 1 where it does not:
+    """Returns sg(w) r A per token, [N], with w = exp(-(r - 1)^2 / (2 sigma^2)) if the token moves with its
+    advantage (A > 0 and r > 1, or A < 0 and r < 1), and w = 1 otherwise:
 
         sigma = clip(width / q^exponent, width, most) * factor
         A > 0: factor = 1 + slant A        A < 0: factor = 1 / (1 - slant A), both in [0.1, 10]
 
-    q is the token's probability under the policy that the ratio is taken to. There is no other clipping.
-    Source: the code of FlyTune/MASPO-RL; its exponent, alpha, is 0.3, and 0.5 for its model of 1.5B. The
-    width is sigma_base and the slant beta there.
+    q is the token's probability under the proximal policy. There is no other clipping. Source: the code of
+    FlyTune/MASPO-RL; its exponent, alpha, is 0.3, and 0.5 for its model of 1.5B. It calls the width
+    sigma_base and the slant beta.
     """
     ratio, advantage = table.ratio.detach(), table.advantage
     spread = width * (-exponent * table.proximal_logp.detach()).exp()

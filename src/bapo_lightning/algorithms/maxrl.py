@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import check_group
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def maxrl(rewards: Tensor, eps: Positive = 1e-6) -> Tensor:
     """Returns A = (R - mean) / (mean + eps) within each group, [P, G], as SkyRL's `maxrl` does.
 
-    With rewards of 0 and 1 a right answer counts the more, the rarer it is in its group, as it does in the
-    gradient of the log-likelihood of being right. Rewards are not negative. Exactly zero for a group of equal
+    With rewards of 0 and 1, a right answer counts more the rarer it is in its group, as in the gradient of
+    the log-likelihood of being right. Rewards must not be negative. Exactly zero for a group of equal
     rewards.
 
     Raises:

@@ -1,4 +1,4 @@
-"""OPO: a baseline that is weighted by length, for the least variance (arXiv 2505.23585)."""
+"""OPO: a baseline weighted by length, for the least variance (arXiv 2505.23585)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bapo_lightning.objectives.advantages.reward_batch import RewardBatch
 def length_weighted(batch: RewardBatch) -> Tensor:
     """Returns A_i = R_i - sum_j L_j R_j / sum_j L_j within each group, [P, G], where L are lengths.
 
-    The paper trains exactly on-policy (`regime=on_policy`), without KL and entropy terms. As in verl's `opo`.
-    Exactly zero for a group of equal rewards.
+    The paper trains exactly on-policy (`regime=on_policy`), without KL and entropy terms. verl's `opo` does
+    the same. Exactly zero for a group of equal rewards.
 
     Raises:
         ValueError: G is 1.

@@ -1,4 +1,4 @@
-"""P3O: the effective sample size of the update caps the ratios ("Trust the batch", arXiv 2605.12380)."""
+"""P3O: caps ratios at the effective sample size of the update ("Trust the batch", arXiv 2605.12380)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class P3O:
 
     log r stands for log pi in the first term: they differ by a constant. The second estimates
     KL(pi || pi_behaviour) as the authors' code does (FeynRL, `compute_kl_distance`): by k3 as if the tokens
-    came from pi, though they came from pi_behaviour, and with 1 / r limited to exp(+-10). That code takes the
-    sample size of each micro-batch; here it is that of the update.
+    came from pi, though they came from pi_behaviour, and with 1 / r limited to exp(+-10). That code uses the
+    sample size of each micro-batch; here it is the update's.
     """
 
     @reads("ratio", "count")

@@ -1,4 +1,4 @@
-"""Pass@k as the goal: what the best answer adds to the second best (arXiv 2503.19595)."""
+"""Pass@k as the goal: rewards the best answer's lead over the second best (arXiv 2503.19595)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import check_group
-from bapo_lightning.values import NonNegative
+from bapo_lightning.system.values import NonNegative
 
 
 def best_minus_second(
@@ -16,7 +16,7 @@ def best_minus_second(
 ) -> Tensor:
     """Returns A = best - second best for the best answer of each group, and 0 for the others, [P, G]; k is G.
 
-    The gradient is that of the expected best reward of G answers. With rewards of 0 and 1 only groups with
+    It gives the gradient of the expected best reward of G answers. With rewards of 0 and 1 only groups with
     exactly one right answer have an advantage. This is verl's `grpo_passk`. The scale "std" divides by the
     group's unbiased standard deviation + eps, as in verl; "none" does not. Exactly zero for a group of equal
     rewards.

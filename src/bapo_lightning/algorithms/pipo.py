@@ -1,4 +1,4 @@
-"""PIPO: once more on the batch before, forwards after progress, backwards after a loss (arXiv 2604.00860)."""
+"""PIPO: trains on the previous batch again, with the sign of the reward's change (arXiv 2604.00860)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.objectives.advantages.group import LEAST_DEVIATION
+from bapo_lightning.system.values import Count, NonNegative, Positive
 from bapo_lightning.types import Group
-from bapo_lightning.values import Count, NonNegative, Positive
 
 
 @dataclass(eq=False)
 class ProgressReplay(ReplayRule):
-    """Trains once more on the batch before, forwards after progress and backwards after a loss, as PIPO does
+    """Trains once more on the previous batch, forwards after progress and backwards after a loss, like PIPO
     (arXiv 2604.00860).
 
     Advantages are multiplied by phi(xi), where xi = (mu_t - mean(mu)) / std(mu) compares the mean reward of
-    this batch with those of the `window` batches before it; phi(xi) is xi, times `damping` where that is
+    this batch with the means of the `window` batches before it; phi(xi) is xi, times `damping` if xi is
     negative. A deviation below 1e-8 counts as 1. The regime's `reuse_minibatches=before` makes these updates
-    before those on the batch itself (regime=pipo). In the authors' code the history holds the present batch
-    and all others twice, and advantages are divided by their mean magnitude in the group (`by_magnitude`).
+    before the updates on the batch itself (regime=pipo). In the authors' code the history holds the present
+    batch and all others twice, and `by_magnitude` divides advantages by their mean magnitude in the group.
     """
 
     window: Count = 8
@@ -38,11 +38,11 @@ class ProgressReplay(ReplayRule):
 
     @property
     def is_ready(self) -> bool:
-        """True once the history is whole."""
+        """True once the history is complete."""
         return len(self._means) == self.window
 
     def kept(self, group: Group) -> Group | None:
-        """Returns a group whose advantages are not all zero."""
+        """Returns the group, unless all its advantages are zero."""
         return group if any(group.advantages) else None
 
     def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:

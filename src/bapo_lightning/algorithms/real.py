@@ -1,4 +1,4 @@
-"""REAL: right and wrong answers of a group are two classes to tell apart (arXiv 2602.05630)."""
+"""REAL: separates right and wrong answers of a group as two classes (arXiv 2602.05630)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import group_sum, mean_over_sequence, per_sequence
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 CLASS_SUM = "log_class_sum"
 
 
 def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
-    """Returns log(1 + sum of exp(-+ s / temperature) over the responses of the token's class) - log(G) of
-    its group of G responses, [N]; infinite where all responses of a group are right, or all wrong.
+    """Returns log(1 + sum of exp(-+ s / temperature) over the responses of the token's class) - log(G) for
+    its group of G responses, [N]; infinite if all responses of a group are right, or all wrong.
     """
     right = table.advantage > 0
     ones = torch.ones_like(table.advantage, dtype=torch.float64)
@@ -39,10 +39,10 @@ class REAL:
 
     of P groups, where s is the mean of log r over the response,
 
-    under weights that make a mean over responses. Its value is another: the pull of a response, G exp(-+ s /
+    under weights that make a mean over responses. Its value differs: the pull of a response, G exp(-+ s /
     temperature) / (1 + sum over its class) / temperature, is a constant, times s. Groups without both classes
-    have no gradient, as in the authors' code and ms-swift, which need each group within a micro-batch. Right
-    are answers with A > 0, as in ms-swift; the authors' code takes those of reward 1.
+    have no gradient, as in the authors' code and ms-swift, which need each group within a micro-batch.
+    Answers with A > 0 are right, as in ms-swift; in the authors' code answers with a reward of 1 are.
     """
 
     temperature: Positive = 0.5

@@ -1,4 +1,4 @@
-"""REINFORCE++: advantages whitened over all tokens of a batch (arXiv 2501.03262)."""
+"""REINFORCE++: whitens advantages over all tokens of a batch (arXiv 2501.03262)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import check_group
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def whitened(batch: RewardBatch, baseline: Literal["mean", "none"] = "none", eps: Positive = 1e-8) -> Tensor:
@@ -17,12 +17,12 @@ def whitened(batch: RewardBatch, baseline: Literal["mean", "none"] = "none", eps
     tokens of the batch, each of which has the X of its response.
 
     X is the reward (baseline "none": REINFORCE++, with discount 1 and without its KL penalty), or the reward
-    minus its group's mean ("mean": REINFORCE++-baseline). Tokens count, so that in either case groups of
-    equal rewards have advantages. As in verl's `reinforce_plus_plus` and `reinforce_plus_plus_baseline`.
-    Exactly zero in a batch of equal rewards.
+    minus its group's mean ("mean": REINFORCE++-baseline). Tokens are the unit, so that in either case groups
+    of equal rewards have advantages. The same as verl's `reinforce_plus_plus` and
+    `reinforce_plus_plus_baseline`. Exactly zero in a batch of equal rewards.
 
     Raises:
-        ValueError: the baseline is unknown, or "mean" where G is 1.
+        ValueError: the baseline is unknown, or "mean" with G = 1.
     """
     if baseline not in ("mean", "none"):
         raise ValueError(f"baseline must be 'mean' or 'none', got {baseline!r}")

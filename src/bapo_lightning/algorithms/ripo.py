@@ -6,12 +6,12 @@ from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def ripo(table: TokenTable, low: Positive = 0.05, high: Positive = 0.05) -> Tensor:
-    """Returns PPO-clip within [1 - sqrt(low / q), 1 + sqrt(high / q)] per token, [N], q the probability under
-    the policy that the ratio is taken to.
+    """Returns PPO-clip within [1 - sqrt(low / q), 1 + sqrt(high / q)] per token, [N]; q is the probability
+    under the proximal policy.
     """
     before = table.proximal_logp.exp()
     below, above = ((reach / before).sqrt() for reach in (low, high))

@@ -1,4 +1,4 @@
-"""SAT: bounds that close in on the tokens whose ratios lie farthest out (arXiv 2607.18722)."""
+"""SAT: narrows the bounds of tokens whose ratios are farthest from 1 (arXiv 2607.18722)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Share
+from bapo_lightning.system.values import Share
 
 CONTRACTION = "contraction"
 ROUNDING = 1e-9  # 0.9 * 10 is below 9
@@ -20,14 +20,14 @@ Power = Annotated[float, Gt(0), Le(100)]
 
 @dataclass(frozen=True)
 class SAT:
-    """PPO-clip whose bounds are kept but for the `tail` of tokens with the largest d = |log r|. On the side
-    to which r has moved, the distance of such a token's bound from 1 is multiplied by
+    """PPO-clip that keeps its bounds except for the `tail` of tokens with the largest d = |log r|. On the
+    side to which r has moved, the distance of such a token's bound from 1 is multiplied by
 
     q^k / (q^k + d^k)
 
-    q is the least d that all tokens outside of the tail have at most, so that the factor is 1/2 at q. The
-    bound on the other side stays, and with it every gradient that pulls r back to 1. The authors take q of
-    each micro-batch; here it is that of the update.
+    q is the largest d outside of the tail, so that the factor is 1/2 at q. The bound on the other side stays,
+    and with it every gradient that pulls r back to 1. The authors compute q for each micro-batch; here it is
+    computed for the update.
 
     Args:
         tail: share of the tokens.

@@ -1,4 +1,4 @@
-"""Score centering: the part of a weighted score that does not vanish on average is taken out
+"""Score centering: removes the part of a weighted score that does not vanish on average
 (arXiv 2609.20807).
 """
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from bapo_lightning.objectives.corrections.tokens import High, Low
 from bapo_lightning.objectives.surrogate import importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import CountOrZero
+from bapo_lightning.system.values import CountOrZero
 
 Weight = Literal["none", "truncated", "masked"]
-LEAST_REST = 1e-6  # of probability outside the head; below it the head is the whole vocabulary
+LEAST_REST = 1e-6  # probability outside the head; below it the head is the whole vocabulary
 
 
 def weighed(q: Tensor, p: Tensor, weight: Weight, low: float, high: float) -> Tensor:
-    """Returns q f(p / q) elementwise, which is finite where q is 0.
+    """Returns q f(p / q) elementwise, which is finite if q is 0.
 
     none       f = 1
     truncated  f = min(r, high)
@@ -44,19 +44,19 @@ def score_centering(
 
     c_v = q_v f(p_v / q_v) - (q' f(p' / q') / p') p_v
 
-    p and q are the policy's and the behaviour policy's probabilities of token v, p' and q' those of all
-    tokens outside of the head H together, which share one weight, so that the head is enough: the scores of
-    all tokens sum to 0 under p. With H the whole vocabulary the sum is the exact mean of f(r) grad log pi
-    under the behaviour policy. r is the ratio to the behaviour policy, whatever `correction` is. log r stands
-    for log pi: they differ by a constant.
+    p and q are the policy's and the behaviour policy's probabilities of token v; p' and q' are the
+    probabilities of all tokens outside of the head H together, which share one weight, so that the head is
+    enough: the scores of all tokens sum to 0 under p. If H is the whole vocabulary, the sum is the exact mean
+    of f(r) grad log pi under the behaviour policy. r is the ratio to the behaviour policy, whatever
+    `correction` is. log r stands for log pi: they differ by a constant.
 
     Args:
         table: [N] tokens; their candidates are [N, K] nats, the K likeliest under the behaviour policy.
         weight: f, as in `weighed`: REINFORCE, truncated or masked importance sampling.
         low: least ratio of `masked`.
         high: largest ratio of `truncated` and `masked`.
-        head: candidates in H, the likeliest under the behaviour policy; None: all of the table, 0: none, so
-            that nothing is centred and no engine notes any.
+        head: number of candidates in H, the likeliest under the behaviour policy; None: all of the table, 0:
+            none, so that nothing is centred and no engine records candidates.
     """
     ratio = importance_ratio(table.logp.detach(), table.behaviour_logp)
     weighted = weighed(torch.ones_like(ratio), ratio, weight, low, high) * table.log_ratio

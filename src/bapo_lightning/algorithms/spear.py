@@ -1,4 +1,4 @@
-"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601)."""
+"""SPEAR: lets the policy imitate its own earlier successes (arXiv 2509.22601)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, unclipped_between
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
+from bapo_lightning.system.values import Count, NonNegative, Positive, PositiveFactor, Share
 from bapo_lightning.types import Group, Origin, Rollout
-from bapo_lightning.values import Count, NonNegative, Positive, PositiveFactor, Share
 
 KEPT = "kept"
 
@@ -29,10 +29,10 @@ class SPEAR:
     """min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out of the update:
     Clip-Cov (arXiv 2505.22617), with other limits for replayed tokens.
 
-    Of the fresh tokens, and of the replayed ones, a share (at least one) is left out. They are drawn from the
-    unclipped ones whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are over
-    the tokens of their kind. The draw does not depend on the split into micro-batches. Share and limits of
-    the replayed ones are those of the authors' runs on mathematics (2 and 60 on ALFWorld and WebShop).
+    A share (at least one) of the fresh tokens, and of the replayed tokens, is left out. They are drawn from
+    unclipped tokens whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are
+    over the tokens of their kind. The draw does not depend on the split into micro-batches. Share and limits
+    for replayed tokens are from the authors' runs on mathematics (2 and 60 on ALFWorld and WebShop).
     """
 
     fresh_share: Share = 2e-4
@@ -65,13 +65,13 @@ class SPEAR:
 class SelfImitation(ReplayRule):
     """Replays the policy's own successes, as SPEAR does (arXiv 2509.22601).
 
-    Samples with A > `above` that are trained on are kept; with `needs_call` only those that called a tool, as
-    in the authors' runs with tools. Their advantage becomes R - b, where b is the median of the last
-    `window` group means of the reward, and 0 where that is negative; their weight rises as
-    (1 - cos(pi t / ramp)) / 2 over `ramp` rollout batches. Which of them enter a batch, and how old they may
-    be, is the regime's (regime=spear). The authors' code waits until 1.5 x `capacity` of them are there,
-    makes updates on a random part of them and begins anew; here each batch takes its share. Their scripts
-    take a ramp of 100 to 300.
+    Trained samples with A > `above` are kept; with `needs_call` only samples that called a tool, as in the
+    authors' runs with tools. Their advantage becomes R - b, where b is the median of the last `window` group
+    means of the reward, or 0 if that is negative; their weight rises as (1 - cos(pi t / ramp)) / 2 over
+    `ramp` rollout batches. The regime decides which of them enter a batch, and how old they may be
+    (regime=spear). The authors' code waits until 1.5 x `capacity` samples have been kept, makes updates on a
+    random part of them and starts again; here each batch takes its share. Their scripts use a ramp of 100 to
+    300.
     """
 
     above: NonNegative = 0.0
@@ -87,7 +87,7 @@ class SelfImitation(ReplayRule):
 
     @staticmethod
     def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields that nothing is kept, or that nothing is called."""
+        """Yields a message if nothing is kept, or if there are no calls."""
         yield from ReplayRule.run_problems(options, run)
         if options["needs_call"]:
             yield from needs_turns("needs_call", run)
@@ -98,7 +98,7 @@ class SelfImitation(ReplayRule):
         return bool(self._means)
 
     def kept(self, group: Group) -> Group | None:
-        """Returns the group's successes, which the policy itself sampled."""
+        """Returns the group's successes that the policy itself sampled."""
         pairs = [
             (sample, advantage)
             for sample, advantage in zip(group.samples, group.advantages, strict=True)
@@ -111,7 +111,7 @@ class SelfImitation(ReplayRule):
         return replace(group, samples=samples, advantages=advantages)
 
     def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
-        """See the class; the baseline is that of the batches before."""
+        """See the class; the baseline comes from earlier batches."""
         self._batches += 1
         baseline = median(self._means) if self._means else 0.0
         weight = (1 - math.cos(math.pi * min(self._batches / self.ramp, 1.0))) / 2
@@ -136,12 +136,12 @@ class SelfImitation(ReplayRule):
 
 @dataclass(frozen=True)
 class ToolCallReward(TurnShaping):
-    """Reward for calling tools, in right and in wrong answers. After t updates it is
+    """Reward for calling tools, in right and wrong answers. After t updates it is
 
     mu(t) * min(most, per_call * turns that called a tool),    mu(t) = (1 + cos(pi t / decay_updates)) / 2,
 
     and 0 from `decay_updates` on. Failed calls count. The defaults are the authors', whose right and wrong
-    answers have rewards of 1 and -1: where these are 1 and 0, half of `per_call` and `most` weighs as much.
+    answers have rewards of 1 and -1: if these are 1 and 0, half of `per_call` and `most` weighs as much.
     """
 
     per_call: PositiveFactor = 0.1

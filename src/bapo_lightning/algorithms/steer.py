@@ -1,4 +1,4 @@
-"""STEER: tokens that would move the entropy much count less (arXiv 2510.10150)."""
+"""STEER: gives less weight to tokens that would move the entropy much (arXiv 2510.10150)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
 
 Shape = Literal["exponential", "linear"]
-# The authors': where no token moves the entropy much, none is weighted down to the least.
+# The authors' value: if no token moves the entropy much, none is weighted down to the least.
 LEAST_LARGEST = 0.02
-LEAST_PROB = 1e-8  # theirs too
+LEAST_PROB = 1e-8  # also theirs
 WEIGHT = "entropy_weight"
 
 
@@ -25,13 +25,13 @@ def weight_by_entropy_change(
     table: TokenTable, least: float = 0.8, most: float = 1.0, shape: Shape = "exponential"
 ) -> Tensor:
     """Returns the weight of each token, [N], from its estimated effect on the entropy H,
-    omega = |A p / q (1 - p) (log p + H)|. Probabilities p and q count as 1e-8 where they are below it.
+    omega = |A p / q (1 - p) (log p + H)|. Probabilities p and q below 1e-8 count as 1e-8.
 
     exponential: exp(-k omega) with k = -log(least) / max(largest omega, 0.02); `most` is 1.
     linear: from `most` for the smallest omega of the update to `least` for the largest; 1.2 to 0.8 in the
         authors' `run_linear.sh`.
 
-    The authors' code takes the largest omega of each micro-batch; here it is that of the whole update.
+    The authors' code takes the largest omega of each micro-batch; here it is the whole update's.
     """
     prob, before = table.logp.exp(), table.proximal_logp.exp()
     is_tiny = prob.minimum(before) < LEAST_PROB

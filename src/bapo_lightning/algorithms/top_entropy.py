@@ -10,7 +10,7 @@ from torch import Tensor
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Share
+from bapo_lightning.system.values import Share
 
 ROUNDING = 1e-9  # 0.2 * 35 is above 7
 AMONG_HIGHEST = "among_highest"
@@ -19,8 +19,8 @@ AMONG_HIGHEST = "among_highest"
 def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
     """Returns 1 for the `share` of the update's tokens with the highest entropy and 0 for all others, [N].
 
-    The number is rounded up, and tokens as uncertain as the last one belong to them. TRL
-    (`top_entropy_quantile`) takes the threshold of each micro-batch over all ranks.
+    The number is rounded up, and tokens with the entropy of the last one are included. TRL
+    (`top_entropy_quantile`) computes the threshold for each micro-batch over all ranks.
     """
     entropy, order = table.entropy.sort(descending=True)
     count = table.count.double().gather(0, order)

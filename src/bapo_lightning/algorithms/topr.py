@@ -14,16 +14,16 @@ Level = Literal["sequence", "token", "geometric"]
 
 
 def topr(table: TokenTable, level: Level = "sequence") -> Tensor:
-    """Returns A log pi per token, [N], times sg(min(ratio, 1)) where A < 0: right answers are imitated,
-    however old they are, and wrong ones that the policy has left behind push no further.
+    """Returns A log pi per token, [N], times sg(min(ratio, 1)) if A < 0: right answers are imitated, however
+    old they are, and wrong answers that have become unlikely push no further.
 
     log r stands for log pi: they differ by a constant. The ratio has three readings:
 
     sequence   pi(y) / pi_behaviour(y), the product over the response: the paper
-    token      each token's own: ROLL, which tells right from wrong by the sign of the score
+    token      each token's own: ROLL, which decides right or wrong by the sign of the score
     geometric  the product's L-th root for a response of L tokens: verl's pull request 6986
 
-    The paper has rewards of 1 and -1 and no baseline, as `plus_or_minus_one` gives them.
+    The paper has rewards of 1 and -1 and no baseline, as in `plus_or_minus_one`.
     """
     log_ratio = table.log_ratio.detach()
     if level == "sequence":

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Factor, PositiveFactor
+from bapo_lightning.system.values import Factor, PositiveFactor
 
 
 def vespo(
@@ -17,11 +17,11 @@ def vespo(
     power_negative: Factor = 3.0,
     decay_negative: PositiveFactor = 2.0,
 ) -> Tensor:
-    """Returns sg(W^k exp(lambda (1 - W))) A log pi per token, [N], where W is the product of r over the
-    response; there are no bounds. k is a power and lambda a decay, the positive ones where A >= 0.
+    """Returns sg(W^k exp(lambda (1 - W))) A log pi per token, [N], with W the product of r over the response;
+    there are no bounds. k is a power and lambda a decay, the positive ones if A >= 0.
 
-    The weight is 1 where W is 1, largest at W = k / lambda, and 0 far out. Neither the authors' limits of
-    log W, [-18.4, 20], nor TRL's change it where it is above 1e-15.
+    The weight is 1 at W = 1, largest at W = k / lambda, and 0 far out. Neither the authors' limits of log W,
+    [-18.4, 20], nor TRL's change any weight above 1e-15.
     """
     log_product = sequence_sum(table.log_ratio.detach(), table)
     power = torch.where(table.advantage >= 0, power_positive, power_negative)

@@ -1,1 +1,1 @@
-"""Watchers of a run: monitors turn an update into metrics; the rest keep records, stop, save and report."""
+"""Watchers of a run: monitors turn an update into metrics; the others keep records, stop, save and report."""

@@ -11,29 +11,31 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from annotated_types import Gt, MinLen
 from lightning import LightningModule, Trainer
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update, in_numbers
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.errors import TrainingError, nearest
+from bapo_lightning.data.rollouts.statistics import unread
 from bapo_lightning.report.metrics import CATALOGUE, is_listed
-from bapo_lightning.values import Advice, Count
+from bapo_lightning.system.errors import TrainingError, nearest
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.values import Advice, Count
 
 Action = Literal["warn", "stop"]
 Off = Literal["off", False]  # YAML reads a bare `off` as false
 OFF = get_args(Off)
-UNSEEN_UPDATES = 100  # a metric that is absent from all of them is probably misspelt
-# Likely causes and remedies, by metric and by the threshold that it is beyond; without a final full stop.
+UNSEEN_UPDATES = 100  # a metric that is absent from so many updates is probably misspelt
+# Likely causes and remedies, by metric and by the threshold that it crossed; without a final full stop.
 ADVICE = {
     ("policy/entropy", "below"): (
         "Likely causes: tokens with a positive advantage have too small a share of the gradient, the data "
         "are too stale, or the steps are too large; on stale data a clipped loss loses entropy by itself. "
-        "Raise algorithm.positive_share_target (where bounds are searched), lower the staleness "
+        "Raise algorithm.positive_share_target (if bounds are searched), lower the staleness "
         "(regime.epochs, regime.minibatches), or lower optimizer.optimizer.lr"
     ),
     ("policy/entropy", "above"): (
         "Likely causes: an upper bound that lets rare positive tokens grow without end (on a small model "
         "3.0 can be one), a share of positives that is forced too high, or too large steps. Lower "
-        "algorithm.bounds.high.end (algorithm.bounds.high where bounds are fixed), "
+        "algorithm.bounds.high.end (algorithm.bounds.high if bounds are fixed), "
         "algorithm.positive_share_target, or optimizer.optimizer.lr"
     ),
     ("policy/approx_kl", "above"): (
@@ -44,19 +46,16 @@ ADVICE = {
     ),
     ("train/clip_fraction", "below"): (
         "Nothing was clipped: bounds change nothing, and the objective is REINFORCE with importance weights "
-        "here. That is as it should be on fresh data; on stale data the steps are too small for a ratio to "
+        "here. That is expected on fresh data; on stale data the steps are too small for a ratio to "
         "reach its bound. Raise the staleness (regime.epochs, regime.minibatches) or "
         "optimizer.optimizer.lr, or narrow algorithm.bounds"
     ),
     ("train/grad_norm", "spike"): (
-        "The step itself is scaled down to optimizer.max_grad_norm, so a lone spike does little harm. "
-        "Likely causes: tokens of very low probability whose ratio is large, or degenerate samples. Look at "
-        "bapo/clip_high, policy/approx_kl and rollouts.jsonl; if spikes come often, lower "
-        "optimizer.optimizer.lr, the staleness (regime.epochs, regime.minibatches) or the upper bound "
-        "(algorithm.bounds)"
+        "A lone spike, of tokens of low probability, does little harm: optimizer.max_grad_norm scales the "
+        "step down. If spikes come often, lower optimizer.optimizer.lr or the staleness"
     ),
     ("train/grad_norm", "below"): (
-        "No token had an advantage, or all tokens were clipped. Where advantages are relative to a group, "
+        "No token had an advantage, or all tokens were clipped. If advantages are relative to a group, "
         "all answers to each problem of these updates had the same score: choose problems of medium "
         "difficulty, or write a larger scale.group_size, or algorithm=dapo, which samples until groups differ"
     ),
@@ -84,12 +83,14 @@ NAN = (
     "(a share of nothing), which is a bad one to watch. Look at train/skipped_updates and rollouts.jsonl; "
     "lower optimizer.optimizer.lr"
 )
+NO_GRADIENT = "train/grad_norm", "below"
+COUNTED = "num_samples", "cut", "unparsable"  # of rollout/*
 OTHER = "Look in metrics.jsonl and rollouts.jsonl for what else changed at that update"
 
 
 @dataclass(frozen=True)
 class Spike:
-    """Threshold at `factor` times the median of the last `window` positive values, once half are seen."""
+    """Threshold at `factor` times the median of the last `window` positive values, once half are there."""
 
     factor: Annotated[float, Gt(1)]
     window: Count = 50
@@ -102,11 +103,12 @@ class State:
     num_measured: int = 0
     num_beyond_in_a_row: int = 0
     num_on: int = 0
-    num_times: int = 0  # that it went on
+    num_times: int = 0  # how often it was triggered
     is_on: bool = False
-    told: list[str] = field(default_factory=list)  # sides of the thresholds that were warned of
-    is_told: bool = False  # the warning that it is on now was printed
+    told: list[str] = field(default_factory=list)  # sides of the thresholds for which a warning was printed
+    is_told: bool = False  # whether the warning about the current alarm was printed
     usual: list[float] = field(default_factory=list)  # the last `spike.window` positive values
+    answers: list[float] = field(default_factory=list)  # `COUNTED` of the newest batch
 
 
 @dataclass(eq=False)
@@ -114,10 +116,10 @@ class Alarm(Monitor):
     """Compares one metric with its thresholds in each update that has it. Emits `alarms/<name>`, the number
     of updates in which the alarm was on.
 
-    It is on from the `patience`-th measured value in a row beyond a threshold until the next value within;
-    NaN is beyond every threshold. warn: prints one line when it first goes on by a threshold, one when that
-    is over, and at the end how often it went on. stop: ends training after the current update as a signal
-    would, with everything saved, and then raises `TrainingError`.
+    It is on from the `patience`-th measured value in a row beyond a threshold until the next value within it;
+    NaN is beyond every threshold. warn: prints one line when a threshold first triggers it, one when
+    that is over, and at the end how often it was triggered. stop: ends training after the current update as a
+    signal would, with everything saved, and then raises `TrainingError`.
 
     Raises:
         ValueError: an unknown action.
@@ -135,7 +137,7 @@ class Alarm(Monitor):
     action: Action | Off = "warn"  # with `off` the alarm neither compares nor emits anything
     _state: State = field(init=False, default_factory=State)
     _seen: set[str] = field(init=False, default_factory=set)  # metrics of the updates without it
-    _is_missed: bool = field(init=False, default=False)  # that was told while training
+    _is_missed: bool = field(init=False, default=False)  # whether this was reported during training
     _reason: str | None = field(init=False, default=None)  # why the run was stopped
 
     def __post_init__(self) -> None:
@@ -152,7 +154,7 @@ class Alarm(Monitor):
             yield "below is null like above and spike: the alarm has no threshold; write one, or action=off"
         elif below is not None and above is not None and below >= above:
             yield (
-                f"below={below} is not below above={above}, and every value is beyond; write a smaller "
+                f"below={below} is not below above={above}, so every value is beyond one; write a smaller "
                 "below, or one null"
             )
         if options["metric"] == "mismatch/abs_logp_diff_mean" and above is not None and above <= 0:
@@ -170,8 +172,10 @@ class Alarm(Monitor):
         outputs["metrics"] = in_numbers(outputs["metrics"])
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Number of updates in which the alarm was on, this one included."""
+        if update.metrics.get("rollout/num_samples"):  # zero between the first updates of two batches
+            self._state.answers = [float(update.metrics[f"rollout/{name}"]) for name in COUNTED]
         if self.action in OFF:
             return {}
         if self.metric in update.metrics:
@@ -185,15 +189,14 @@ class Alarm(Monitor):
         return {f"alarms/{self.name}": self._state.num_on}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says how often the alarm went on, if that was not told each time, or that its metric never came."""
+        """Prints how often it was triggered, unless each time was printed, or that its metric is missing."""
         state = self._state
         if trainer.is_global_zero:
             self._tell_unseen()
         if trainer.is_global_zero and state.num_times > len(state.told) and self.action == "warn":
-            print(
+            say(
                 f"alarm {self.name} went on {state.num_times} times, for {state.num_on} of "
-                f"{state.num_measured} measured updates",
-                flush=True,
+                f"{state.num_measured} measured updates"
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -214,16 +217,16 @@ class Alarm(Monitor):
         self._state = State(**state_dict)
 
     def _tell_unseen(self) -> None:
-        # What has a row of its own may need adapters, or turns, or an age bound that this run lacks.
+        # A metric that has its own row may need adapters, turns, or an age bound that this run does not have.
         has_row = any(metric.name == self.metric for metric in CATALOGUE)
         if self._state.num_measured or not self._seen or has_row:
             return
         similar = nearest(self.metric, sorted(self._seen))
         hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
         option = f"callbacks.alarms.{self.name}.metric={self.metric}"
-        print(f"warning: no update had {option} so far; {hint}", flush=True)
+        say(f"warning: no update had {option} so far; {hint}")
 
-    def _compare(self, value: float, update: Update) -> None:
+    def _compare(self, value: float, update: MonitoredUpdate) -> None:
         side, excess = self._beyond(value)
         state, was_on = self._state, self._state.is_on
         state.num_measured += 1
@@ -235,24 +238,33 @@ class Alarm(Monitor):
         if state.is_on:
             row = f" in {state.num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
             advice = NAN if side == "nan" else ADVICE.get((self.metric, side), OTHER)
+            if (self.metric, side) == NO_GRADIENT:
+                advice = self._unread(update) or advice
             text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{row}"
             state.num_times += not was_on
             self._act(f"{text} (policy version {update.version}). {advice}", update, side, began=not was_on)
         elif was_on and state.is_told:
             state.is_told = False
             text = f"alarm {self.name} is over: {self.metric} is {value:.3g}"
-            print(f"{text} (policy version {update.version})", flush=True)
+            say(f"{text} (policy version {update.version})")
 
-    def _act(self, text: str, update: Update, side: str, began: bool) -> None:
+    def _unread(self, update: MonitoredUpdate) -> str | None:
+        """Returns why the newest answers cannot be read, which comes before other advice."""
+        if not self._state.answers:
+            return None
+        trainer: Any = update.module.trainer
+        return unread(self._state.answers, trainer.datamodule.sampler.limits)
+
+    def _act(self, text: str, update: MonitoredUpdate, side: str, began: bool) -> None:
         if self.action == "stop":
             self._reason = text
             update.module.trainer.should_stop = True
             # The text becomes the run's error; until that is printed, this line explains why training ends.
-            print(f"alarm {self.name}: stopping after this update", flush=True)
+            say(f"alarm {self.name}: stopping after this update")
         elif began and side not in self._state.told:
             self._state.told.append(side)
             self._state.is_told = True
-            print(f"warning: {text}", flush=True)
+            say(f"warning: {text}")
 
     def _beyond(self, value: float) -> tuple[str, str]:
         key = f"callbacks.alarms.{self.name}"

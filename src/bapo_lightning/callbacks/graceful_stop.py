@@ -3,82 +3,75 @@
 from __future__ import annotations
 
 import signal
-import sys
-import threading
-from types import FrameType
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
-from bapo_lightning.ranks.collectives import max_over_ranks
-from bapo_lightning.ranks.launch import STOPPING
+from bapo_lightning.system.ranks.collectives import max_over_ranks
+from bapo_lightning.system.stopping import Answer, heard, noted, say_in_handler, stop
 
 
 class GracefulStop(Callback):
-    """Asks the trainer to stop at the first signal that any rank receives; a second one ends the process,
-    also inside native code and whatever it waits for, as the system does it where Python has no handler.
+    """Asks the trainer to stop at the first signal that any rank receives after the first update started;
+    before that the signal has stopped the run directly (`stopping`).
 
-    Comes before `RunCheckpoint`, which saves the update at which the trainer is asked. A signal that arrives
-    meanwhile takes effect one update later, so that the trainer ends with an update that is saved.
+    Comes before `RunCheckpoint`, which saves the update at which the trainer is asked to stop. A signal that
+    arrives in between takes effect one update later, so that the trainer ends with an update that is saved.
     """
 
     order: ClassVar[Order] = Order.STOP
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._previous: dict[int, Any] = {}
+        self._handlers = ExitStack()
+        self._before: Answer | None = None  # during updates: the answer to a signal between runs
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leaves SIGTERM to the run: Lightning notes the signal, ends with exit code 0 and saves nothing. On
+        several ranks its handler even waits for the other ranks.
+        """
+        trainer._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Installs the handlers, if this is the main thread: no other may."""
-        if threading.current_thread() is not threading.main_thread():
-            return
+        """Installs the handlers, unless the run has done so."""
+        self._handlers.enter_context(heard(stop.answer))
 
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.received = signal.Signals(number)
-            if trainer.is_global_zero:
-                text = f"\n{self.received.name}: stopping after this update; once more to stop at once"
-                print(text, flush=True)
-            self._end_at_next()
-
-        # One that is ignored stays so: nohup wants a run to outlive its terminal.
-        heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, stop) for number in heard}
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """From now on there is an update to save."""
+        if self._before is None:
+            self._before = stop.answer
+            stop.answer = _after_this_update if trainer.is_global_zero else noted
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Asks the trainer to stop. All ranks learn why, as rank 0 writes how the run ended."""
-        if number := max_over_ranks(self.received or 0):
-            self.received = signal.Signals(number)
+        """Asks the trainer to stop. All ranks learn the reason, as rank 0 writes how the run ended."""
+        if number := max_over_ranks(stop.received or 0):
+            stop.received = signal.Signals(number)
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores the earlier handlers, unless a signal came: what is left may be ended at once."""
-        if self.received is None:
-            self._restore()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Restores the earlier handlers."""
-        self._restore()
+        """From now on there is nothing to save. Lightning puts back its own handlers after this."""
+        self._end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Restores the earlier handlers."""
-        self._restore()
+        """Does the same."""
+        self._end()
 
-    def _end_at_next(self) -> None:
-        # Not the earlier handlers: Lightning's notes SIGTERM and goes on.
-        for number, handler in self._previous.items():
-            is_of_session = number == signal.SIGINT and hasattr(sys, "ps1")  # a notebook outlives its run
-            signal.signal(number, handler if is_of_session else signal.SIG_DFL)
+    def _end(self) -> None:
+        if self._before is not None:
+            stop.answer, self._before = self._before, None
+        self._handlers.close()
 
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
+
+def _after_this_update(number: signal.Signals) -> None:
+    stop.end_at_next()
+    say_in_handler(f"\n{number.name}: stopping after this update; once more to stop at once")
 
 
 def stop_code(trainer: Trainer) -> int:
     """Exit code of a run that a signal stopped, 128 and the signal's number as in a shell; 0 if none did."""
-    stops = (callback for callback in trainer.callbacks if isinstance(callback, GracefulStop))  # type: ignore[attr-defined]
-    return next((128 + stop.received for stop in stops if stop.received is not None), 0)
+    return stop.code if any(isinstance(each, GracefulStop) for each in trainer.callbacks) else 0  # type: ignore[attr-defined]

@@ -13,12 +13,12 @@ class Order(IntEnum):
     MEASURE = 0  # monitors add metrics to the update's outputs
     ALARM = 1  # alarms compare metrics, and count as monitors
     WRITE = 2  # loggers and files get what was measured
-    REACT = 3  # stock and own callbacks read `trainer.callback_metrics`
+    REACT = 3  # stock and custom callbacks read `trainer.callback_metrics`
     EXPORT = 4
-    DESCRIBE = 5  # the manifest says how the run stands
+    DESCRIBE = 5  # the manifest records the state of the run
     WATCH = 6
     STOP = 7  # a signal ends training
-    SAVE = 8  # a checkpoint holds an update whole: rows, and the states of all other callbacks
+    SAVE = 8  # a checkpoint holds a complete update: rows, and the states of all other callbacks
 
 
 def in_order(callbacks: list[Callback]) -> list[Callback]:

@@ -1,4 +1,4 @@
-"""How far training is, on a terminal."""
+"""Progress of training, on a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bapo_lightning.report.progress.lines import Pace, bar_line, wrapped
 
 
 class RunBar(ProgressBar):
-    """Updates done of all, time left, and the newest of the numbers that are logged with `prog_bar=True`.
+    """Updates done out of all, time left, and the newest of the numbers that are logged with `prog_bar=True`.
 
-    In place of Lightning's own bars, whose unit is the epoch, of which a run has one.
+    Replaces Lightning's own bars, whose unit is the epoch: a run has only one.
     """
 
     def __init__(self, num_updates: int, num_before: int, updates_per_rollout_batch: int) -> None:
@@ -32,17 +32,17 @@ class RunBar(ProgressBar):
         self._shown = ExitStack()
 
     def enable(self) -> None:
-        """Does nothing: other ranks than 0 have no bar."""
+        """Does nothing: only rank 0 has a bar."""
 
     def disable(self) -> None:
-        """Does nothing, likewise."""
+        """Does nothing, for the same reason."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Shows the bar."""
         self._shown.enter_context(shown(Place.RUN, self))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins to measure the pace: models are loaded, and what precedes the first update is done."""
+        """Starts to measure the pace: models are loaded, and the work before the first update is done."""
         self._pace = Pace(self._done, self._cycle, time.monotonic())
 
     def on_train_batch_end(
@@ -54,11 +54,11 @@ class RunBar(ProgressBar):
         self._numbers = dict(trainer.progress_bar_metrics)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         self._shown.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         self._shown.close()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -72,7 +72,7 @@ class RunBar(ProgressBar):
 
 
 def number_text(value: Any) -> str:
-    """A number of a bar; a dash where it is undefined in this update."""
+    """A number of the bar; a dash if it is undefined in this update."""
     if not isinstance(value, int | float):
         return str(value)
     return "-" if math.isnan(value) else f"{value:.3f}"

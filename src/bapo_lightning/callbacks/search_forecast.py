@@ -6,13 +6,14 @@ import math
 
 import torch
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.modules.bound_rules import AdaptiveBounds
 from bapo_lightning.modules.contributions import contributions
 from bapo_lightning.objectives.bounds import positive_contribution
 from bapo_lightning.objectives.token_table import TokenTable, needed_by
+from bapo_lightning.system.printable import say
 
-CLOSE = 0.1  # of the target: from one minibatch, closer values cannot be told from it
+CLOSE = 0.1  # of the target: one minibatch cannot distinguish closer values from it
 
 
 class SearchForecast(Monitor):
@@ -20,10 +21,10 @@ class SearchForecast(Monitor):
 
     needs = needed_by(contributions)
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Prints the line."""
         if update.index == 0 and isinstance(update.module.bound_rule, AdaptiveBounds):
-            print(forecast(update.module.bound_rule, update.tokens), flush=True)
+            say(forecast(update.module.bound_rule, update.tokens))
         self.needs = frozenset()
         return {}
 
@@ -37,11 +38,11 @@ def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
     natural, target = float(positive_contribution(*curves, rule.measure)), rule.target
     start, end = (f"[{low:.2f}, {high:.2f}]" for low, high in rule.ends_of_path)
     if math.isnan(natural):
-        return "search for bounds: no sample of the first minibatch has an advantage; nothing can be told yet"
+        return "search for bounds: no sample of the first minibatch has an advantage; no forecast yet"
     known = f"natural {rule.measure} of positive tokens about {natural:.2f}, target {target:g}"
     said = f"search for bounds: {known}"
     if abs(natural - target) < CLOSE * target:
         return f"{said}: it will move between {start} and {end}"
     if natural > target:
-        return f"{said}: it will usually rest at {start}"
+        return f"{said}: it will usually stay at {start}"
     return f"{said}: it will usually run to its end, {end}"

@@ -11,31 +11,37 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.data.rollouts.answers import ValidationSet
+from bapo_lightning.data.rollouts.answers import ValidationSet, outcome_of
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.statistics import unread
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.phases import phase
-from bapo_lightning.types import Sample
-from bapo_lightning.values import CountOrZero
+from bapo_lightning.report.progress.terminal import get_console
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.values import CountOrZero
+from bapo_lightning.types import Sample, ScoreStatus
 
-_PROMPT_WIDTH, _ANSWER_WIDTH = 24, 36  # characters; a line of the console has 80
+_INDENT = 13  # characters before the text of a preview
 
 
 @dataclass(eq=False)
 class Validation(Callback):
     """Emits `val/<set>/{avg@k, pass@k, maj@k, ...}` every so many updates and after the last one, with the
-    weights after the update, in whose record they stand, as they would not with Lightning's validation loop;
-    and once before the first update, in its record unless that has numbers already.
+    weights after the update and in that update's record, unlike Lightning's validation loop; and once before
+    the first update, in its record unless that has numbers already.
     """
 
     order: ClassVar[Order] = Order.MEASURE
     every: CountOrZero  # updates between two validations; 0 never validates
-    first: bool = True  # whether to validate before the first update, too
+    first: bool = True  # whether to validate before the first update as well
     show: CountOrZero = 2  # problems of each set whose first answer is printed
-    validation_sets: Sequence[ValidationSet] = ()  # given by the run
+    validation_sets: Sequence[ValidationSet] = ()  # set by the run
     _before: dict[str, float] = field(init=False, default_factory=dict)  # measured before the first update
+    _lost: EngineError | None = field(init=False, default=None)  # of an engine that died in a validation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Answers the sets with the weights that training begins from."""
+        """Answers the sets with the weights at the start of training."""
         if self.every and self.first and not trainer.global_step:
             self._before = self._measure(trainer, 0)
 
@@ -46,10 +52,26 @@ class Validation(Callback):
         done = batch_idx + 1
         num_updates = trainer.datamodule.num_updates  # type: ignore[attr-defined]
         if self.every and (done % self.every == 0 or done == num_updates):
-            outputs["metrics"] |= self._measure(trainer, done)
+            try:
+                outputs["metrics"] |= self._measure(trainer, done)
+            except EngineError as error:
+                if trainer.world_size > 1:
+                    raise
+                self._lost = error  # the update is first recorded and can be saved
         elif batch_idx == 0:
             outputs["metrics"] |= self._before
             outputs["before_training"] = self._before.keys()
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Raises EngineError if the validation after the previous update met one."""
+        self.on_train_end(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raises EngineError if the last validation met one."""
+        if self._lost is not None:
+            raise self._lost
 
     @phase("validation")
     def _measure(self, trainer: Trainer, done: int) -> dict[str, float]:
@@ -64,7 +86,10 @@ class Validation(Callback):
                 measured = validation_set.metrics(answers)
                 metrics |= measured
                 shown = answers[:: validation_set.num_samples][: self.show]
-                print("\n".join(console_lines(validation_set, shown, measured, done)), flush=True)
+                lines = console_lines(validation_set, shown, measured, done)
+                if not done and (said := unread_answers(validation_set.name, answers, data_module.sampler)):
+                    lines.append(f"warning: {said}")
+                say("\n".join(lines))
         return metrics
 
 
@@ -76,13 +101,28 @@ def console_lines(
     when = f"after {done} updates" if done else "before training"
     lines = [f"held out {when}: {name} {measured[f'val/{name}']:.3f}"]
     for problem, answer in zip(validation_set.problems, shown, strict=False):
-        texts = one_line(problem.prompt, _PROMPT_WIDTH), one_line(answer.text, _ANSWER_WIDTH)
-        lines.append(f"  {answer.score.status:<10} {' -> '.join(texts)}")
+        asked, said = " ".join(problem.prompt.split()), " ".join(answer.text.split())
+        room = get_console().width - _INDENT
+        label = f"  {answer.score.status:<10} "
+        if len(f"{asked} -> {said}") <= room:
+            lines.append(f"{label}{asked} -> {said}")
+        else:
+            lines += [f"{label}{one_line(asked, room)}", f"{'->':>{_INDENT - 1}} {one_line(said, room)}"]
     return lines
 
 
+def unread_answers(name: str, answers: Sequence[Sample], sampler: RolloutSampler) -> str | None:
+    """Says why no answer to a set is right, if most are cut or unreadable; returns None otherwise."""
+    outcomes = [outcome_of(answer) for answer in answers]
+    cut = sum(outcome.is_cut for outcome in outcomes)
+    unparsable = sum(outcome.status is ScoreStatus.UNPARSABLE for outcome in outcomes)
+    has_right = any(outcome.is_correct for outcome in outcomes)
+    said = unread((len(answers), cut, unparsable), sampler.limits, has_right)
+    return f"{name}: {said}" if said else None
+
+
 def one_line(text: str, width: int) -> str:
-    """Text as one line of at most `width` characters, its middle left out where it is longer."""
+    """Text as one line of at most `width` characters, its middle left out if it is longer."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line
@@ -91,8 +131,8 @@ def one_line(text: str, width: int) -> str:
 
 
 class StockHooks(Callback):
-    """Calls `on_validation_end` of EarlyStopping and ModelCheckpoint after updates that measured what they
-    monitor: a run has neither epochs nor a validation loop.
+    """Calls `on_validation_end` of EarlyStopping and ModelCheckpoint after updates that measured the metric
+    they monitor: a run has neither epochs nor a validation loop.
     """
 
     order: ClassVar[Order] = Order.REACT
@@ -101,7 +141,7 @@ class StockHooks(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Calls them."""
-        # Not what is true of other weights than a ModelCheckpoint would save now.
+        # Without metrics of other weights than a ModelCheckpoint would save now.
         own = outputs["metrics"].keys() - outputs.get("before_training", ())
         measured = trainer.strategy.broadcast(sorted(own))  # other ranks measure less
         for callback in trainer.callbacks:  # type: ignore[attr-defined]

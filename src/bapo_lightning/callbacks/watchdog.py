@@ -7,27 +7,30 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
-from bapo_lightning.values import MinutesOrZero
+from bapo_lightning.system.orphans import in_background, print_failure
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.values import MinutesOrZero
 
 
 class Watchdog(Callback):
-    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long; the run goes on.
+    """Appends the stacks of all threads to `watchdog.log` if no update ends for so long; the run continues.
 
     It uses a thread, not `faulthandler.dump_traceback_later`, the only such timer of a process, which an
-    engine takes (`rollout.vllm.containment.Deadline`). Native code that hangs without releasing the
+    engine uses (`rollout.vllm.containment.Deadline`). Native code that hangs without releasing the
     interpreter lock stops this thread as well. Comes last, to watch other callbacks at the end of training.
     """
 
     order: ClassVar[Order] = Order.WATCH
 
     def __init__(self, folder: str, minutes: MinutesOrZero) -> None:
-        """`folder` of the run; `minutes` without progress after which it writes, 0 does not watch."""
+        """`folder` of the run; `minutes` without progress after which it writes, or 0 for never."""
         self.path = Path(folder, "watchdog.log")
         self._seconds = min(60 * minutes, threading.TIMEOUT_MAX)
         self._ended = threading.Event()
@@ -35,7 +38,7 @@ class Watchdog(Callback):
         self._progress = (0.0, "")  # time and description of the last progress
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the thread; other ranks than 0 have their own file."""
+        """Starts the thread; ranks other than 0 have their own file."""
         self._stop()
         if not self._seconds:
             return
@@ -43,8 +46,7 @@ class Watchdog(Callback):
             self.path = self.path.with_name(f"watchdog-rank{trainer.global_rank}.log")
         self._progress = time.monotonic(), "training started"
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, args=(self._ended,), name="watchdog", daemon=True)
-        self._thread.start()
+        self._thread = in_background("watchdog", partial(self._watch, self._ended), print_failure)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -67,7 +69,7 @@ class Watchdog(Callback):
     def _stop(self) -> None:
         self._ended.set()
         if self._thread is not None:
-            # It may be writing; if it hangs, a daemon does not keep the process.
+            # The thread may be writing; if it hangs, it is a daemon and does not keep the process alive.
             self._thread.join(timeout=10)
             self._thread = None
 
@@ -87,10 +89,10 @@ class Watchdog(Callback):
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {message}\n")
-                file.flush()  # faulthandler writes past Python's buffer
+                file.flush()  # faulthandler bypasses Python's buffer
                 faulthandler.dump_traceback(file, all_threads=True)
                 file.write("\n")
         except OSError as error:
             where = f"{self.path} cannot be written ({error.strerror})"
-        advice = "where updates are meant to take longer, raise callbacks.watchdog.minutes (0 is off)"
-        print(f"warning: {message}; {where}. The run goes on; {advice}", file=sys.stderr, flush=True)
+        advice = "if updates are meant to take longer, raise callbacks.watchdog.minutes (0 is off)"
+        say(f"warning: {message}; {where}. The run continues; {advice}", sys.stderr)

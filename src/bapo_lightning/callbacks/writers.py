@@ -24,16 +24,17 @@ from bapo_lightning.report.metrics import CATALOGUE
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.progress.terminal import get_console
-from bapo_lightning.run_folder.journal import Journal
-from bapo_lightning.run_folder.record import TOKEN_FILE
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.run_folder.journal import Journal
+from bapo_lightning.system.run_folder.record import TOKEN_FILE
+from bapo_lightning.system.values import Count, CountOrZero, Seconds
 from bapo_lightning.types import Group, Reply, Rollout
-from bapo_lightning.values import Count, CountOrZero, Seconds
 
 SHOWN = [metric for metric in CATALOGUE if metric.short]  # on the console, and in the progress bar
 
 
 class MetricsWriter(Callback):
-    """Writes what the monitors measured, read in one transfer, and fills `trainer.callback_metrics` for
+    """Writes the monitors' metrics, read in one transfer, and fills `trainer.callback_metrics` for
     Lightning's own callbacks. `self.log` does bookkeeping per metric, and there are fifty.
     """
 
@@ -42,7 +43,7 @@ class MetricsWriter(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Writes, and keeps as `outputs["values"]`, what is defined in this update, for all ranks."""
+        """Writes, and keeps as `outputs["values"]`, the metrics defined in this update, for all ranks."""
         values = trainer.strategy.broadcast(to_floats(outputs["metrics"]))
         outputs["values"] = values
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
@@ -55,17 +56,17 @@ class MetricsWriter(Callback):
 
 @dataclass(eq=False)
 class ConsoleLogger(Callback):
-    """Prints the numbers that tell whether training is healthy, on one line unless on a terminal."""
+    """Prints the numbers that show whether training is healthy, on one line unless on a terminal."""
 
     order: ClassVar[Order] = Order.WRITE
     every: Count  # updates between two lines
-    seconds: Seconds | None = None  # after which a line is printed all the same; None: never
+    seconds: Seconds | None = None  # after which a line is printed in any case; None: never
     _last: float = field(init=False, default_factory=time.monotonic)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Prints on every `every`-th update, or when it is time; a dash where a number is undefined in it."""
+        """Prints on every `every`-th update, or when it is time; a dash if a number is undefined in it."""
         is_late = self.seconds is not None and time.monotonic() - self._last >= self.seconds
         if not trainer.is_global_zero or ((batch_idx + 1) % self.every and not is_late):
             return
@@ -79,7 +80,7 @@ class ConsoleLogger(Callback):
         ]
         head = f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  "
         room = get_console().width - len(head) if on_terminal() else sys.maxsize
-        print(head + f"\n{'':{len(head)}}".join(wrapped(parts, room)), flush=True)
+        say(head + f"\n{'':{len(head)}}".join(wrapped(parts, room)))
 
 
 @dataclass(eq=False)
@@ -88,20 +89,20 @@ class RolloutWriter(Callback):
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
-    needs = frozenset[str]()  # between its writes
+    needs = frozenset[str]()  # none between its writes
     every: Count  # updates between two writes
     num_groups: Count  # groups written each time
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: TrainBatch, batch_idx: int
     ) -> None:
-        """Asks for what it writes."""
+        """Requests the columns that it writes."""
         self.needs = needed_by(known_tokens) if batch_idx % self.every == 0 else frozenset()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
     ) -> None:
-        """Writes on every `every`-th update, the first included."""
+        """Writes on every `every`-th update, including the first."""
         if batch_idx % self.every == 0 and trainer.is_global_zero:
             groups = (batch.global_batch or batch).groups[: self.num_groups]
             tokenizer = trainer.datamodule.sampler.tokenizer  # type: ignore[attr-defined]
@@ -117,17 +118,17 @@ class RolloutWriter(Callback):
 
 @dataclass(eq=False)
 class TokenWriter(Callback):
-    """Appends the tokens of an update to `tokens.jsonl`, one line an update (`token_columns`)."""
+    """Appends the tokens of an update to `tokens.jsonl`, one line per update (`token_columns`)."""
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
-    needs = frozenset[str]()  # between its writes
+    needs = frozenset[str]()  # none between its writes
     every: CountOrZero  # updates between two writes; 0 writes nothing
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Asks for what it writes."""
+        """Requests the columns that it writes."""
         self.needs = needed_by(token_columns) if self._is_due(batch_idx) else frozenset()
 
     def on_train_batch_end(
@@ -143,17 +144,19 @@ class TokenWriter(Callback):
 
 
 def to_floats(metrics: Metrics) -> dict[str, float]:
-    """All metrics as Python numbers, without those that are not finite: undefined in this update."""
+    """All metrics as Python numbers, except those that are not finite: undefined in this update."""
     return {name: value for name, value in sorted(in_numbers(metrics).items()) if math.isfinite(value)}
 
 
 def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
-    """Yields one row per sample; one of a conversation has its `turns`."""
+    """Yields one row per sample; a conversation's row has its `turns`. `prompt` is what the policy was
+    given, special tokens included.
+    """
     for sample, advantage in zip(group.samples, group.advantages, strict=True):
         rollout = sample.rollout
         yield {
             "problem": group.problem.id,
-            "prompt": group.problem.prompt,
+            "prompt": tokenizer.decode(rollout.prompt_ids.tolist()),
             "gold": group.problem.answer,
             "response": sample.text,
             "finish": rollout.finish,
@@ -171,8 +174,8 @@ def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
 
 def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """Yields the turns of a conversation, `by` the policy and the environment in alternation, each with its
-    `text` as the policy saw it, special tokens included; the policy's with the `calls` and `errors` that it
-    led to and whether it was `void`, unless 0.
+    `text` as the policy saw it, special tokens included; the policy's turns with the `calls` and `errors`
+    that they led to and whether they were `void`, unless 0.
     """
     replies = iter(rollout.replies)
     for is_feedback, run in groupby(rollout.segments, key=lambda segment: segment.is_feedback):
@@ -180,7 +183,7 @@ def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
         if is_feedback:
             yield {"by": "environment", "text": text}
             continue
-        reply = next(replies, Reply())  # none to a turn that the limit of tokens ended
+        reply = next(replies, Reply())  # no reply follows a turn that the token limit ended
         marks = {"calls": reply.calls, "errors": reply.errors, "void": reply.is_void}
         yield {"by": "policy", "text": text, **{name: mark for name, mark in marks.items() if mark}}
 
@@ -188,7 +191,7 @@ def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
 @reads("sequence", "position", "ratio", "age", "slope", "advantage")
 def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """Yields for each of a minibatch's first rollouts the `text` of the sampled tokens; the number of the
-    `first` one that was trained on, and from there on each token's `ratio`, `age` in updates, and whether its
+    `first` token that was trained on, and from there each token's `ratio`, `age` in updates, and whether its
     gradient was `clipped`; in a conversation, `feedback_at`: the sampled tokens before each feedback.
     """
     clipped = clipped_mask(tokens.slope, tokens.advantage)

@@ -1,20 +1,18 @@
-"""All runs of a sweep, then one table: `make train ARGS="-m sweep=NAME"` with its own help."""
+"""Runs a sweep and makes one table: `make train ARGS="-m sweep=NAME"` with its own help."""
 
 from __future__ import annotations
 
-import sys
-
 from omegaconf import DictConfig
 
-from bapo_lightning.cli.command import hydra_command
-from bapo_lightning.cli.multirun import with_sweeps
 from bapo_lightning.cli.train import run
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.help import choices, usage
+from bapo_lightning.runs.command import end_with, hydra_command
+from bapo_lightning.tools.commands.multirun import with_sweeps
 
 
 def help_text() -> str:
-    """Text of `--help`."""
+    """Returns the text of `--help`."""
     shown = usage(
         "sweep [sweep=NAME] [KEY=VALUE,VALUE ...]",
         'sweep SWEEP=baselines ARGS="seed=0,1"',
@@ -25,9 +23,9 @@ def help_text() -> str:
 
 @hydra_command("train", help_text, lambda arguments: with_sweeps([*arguments, "-m"]), code=2)
 def main(config: DictConfig) -> int:
-    """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
+    """Runs the command; its exit code is 1 if a run failed, 2 if nothing could be started."""
     return run(config)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

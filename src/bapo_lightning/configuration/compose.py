@@ -1,4 +1,4 @@
-"""Composes a configuration into plain values, or says in a sentence why Hydra cannot. Needs no torch."""
+"""Composes a configuration into plain values, or explains in a sentence why Hydra cannot. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from omegaconf.errors import OmegaConfBaseException
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir, installed_folders
 from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.hydra_versions import BASE
+from bapo_lightning.configuration.thirty_keys import meant_by
 from bapo_lightning.configuration.unreadable import several_values, unreadable
-from bapo_lightning.errors import ConfigError, nearest, taken
-from bapo_lightning.ranks.launch import leads
+from bapo_lightning.system.errors import ConfigError, FirstConfigError, nearest, taken
+from bapo_lightning.system.ranks.launch import leads
 
 
 def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
     """Composes `conf/train.yaml` with overrides into plain values, also inside a command that Hydra composed.
-    Raises ConfigError where Hydra cannot.
+    Raises ConfigError if Hydra cannot.
     """
     return resolve(composed_run(overrides))
 
@@ -34,25 +35,25 @@ def composed_run(overrides: Sequence[str], with_hydra: bool = False) -> DictConf
     """`compose_run` before its values are resolved; `with_hydra` adds Hydra's own node, which knows the file
     chosen in each group.
     """
-    installed_folders()  # whose error Hydra would wrap in its own
+    installed_folders()  # Hydra would wrap its error in its own
     refuse_no_names(overrides)
     current = GlobalHydra.instance()
-    of_command = current.hydra  # knows the folder of --config-dir as well
+    of_command = current.hydra  # also knows the folder of --config-dir
     try:
         with nullcontext() if of_command else initialize_config_dir(conf_dir(), **BASE):
             return compose("train", list(overrides), return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([explained(error, overrides)]) from None
+        raise FirstConfigError([explained(error, overrides)]) from None
     finally:
         current.hydra = of_command
 
 
 def explained(error: Exception, overrides: Sequence[str], file: str = "train") -> str:
-    """A sentence about an error that `conf/<file>.yaml` with `overrides` cannot be composed for."""
+    """A sentence about the error that prevents `conf/<file>.yaml` with `overrides` from being composed."""
 
     def without(key: str) -> dict[str, Any]:
         rest = [text for text in overrides if text.lstrip("+~").partition("=")[0] != key]
-        for tried in (rest, []):  # the rest may be wrong as well
+        for tried in (rest, []):  # the others may be wrong as well
             GlobalHydra.instance().clear()
             with (
                 suppress(HydraException, OmegaConfBaseException),
@@ -70,7 +71,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     try:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
-        key, reason = error.full_key, str(error.msg).splitlines()[0]
+        key, reason = error.full_key, str(error.msg).partition("\n")[0]
         raise ConfigError([f"{key} cannot be resolved ({reason}); write {key}=VALUE"]) from None
 
 
@@ -84,7 +85,7 @@ def requested_ranks(plain: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def wants_display(plain: dict[str, Any]) -> bool:
-    """Whether this process shows how far the run is: rank 0 does, unless the progress bar is switched off."""
+    """Whether this process shows the progress: rank 0 does, unless the progress bar is switched off."""
     return leads() and plain["trainer"].get("enable_progress_bar") is not False
 
 
@@ -99,21 +100,21 @@ def folder_prefix(plain: dict[str, Any]) -> str:
 
 
 def is_timed_folder(folder: Path, plain: dict[str, Any]) -> bool:
-    """Whether the folder has the name that a run of this configuration gives itself when it starts."""
+    """Whether the folder has a name that a run of this configuration gives itself when it starts."""
     prefix = folder_prefix(plain)
     return folder.name.startswith(prefix) and bool(_TIME.fullmatch(folder.name.removeprefix(prefix)))
 
 
 def has_default_folder(plain: dict[str, Any]) -> bool:
-    """Whether `run_folder` was left to the time of the start."""
+    """Whether `run_folder` was left to default to the time of the start."""
     folder = run_folder(plain)
     return folder.parent == Path(plain["output_root"], plain["name"]) and is_timed_folder(folder, plain)
 
 
-TABLE = ("data.train.path", "problem_set@data.train")  # as people try to choose their own data
-OWN_TABLE = "a table of your own is data=table data.train.path="
+TABLE = ("data.train.path", "problem_set@data.train")  # how people try to choose their own data
+OWN_TABLE = "your own table is data=table data.train.path="
 PLUGINS = 'Hydra\'s launchers come with .venv/bin/python -m pip install -e ".[sweep]"'
-SHARED = ("base",)  # files that others build on and that are no choice by themselves
+SHARED = ("base",)  # files that others build on and that are not choices themselves
 _KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
 _AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.+)'")
 _TAKEN = re.compile(r"An item is already at '([^']+)'")
@@ -130,22 +131,22 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         while (group and not choice_files(group)) or ".." in group or group.endswith("/"):
-            # `algorithm=a/b`, a path for a name
+            # `algorithm=a/b`, a path instead of a name
             group, _, last = group.rpartition("/")
             name = f"{last}/{name}"
         known_names = _choices(group)
         if group == "hydra/launcher":
             listed = f"{taken(name, known_names)}; " if known_names else ""
-            return f"{group}={name} is no choice here; {listed}{PLUGINS}"
+            return f"{group}={name} is not a choice here; {listed}{PLUGINS}"
         if group == "data" and Path(name).exists():
-            return f"{group}={name} is no choice; {OWN_TABLE}{name}"
-        return f"{group}={name} is no choice; {taken(name, known_names)}"
+            return f"{group}={name} is not a choice; {OWN_TABLE}{name}"
+        return f"{group}={name} is not a choice; {taken(name, known_names)}"
     if match := _TAKEN.search(text):
-        return f"{match[1]} is an option already; leave out the + before it"
+        return f"{match[1]} is already an option; leave out the + before it"
     if match := _AMBIGUOUS.search(text):
         return several_values(match[1])
     if match := _KEY.search(text):
-        # The cause knows which child of a mapping it was.
+        # The cause knows which child of a mapping was meant.
         child = getattr(error.__cause__, "full_key", None) or ""
         key = child if child.startswith(f"{match[1]}.") else match[1]
         if key in TABLE:
@@ -153,30 +154,34 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         if "@" in key or "/" in key:
             meant = _MEANT.search(text)
             return f"{key} is not chosen here{f'; did you mean {meant[1]}?' if meant else ''}"
-        if key in dotted_keys(known(key)):  # Hydra deletes what has a value
-            return f"~{key}: it is null already; leave this out"
+        if key in dotted_keys(known(key)):  # Hydra deletes keys that have a value
+            return f"~{key}: it is already null; leave this out"
         return f"{key} is not an option; {meant_key(key, known(key))}"
-    return text.splitlines()[0]
+    return text.partition("\n")[0]
 
 
 def meant_key(key: str, known: Node) -> str:
-    """The end of a sentence about an unknown `key`: the one that is meant, or what its place takes."""
+    """The end of a sentence about an unknown `key`: the key that is meant, or the keys that its node has."""
     parts = key.split(".")
+    if common := meant_by(key):
+        return f"did you mean {common.key} ({common.what})?"
     depth = next(n for n in range(len(parts) - 1, -1, -1) if isinstance(node_at(known, parts[:n]), Mapping))
     place, siblings = ".".join(parts[:depth]), node_at(known, parts[:depth])
     if parts[depth] in siblings:
         return _childless(parts[: depth + 1], siblings[parts[depth]])
     if near := nearest(parts[depth], siblings):
         whole = [*parts[:depth], near[0], *parts[depth + 1 :]]
-        is_one = ".".join(whole) in dotted_keys(known)  # also where it is null
+        is_one = ".".join(whole) in dotted_keys(known)  # even if it is null
         return f"did you mean {'.'.join(whole if is_one else whole[: depth + 1])}?"
+    if parts[0] != "hydra" and (common := meant_by(parts[-1])):
+        return f"did you mean {common.key} ({common.what})?"
     keys = [
         found
         for found in dotted_keys(known)
         if (depth == 0 or found.startswith(f"{parts[0]}.")) and not key.startswith(f"{found}.")
     ]
     same = [found for found in keys if found.rpartition(".")[2] == parts[-1]]
-    # Where the place is right its children say more than a key that looks alike.
+    # If the node is right, its children say more than a similar key.
     alike = nearest(key, keys) if 0 < depth < len(parts) - 1 else []
     if meant := same[:3] or alike:
         return f"did you mean {' or '.join(meant)}?"
@@ -211,7 +216,7 @@ def dotted_keys(node: Node, prefix: str = "") -> Iterator[str]:
 
 
 def node_at(known: Node, parts: Sequence[str]) -> Any:
-    """The node that the parts of a dotted key lead to; None if there is none."""
+    """The node at the parts of a dotted key; None if there is none."""
     node: Any = known
     for part in parts:
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -224,7 +229,7 @@ _OTHER_TYPES = {"null", "true", "false", "nan", "inf", "-inf"}
 
 
 def hydra_value(value: Any) -> str:
-    """Writes a value of YAML in Hydra's grammar, which reads commas, quotes or `null` in its own way."""
+    """Writes a value of YAML in Hydra's grammar, which treats commas, quotes and `null` differently."""
     if value is None:
         return "null"
     if isinstance(value, bool | int | float):

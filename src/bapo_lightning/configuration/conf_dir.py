@@ -1,4 +1,4 @@
-"""Where the configuration files are, and what they can compute: `${max:8,${regime.minibatches}}`.
+"""Location of the configuration files, and functions in them such as `${max:8,${regime.minibatches}}`.
 
 conf/ of this package  +  folders of installed packages (entry points `bapo_lightning.conf`)
 """
@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 
 from bapo_lightning.configuration.hydra_versions import register_resolver
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 GROUP = "bapo_lightning.conf"  # of entry points: NAME = "package whose folder has algorithm/NAME.yaml"
 OWN = "bapo-lightning"
@@ -31,14 +31,14 @@ def conf_dir() -> str:
 
 
 def choice_files(group: str) -> dict[str, Path]:
-    """Files of a group by name, of `conf/` and of installed packages. Raises ConfigError as the latter."""
+    """Files of a group by name, of `conf/` and of installed packages. Raises ConfigError for the latter."""
     folders = (Path(conf_dir()), *installed_folders())
     return {file.stem: file for folder in folders for file in sorted(Path(folder, group).glob("*.yaml"))}
 
 
 def installed_folders() -> tuple[Path, ...]:
-    """Folders that installed packages add to the search path. Raises ConfigError where an entry point leads
-    to none, or two packages have the same file.
+    """Folders that installed packages add to the search path. Raises ConfigError if an entry point leads to
+    no folder, or two packages have the same file.
     """
     return _installed_folders(tuple(sys.path))
 
@@ -57,11 +57,11 @@ def _folders_of(point: EntryPoint) -> list[Path]:
     entry = f"{owner}: its entry point {point.name} = {point.value!r} of {GROUP}"
     try:
         spec = find_spec(point.value)
-    except Exception as error:  # importing what the package is a part of may raise anything
-        raise ConfigError([f"{entry} cannot be imported ({error}); uninstall {owner} or mend it"]) from None
+    except Exception as error:  # importing the parent package may raise anything
+        raise ConfigError([f"{entry} cannot be imported ({error}); uninstall {owner} or fix it"]) from None
     folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or []]
     if not any(folder.glob("*/*.yaml") for folder in folders):
-        raise ConfigError([f"{entry} is no package with files such as algorithm/NAME.yaml"])
+        raise ConfigError([f"{entry} is not a package with files such as algorithm/NAME.yaml"])
     return folders
 
 
@@ -79,5 +79,11 @@ def _largest(*values: int | float) -> int | float:
     return max(values)
 
 
+def _sum(*values: object) -> int:
+    """Sum without values that are not known yet, or wrong and reported by their own rule."""
+    return sum(value for value in values if isinstance(value, int))
+
+
 register_resolver("max", _largest)
+register_resolver("sum", _sum)
 register_resolver("installed_conf", lambda: [folder.as_uri() for folder in installed_folders()])

@@ -1,25 +1,24 @@
-"""What a configuration shows to be wrong by itself, told in a second: torch is not imported."""
+"""Finds mistakes in the keys and types of a configuration within a second, without importing torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import RunSections
-from bapo_lightning.configuration.targets import TARGET, option_problems, targets_within
-from bapo_lightning.configuration.trainer_flags import without_refused
-from bapo_lightning.configuration.written import misspelt, written
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.data.problems.formats import place_fault
+from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, model_folder_problems
+from bapo_lightning.system.errors import ConfigError
 
-ALARM = "bapo_lightning.callbacks.alarm.Alarm"
 Kind = type[RunSections | EvaluationConfig]
 
 
 def refuse_early(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules: bool = True) -> None:
-    """Checks keys, types and ranges of a resolved configuration as far as the files say them that `written`
-    reads; `validate` checks all. Keys of an evaluation that are null are open.
+    """Checks keys, types and ranges of a resolved configuration; `validate` also imports classes and checks
+    their options. Null keys of an evaluation are open.
 
     Raises:
         ConfigError: with everything that is found.
@@ -28,26 +27,35 @@ def refuse_early(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules:
         raise ConfigError(found)
 
 
+def refuse_missing_files(plain: Mapping[str, Any]) -> None:
+    """Looks for the tables and the model folder that a configuration names, before libraries are loaded.
+    Names on the hub and patterns are left to the code that reads them.
+
+    Raises:
+        ConfigError: with every file that is missing, and every table of an unknown type.
+    """
+    if found := [*_table_problems(plain.get("data")), *_model_problems(plain.get("model"))]:
+        raise ConfigError(found)
+
+
+def _table_problems(node: Any, key: str = "data") -> Iterator[str]:
+    for name, value in node.items() if isinstance(node, Mapping) else ():
+        yield from _table_problems(value, f"{key}.{name}")
+        if name == "path" and isinstance(value, str) and (fault := place_fault(value)):
+            yield f"{key}.path={value}{fault}"
+
+
+def _model_problems(node: Any) -> Iterator[str]:
+    path, made_by = (node.get("path"), node.get("made_by")) if isinstance(node, Mapping) else (None, None)
+    if isinstance(path, str) and path and not path.startswith(PACKAGE_PREFIX) and not Path(path).exists():
+        yield from model_folder_problems(path, made_by)
+
+
 def early_problems(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules: bool = True) -> list[str]:
-    """The texts, each of which `validate` has as well; those of rules between keys only where they are asked
-    for.
+    """The texts, all of which `validate` reports as well; rules between keys are included only on
+    request.
     """
     config, found = parse(kind, plain, has_open_keys=kind is EvaluationConfig)
-    for path, target in targets_within({name: without_refused(name, node) for name, node in plain.items()}):
-        if remedy := misspelt(target.name):
-            found.append(f"{path}.{TARGET}={target.name} cannot be imported; {remedy}")
-        found += _of_options(target.name, target.name, target.node, path)
-    alarms = (plain.get("callbacks") or {}).get("alarms")
-    for name, node in alarms.items() if isinstance(alarms, Mapping) else ():
-        if isinstance(node, Mapping):
-            found += _of_options(ALARM, "an alarm", node, f"callbacks.alarms.{name}")
     if with_rules and isinstance(config, RunSections):
         found += config.problems()
     return distinct(found)
-
-
-def _of_options(target: str, name: str, node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Null and `auto` may stand for what the machine decides."""
-    options = {key: value for key, value in node.items() if value not in (None, "auto") and key != TARGET}
-    if (called := written(target)) is not None:
-        yield from option_problems(called, name, options, path)

@@ -8,21 +8,14 @@ from pathlib import Path
 from bapo_lightning.configuration.sections import (
     Composed,
     EnvironmentSection,
+    Lengths,
     Model,
     RolloutSection,
     Section,
     environment_problems,
 )
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.values import Count, CountOrZero, Size
-
-
-class EvaluationScale(Section):
-    """Lengths in tokens."""
-
-    max_new_tokens: Count
-    max_feedback_tokens: CountOrZero
-    max_prompt_tokens: Count
+from bapo_lightning.system.values import Count, Size
 
 
 class EvaluationData(Section):
@@ -33,14 +26,15 @@ class EvaluationData(Section):
 
 
 class EvaluationConfig(Composed):
-    """Everything that one evaluation is, with all open keys filled."""
+    """Everything that defines one evaluation, with all open keys filled."""
 
     checkpoint: str
+    trusted: list[str]
     k: Size
     problems_per_set: Count | None
     data: EvaluationData
     model: Model
-    scale: EvaluationScale
+    scale: Lengths
     rollout: RolloutSection
     reward: Target
     environment: EnvironmentSection | None
@@ -54,7 +48,7 @@ class EvaluationConfig(Composed):
         return Path(self.run_folder)
 
     def problems(self) -> Iterator[str]:
-        """Problems to answer, and a distribution that samples can be drawn from."""
+        """Requires problems to answer, and a distribution that samples can be drawn from."""
         if not self.data.validation:
             yield (
                 "no problems to answer; write DATA=NAME,NAME (sets=NAME,NAME), each a file of "

@@ -1,4 +1,4 @@
-"""Text of `--help`: how a command is called, and choices, each with the first line of its file."""
+"""Text of `--help`: usage of a command, and choices, each with the first line of its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MORE = """
 """
 NOT_CHOSEN = ("simulate", "hydra")  # read by `make simulate`, and by Hydra
 CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the files of `rollout` choose
-CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places
+CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that is used in several places
 
 
 def usage(command: str, example: str, purpose: str, module: str = "bapo_lightning") -> str:
@@ -48,12 +48,12 @@ def help_text(command: str = TRAIN[0], example: str = TRAIN[1], purpose: str = T
 
 
 def choices(files: Iterable[Path]) -> list[str]:
-    """A line for each of these files of `conf/`: its name and what it is."""
+    """A line for each of these files of `conf/`: its name and description."""
     return listed({file.stem: description(file) for file in files})
 
 
 def listed(meanings: Mapping[str, str]) -> list[str]:
-    """A line for each name, with what it means next to it."""
+    """A line for each name, with its meaning next to it."""
     width = max(18, *map(len, meanings), 0)
     return [f"    {name:<{width}} {meaning}" for name, meaning in meanings.items()]
 

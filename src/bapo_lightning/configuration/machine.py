@@ -1,7 +1,7 @@
 """Whether this machine has the GPUs, the memory and the model that a run needs, before anything is started.
 
-Each need is a line, and whether it is lacking. A run that lacks none says what it found; the others are told
-all of it at once, and what to do instead.
+Each need is a line, and whether it is missing. A run that has everything prints what it found; otherwise
+everything that is missing is reported at once, with what to do instead.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from bapo_lightning.configuration.machine_rules import server_gpus
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.errors import ConfigError, DataError, MachineError
-from bapo_lightning.host import unused_gpu
 from bapo_lightning.modules.policy.folder import hub_problem
 from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.memory import gradients, state
 from bapo_lightning.plan.planning import Plan
-from bapo_lightning.ranks.rank_group import uses_cuda
+from bapo_lightning.system.errors import ConfigError, DataError, MachineError
+from bapo_lightning.system.host import unused_gpu
+from bapo_lightning.system.ranks.rank_group import uses_cuda
 
-Need = tuple[str, bool]  # a line, and whether it is lacking
+Need = tuple[str, bool]  # a line, and whether it is missing
 
 
 def check_machine(config: RunConfig) -> list[str]:
-    """What a run on GPUs needs and finds here, a line each; none on a CPU, where memory is not planned.
-    Raises MachineError: GPUs, memory or the model are lacking.
+    """Lists what a run on GPUs needs and finds here, a line each; on a CPU memory is not planned: no lines.
+    Raises MachineError if GPUs, memory or the model are missing.
     """
     found = _gpus_here(config)
     model = hub_problem(config.model.path) if config.model.made_by is None else None
@@ -55,7 +55,7 @@ def _gpus_here(config: RunConfig) -> list[Gpu]:
 
 
 def _wants_unused(config: RunConfig) -> str | None:
-    """Why the GPUs of this machine cannot be used, which `auto` would take for a machine without any."""
+    """Why the GPUs of this machine cannot be used, which `auto` would treat as a machine without GPUs."""
     return None if config.trainer.options["accelerator"] == "cpu" else unused_gpu()
 
 
@@ -85,7 +85,7 @@ def _of_gpus(config: RunConfig, found: Sequence[Gpu], is_model_here: bool) -> It
 
 def _count(config: RunConfig, found: Sequence[Gpu]) -> Need:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    # A server may have a GPU that is not visible here.
+    # A server may use a GPU that is not visible here.
     servers = [gpu for gpu in server_gpus(config) if not visible or gpu in visible.split(",")]
     wanted = config.devices + len(servers)
     of_servers = f", and {len(servers)} in rollout.engine.gpus" if servers else ""
@@ -110,7 +110,7 @@ def _of_host(config: RunConfig) -> Iterator[Need]:
         return
     try:
         plan = plan_of(config)
-    except DataError:  # of a model whose sizes only the hub knows
+    except DataError:  # for a model whose sizes only the hub knows
         return
     held = replace(plan.run, offload=False)
     needed = plan.run.num_gpus * sum(amount.bytes for amount in (*state(held), *gradients(held)))
@@ -135,7 +135,7 @@ def _advice(config: RunConfig, found: Sequence[Gpu], lacks_hardware: bool) -> It
             yield f"the same run fits the GPUs found: make train {run} ARGS=trainer.devices={devices}"
             return
         if len(found) >= config.devices:
-            yield f"to begin although it does not fit: make train {run} ARGS=plan.ignore=true"
+            yield f"to start although it does not fit: make train {run} ARGS=plan.ignore=true"
     yield f"every part of it on this machine, with a small model, in minutes: make rehearse {run}"
 
 
@@ -146,15 +146,15 @@ def _fewer_that_fit(config: RunConfig, found: Sequence[Gpu]) -> int | None:
         try:
             if not _plan(validate(plain, "ranks"), found).problems:
                 return devices
-        except ConfigError:  # such as a batch that so many ranks cannot share
+        except ConfigError:  # such as a batch that cannot be divided among so many ranks
             continue
-        except DataError:  # of a model whose sizes only the hub knows
+        except DataError:  # for a model whose sizes only the hub knows
             return None
     return None
 
 
 def _plan(config: RunConfig, found: Sequence[Gpu], num_gpus: int | None = None) -> Plan:
-    """The plan on the GPUs found, the smallest of those that are taken; on those of the table without any."""
+    """The plan on the GPUs found, for the smallest GPU in use; without any, on the GPU of the table."""
     here = config.model_copy(update={"plan": config.plan.model_copy(update={"gpus": num_gpus or None})})
     return plan_of(here, min(found[: config.devices], key=lambda gpu: gpu.memory_bytes, default=None))
 

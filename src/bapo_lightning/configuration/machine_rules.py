@@ -1,4 +1,4 @@
-"""Rules about what this machine has: packages, kinds of devices, the model's folder, room for the run's.
+"""Rules about this machine: packages, kinds of devices, the model's folder, room for the run folder.
 `configuration.machine` counts GPUs and memory.
 """
 
@@ -15,14 +15,14 @@ from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET, run_problems, targets_within
-from bapo_lightning.host import missing_to_build
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.modules.policy.options import FLASH_HUB
-from bapo_lightning.ranks.rank_group import uses_cuda
-from bapo_lightning.rollout.vllm.local import VLLMLocalEngine, start_problem
-from bapo_lightning.rollout.vllm.server import VLLMServerEngine
+from bapo_lightning.rollout.engine import engine_class
+from bapo_lightning.system.host import missing_to_build
+from bapo_lightning.system.ranks.launch import place_of
+from bapo_lightning.system.ranks.rank_group import uses_cuda
 
-# What a key needs besides a GPU: a package, what pip is asked for, and what to write where it cannot be had.
+# Needs of a key besides a GPU: a package, its name for pip, and what to write if it cannot be installed.
 KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
     ("attention", "flash_attention_2"): (
         "flash_attn",
@@ -34,18 +34,22 @@ KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
     ("liger", True): ("liger_kernel", 'liger-kernel, or -e ".[gpu]" with vLLM', "model.liger=false"),
 }
 
-# Logger of Lightning -> packages, one of which it needs.
+# Logger of Lightning -> packages, of which it needs one.
 LOGGERS = {"TensorBoardLogger": ("tensorboard", "tensorboardX"), "MLFlowLogger": ("mlflow",)}
 
 
 def machine_problems(config: RunConfig) -> Iterator[str]:
-    """Yields what of a configuration cannot run on this machine."""
+    """Yields what in a configuration cannot run on this machine."""
     yield from _logger_problems(config)
     yield from _kernel_problems(config)
     yield from _build_problems(config)
     yield from _device_problems(config)
     yield from _server_problems(config)
     yield from _child_problems(config)
+    rollout = config.rollout
+    is_child = engine_class(rollout.engine.object).runs_in == "child"
+    engine = rollout.sampling_engine if is_child else rollout.engine
+    yield from run_problems(engine, "rollout.engine", config.facts, "machine_problems")
     yield from run_folder_problems(config.run_folder)
     yield from model_folder_problems(config.model.path, config.model.made_by)
     for name, part in config.algorithm.parts.items():
@@ -73,8 +77,8 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _build_problems(config: RunConfig) -> Iterator[str]:
-    """Compilers that would be missed minutes after the start: by torch.compile for the host, by Triton for
-    GPUs.
+    """Compilers whose absence would show only minutes after the start: for torch.compile on the host, for
+    Triton on GPUs.
     """
     model = config.model
     by_triton = missing_to_build("C") if uses_cuda(config.accelerator) else None
@@ -84,14 +88,8 @@ def _build_problems(config: RunConfig) -> Iterator[str]:
         ("liger=true", model.liger is True, by_triton, "liger=false"),
     ):
         if is_chosen and missing:
-            needs = f"model.{key} needs {missing}, which this machine lacks"
+            needs = f"model.{key} needs {missing}, which this machine does not have"
             yield f"{needs}; install it, or write model.{instead}"
-    engine = config.rollout.engine
-    if getattr(engine.object, "runs_in", None) == "child":
-        engine = config.rollout.sampling_engine
-    is_here = engine.is_a(VLLMLocalEngine) or (engine.is_a(VLLMServerEngine) and not engine.options["urls"])
-    if is_here and (problem := start_problem()):
-        yield problem
 
 
 def _logger_problems(config: RunConfig) -> Iterator[str]:
@@ -117,7 +115,7 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
             "trainer.accelerator=mps: the sums behind bounds and metrics need float64, which Apple's GPUs do "
             "not have; write trainer.accelerator=cpu"
         )
-    if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
+    if nodes > 1 and place_of()[1] == 1:
         launchers = [f", or write ranks={name}" for name in choice_files("ranks") if name != "none"]
         yield (
             f"trainer.num_nodes={nodes}: a run starts ranks on its own machine only; start it on every node "
@@ -127,14 +125,14 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
 
 
 def server_gpus(config: RunConfig) -> list[str]:
-    """The GPUs of this machine that servers which the run starts are given."""
+    """The GPUs of this machine that are given to servers which the run starts."""
     entries = config.rollout.engine.options["gpus"] if _starts_servers(config) else ()
     return [gpu for entry in entries for gpu in entry.split(",")]
 
 
 def _starts_servers(config: RunConfig) -> bool:
     engine = config.rollout.engine
-    return getattr(engine.object, "runs_in", "") == "server" and not engine.options["urls"]
+    return engine_class(engine.object).runs_in == "server" and not engine.options["urls"]
 
 
 def _server_problems(config: RunConfig) -> Iterator[str]:
@@ -159,7 +157,7 @@ def _server_problems(config: RunConfig) -> Iterator[str]:
 
 def _child_problems(config: RunConfig) -> Iterator[str]:
     engine, key = config.rollout.engine, "rollout.engine.visible_gpus"
-    if getattr(engine.object, "runs_in", None) != "child" or not uses_cuda(config.accelerator):
+    if engine_class(engine.object).runs_in != "child" or not uses_cuda(config.accelerator):
         return
     size, visible = config.rollout.tensor_parallel_size, engine.options["visible_gpus"]
     named = [] if visible is None else [name.strip() for name in str(visible).split(",")]
@@ -173,7 +171,7 @@ def _child_problems(config: RunConfig) -> Iterator[str]:
             f"tensor_parallel_size={size} needs {size}; write e.g. {key}='{write}' with "
             "rollout.placement=controller"
         )
-    # A child's own list goes by the machine's numbers, whatever this process sees.
+    # A child's own list uses the machine's numbers, whatever this process sees.
     last = torch.cuda.device_count() - 1
     absent = [name for name in named if name.isdigit() and int(name) > last]
     if absent and not os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -181,15 +179,15 @@ def _child_problems(config: RunConfig) -> Iterator[str]:
 
 
 def trainer_gpus(devices: int) -> list[str]:
-    """The GPUs of this machine that its ranks take, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    """The GPUs of this machine that its ranks use, named as in CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return (visible.split(",") if visible else [str(number) for number in range(devices)])[:devices]
 
 
 def run_folder_problems(run_folder: str) -> Iterator[str]:
-    """Why the run folder cannot be made."""
+    """Why the run folder cannot be created."""
     if "://" in run_folder:
-        yield f"run_folder={run_folder} is no path of a file system; write another output_root"
+        yield f"run_folder={run_folder} is not a path of a file system; write another output_root"
         return
     folder = Path(run_folder).absolute()
     try:

@@ -1,4 +1,4 @@
-"""Which chosen file set a key that is refused and that nobody typed."""
+"""Names the file that set a refused key, and the key that was written if the refused one follows it."""
 
 from __future__ import annotations
 
@@ -17,39 +17,47 @@ from omegaconf.errors import OmegaConfBaseException
 from bapo_lightning.configuration.compose import dotted_keys, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.configuration.hydra_versions import BASE
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
-_KEY = re.compile(r"\w+(\.\w+)+")  # that a problem begins with
+_KEY = re.compile(r"\w+(\.\w+)+")  # at the start of a problem
+_REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)+)\}")
 
 
 @contextmanager
 def origins_told(overrides: Sequence[str], file: str = "train") -> Iterator[None]:
-    """Context in which a ConfigError says of each refused key which choice set it, unless an override did."""
+    """Context in which a ConfigError names the choice that set a refused key, unless an override did. A key
+    that repeats another key, `${rollout.temperature}`, is reported under that key's name.
+    """
     try:
         yield
     except ConfigError as error:
         if type(error) is not ConfigError:
             raise
-        choices = _choices_by_key(overrides, file)
-        raise ConfigError([_with_choice(text, choices) for text in error.problems]) from error
+        values = _values_by_key(overrides, file)
+        found = [_with_origin(text, values) for text in error.problems]
+        raise ConfigError(list(dict.fromkeys(found))) from error
 
 
-def _with_choice(text: str, choices: dict[str, str]) -> str:
+def _with_origin(text: str, values: dict[str, tuple[str, Any]]) -> str:
     found = _KEY.match(text)
-    if found is None or not (choice := choices.get(found[0])):
+    if found is None or found[0] not in values:
         return text
+    choice, value = values[found[0]]
+    if isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)):
+        return _with_origin(reference[1] + text[found.end() :], values)
     remedy = f"; {found[0]}=null takes it back" if " is not an option of " in text else ""
     return f"{text} ({choice} sets it{remedy})"
 
 
-def _choices_by_key(overrides: Sequence[str], file: str) -> dict[str, str]:
+def _values_by_key(overrides: Sequence[str], file: str) -> dict[str, tuple[str, Any]]:
+    """Returns the choice that set each key that no override set, and the value as its file has it."""
     hydra = GlobalHydra.instance()
     context = nullcontext() if hydra.is_initialized() else initialize_config_dir(conf_dir(), **BASE)
-    files = []  # of what cannot be composed
+    files = []  # of a configuration that cannot be composed
     with context, suppress(HydraException, OmegaConfBaseException, ValueError):
         loader = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list(file, list(overrides), RunMode.RUN).defaults
-    choices: dict[str, str] = {}
+    values: dict[str, tuple[str, Any]] = {}
     for used in files:
         group, _, name = (used.config_path or "").rpartition("/")
         if not group or group.startswith("hydra") or name not in (known := choice_files(group)):
@@ -57,14 +65,12 @@ def _choices_by_key(overrides: Sequence[str], file: str) -> dict[str, str]:
         if isinstance(content := OmegaConf.load(known[name]), DictConfig):
             place = f"{used.package}." if used.package not in (None, "", "_global_") else ""
             plain = cast(dict[str, Any], OmegaConf.to_container(content, resolve=False))
-            choices |= {
-                f"{place}{key}": f"{group}={name}"
-                for key in dotted_keys(plain)
-                if node_at(plain, key.split(".")) != MISSING
-            }
+            for key in dotted_keys(plain):
+                if (value := node_at(plain, key.split("."))) != MISSING:
+                    values[f"{place}{key}"] = (f"{group}={name}", value)
     typed = {text.lstrip("+~").partition("=")[0] for text in overrides}
     typed = {key for key in typed if not choice_files(key.partition("@")[0])}
-    return {key: choice for key, choice in choices.items() if not _is_typed(key, typed)}
+    return {key: value for key, value in values.items() if not _is_typed(key, typed)}
 
 
 def _is_typed(key: str, typed: set[str]) -> bool:

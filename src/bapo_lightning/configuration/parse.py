@@ -10,14 +10,14 @@ from pydantic_core import ErrorDetails
 
 from bapo_lightning.configuration.compose import node_at
 from bapo_lightning.configuration.sections import Section
-from bapo_lightning.configuration.wording import accepted, item_problem
-from bapo_lightning.errors import taken
+from bapo_lightning.configuration.wording import wrong
+from bapo_lightning.system.errors import taken
 
 S = TypeVar("S", bound=Section)
 
 
 def distinct(found: list[str]) -> list[str]:
-    """Each fault once, and those of lengths of the regime, which follow those of the scale, not at all."""
+    """Each fault once, without faults of the regime's lengths that repeat a fault of the scale."""
     repeated = {f"regime.{text.removeprefix('scale.')}" for text in found if text.startswith("scale.")}
     return [text for text in dict.fromkeys(found) if text not in repeated]
 
@@ -25,8 +25,8 @@ def distinct(found: list[str]) -> list[str]:
 def parse(
     section: type[S], plain: Mapping[str, Any], has_open_keys: bool = False
 ) -> tuple[S | None, list[str]]:
-    """The typed object, or what is wrong with the keys and values of those nodes that are no `_target_`. With
-    `has_open_keys` those that are missing or null are right, and there may be no object without a fault.
+    """The typed object, or what is wrong with the keys and values of all nodes without a `_target_`. With
+    `has_open_keys`, missing or null keys are not faults, and the object may be None without a fault.
     """
     try:
         return section.read(plain), []
@@ -56,16 +56,16 @@ def _messages(
             given = path if isinstance(value, Mapping) else f"{path}={value}"
             yield f"{given} {error['msg'].removeprefix('Value error, ')}"
         else:
-            yield f"{path}={value} {item_problem(annotation, name, value) or accepted(annotation, name)}"
+            yield f"{path}={value} {wrong(annotation, name, value)}"
 
 
 def _locate(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel], Any]:
-    """Dotted key of an error, the model whose field it is, and the field's annotation."""
+    """Dotted key of an error, the model that has its field, and the field's annotation."""
     owner, annotation, keys = section, Any, []
     for part in loc:
         hints = get_type_hints(owner, include_extras=True)
         keys.append(str(part))
-        if part not in owner.model_fields:  # unknown, or inside of a field that is no section
+        if part not in owner.model_fields:  # unknown, or inside a field that is not a section
             break
         annotation = hints[str(part)]
         inner = [item for item in (annotation, *get_args(annotation)) if _is_model(item)]

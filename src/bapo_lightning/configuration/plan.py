@@ -1,4 +1,4 @@
-"""The plan of a configuration: its run as the shape that the formulas take, and the sizes of its model."""
+"""The plan of a configuration: its run in the form that the formulas take, and the sizes of its model."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.sections import Lora, Model
+from bapo_lightning.configuration.sections import Lora, Model, RolloutSection
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError, DataError, first_line
 from bapo_lightning.modules.policy.folder import model_config, model_path
 from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.model_shape import ModelShape, model_shape
-from bapo_lightning.plan.planning import Assumptions, Plan, make_plan
+from bapo_lightning.plan.planning import Assumptions, Plan, make_plan, share_of_updates
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, RunShape
-from bapo_lightning.precision import MIXED
+from bapo_lightning.rollout.engine import engine_class
+from bapo_lightning.system.errors import ConfigError, DataError, first_line
+from bapo_lightning.system.pretrained import refuse_quantized
+from bapo_lightning.system.values import MIXED
 
 
 def plan_of(config: RunConfig, gpu: Gpu | None = None) -> Plan:
     """The plan, on `plan.gpu` unless another GPU is given. Raises DataError for a model of unknown sizes."""
     shape = model_shape(architecture(config.model))
-    return make_plan(run_shape(config, shape), gpu or GPUS[config.plan.gpu], assumptions(config))
+    return make_plan(run_shape(config, shape), gpu or GPUS[config.plan.gpu], assumptions(config, shape))
 
 
 def architecture(model: Model) -> dict[str, Any]:
     """The model's config.json: `model.architecture`, the folder's, or the hub's. Raises DataError."""
-    return dict(model.architecture) if model.architecture is not None else _architecture_of_files(model.path)
+    if model.architecture is None:
+        return _architecture_of_files(model.path)
+    refuse_quantized(model.architecture, "model.architecture")
+    return dict(model.architecture)
 
 
 def check_architecture(model: Model) -> None:
-    """Raises ConfigError for a model of other sizes than the planned ones of `model.architecture`."""
+    """Raises ConfigError if the model's sizes differ from the planned ones of `model.architecture`."""
     if model.architecture is None:
         return
     remedy = f"write model.path=FOLDER, or fetch it first: hf download {model.path}"
@@ -51,7 +56,7 @@ def _architecture_of_files(
     path: str, remedy: str = "write model.architecture, or a folder"
 ) -> dict[str, Any]:
     file = Path(model_path(path), "config.json")
-    if Path(path).exists() and not file.is_file():  # no name of the hub
+    if Path(path).exists() and not file.is_file():  # not a name of the hub
         raise DataError(f"model.path={path} is no model folder: config.json is missing; {remedy}")
     if not file.is_file():
         file = _from_hub(model_path(path), remedy)
@@ -76,13 +81,15 @@ def _from_hub(path: str, remedy: str) -> Path:
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, MIXED: 2}
 
 
-def assumptions(config: RunConfig) -> Assumptions:
-    """The shares and sizes of `plan`."""
-    return Assumptions(**config.plan.model_dump(exclude={"gpu", "gpus", "ignore"}))
+def assumptions(config: RunConfig, model: ModelShape) -> Assumptions:
+    """The shares and sizes of `plan`, for a model of this shape."""
+    given = config.plan.model_dump(exclude={"gpu", "gpus", "ignore"})
+    share = config.plan.update_share or share_of_updates(model.num_parameters)
+    return Assumptions(**given | {"update_share": share})
 
 
 def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
-    """The run of a valid configuration; `plan.gpus` takes the place of its ranks where it is given."""
+    """The run of a valid configuration; `plan.gpus` replaces its ranks if it is given."""
     scale, regime, options = config.scale, config.staleness, config.model
     sharded, strategy = config.is_sharded, config.strategy.options
     stored, ranks = BYTES[options.dtype], config.plan.gpus or config.num_ranks
@@ -95,13 +102,13 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         compute_bytes=BYTES[config.compute_dtype],
         autocast=not sharded and BYTES[config.compute_dtype] < stored,
         micro_batch_tokens=scale.micro_batch_tokens,
-        prompt_tokens=scale.max_prompt_tokens + scale.max_feedback_tokens,  # read, and not scored
+        prompt_tokens=scale.max_prompt_tokens + scale.max_feedback_tokens,  # read, but not scored
         response_tokens=scale.max_new_tokens,
         prompts_per_batch=scale.prompts_per_batch,
         group_size=scale.group_size,
         epochs=regime.epochs,
         minibatches=regime.minibatches,
-        engine=engine_shape(config.rollout.engine, ranks, stored),
+        engine=engine_shape(config.rollout, ranks),
         searches=config.algorithm.searches_before_gradients,
         recomputes=bool(config.entry_scores),
         reference=config.scores_by_reference,
@@ -119,10 +126,10 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
     )
 
 
-def engine_shape(engine: Target, ranks: int, stored_bytes: int) -> EngineShape:
-    """Where the engine is, and what it takes there."""
-    options, runs_in = engine.options, getattr(engine.object, "runs_in", "trainer")
-    inner = Target(options["make_engine"]).options if runs_in in ("child", "fleet") else options
+def engine_shape(rollout: RolloutSection, ranks: int) -> EngineShape:
+    """Placement of the engine, and its needs there."""
+    options, runs_in = rollout.engine.options, engine_class(rollout.engine.object).runs_in
+    inner = rollout.sampling_engine.options
     takes_turns = runs_in == "trainer" or options.get("ranks") == "together"
     apart = (runs_in in ("server", "fleet") and not takes_turns) or options.get("visible_gpus") is not None
     vllm = inner.get("options")

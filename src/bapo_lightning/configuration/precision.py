@@ -1,4 +1,4 @@
-"""Precision that `auto` and null mean on this machine: of the trainer's passes, of the engine, and of the
+"""Meaning of `auto` and null precisions on this machine: for the trainer's passes, the engine, and the
 proof that both hold the same weights.
 """
 
@@ -14,21 +14,21 @@ from pydantic import ValidationError
 from bapo_lightning.configuration.plan import architecture
 from bapo_lightning.configuration.sections import Model
 from bapo_lightning.configuration.targets import TARGET
-from bapo_lightning.errors import DataError
 from bapo_lightning.plan.model_shape import model_shape
-from bapo_lightning.precision import FULL, MIXED
-from bapo_lightning.ranks.rank_group import uses_cuda
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.ranks.rank_group import uses_cuda
+from bapo_lightning.system.values import FULL, MIXED
 
 AUTO = "auto"
-# Parameters. Casts cost a smaller model more than its products gain (docs/results/precision.md).
+# Parameters. For a smaller model casts cost more than faster products save (docs/results/precision.md).
 SMALLEST_MODEL = 50_000_000
-TOLERANCE = {"float32": 1e-3}  # nats, mean over a probe's tokens, where both sides compute in it
-HALF_TOLERANCE = 0.2  # where one of them rounds to 16 bits
+TOLERANCE = {"float32": 1e-3}  # nats, mean over a probe's tokens, if both sides compute in it
+HALF_TOLERANCE = 0.2  # if one of them rounds to 16 bits
 
 
 def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
-    """The resolved configuration with every precision by name; one that is wrong otherwise stays as it is.
-    With `for_gpus` those of GPUs, whatever this machine has.
+    """The resolved configuration with every precision by name; a configuration with other mistakes stays as
+    it is. With `for_gpus` the precisions are those for GPUs, whatever this machine has.
     """
     plain = deepcopy(plain)
     trainer, rollout = plain.get("trainer"), plain.get("rollout")
@@ -47,7 +47,7 @@ def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
 
 
 def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
-    """Passes are mixed, with trained weights in float32, where they are sharded or where it pays."""
+    """Passes are mixed, with trained weights in float32, if they are sharded or if it is faster."""
     model, strategy = plain.get("model"), plain.get("strategy")
     if not isinstance(model, Mapping) or (model.get("dtype") != "float32" and model.get("lora") is None):
         return False
@@ -57,7 +57,7 @@ def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
         return False
     try:
         shape = model_shape(architecture(Model.read(model)))
-    except (ValidationError, DataError):  # told by the rules of the model
+    except (ValidationError, DataError):  # reported by the rules of the model
         return False
     return shape.num_parameters >= SMALLEST_MODEL
 

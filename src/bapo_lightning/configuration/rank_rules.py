@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.sections import RolloutSection
 from bapo_lightning.configuration.targets import UNREADABLE
-from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_config
 from bapo_lightning.modules.policy.options import FLASH
+from bapo_lightning.rollout.engine import engine_class
+from bapo_lightning.rollout.vllm.options import LENGTHS, VLLMOptions
+from bapo_lightning.system.errors import DataError
 
-ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
+ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32; more for larger models
 
-# Where one rank's engine is several already: how it is chosen, and what every rank would have.
+# Engines of which one rank has several already: how they are chosen, and what every rank would have.
 SEVERAL = {"server": ("rollout=vllm_server", "servers"), "fleet": ("rollout=ray", "a fleet")}
 
 
 @runtime_checkable
 class RankLauncher(Protocol):
-    """Starts the ranks of a run elsewhere than on this machine."""
+    """Starts the ranks of a run somewhere other than on this machine."""
 
     def run_problems(self, config: RunConfig) -> Iterator[str]:
-        """Yields what of the run cannot be with these ranks."""
+        """Yields what in the run is impossible with these ranks."""
         ...
 
     def launch(self, config: RunConfig, arguments: Sequence[str]) -> int:
@@ -32,7 +35,7 @@ class RankLauncher(Protocol):
 
 
 def rank_launcher(config: RunConfig) -> RankLauncher | None:
-    """What starts the ranks; None: the run itself, or what started this process."""
+    """The object that starts the ranks; None: the run itself does, or whatever started this process."""
     made: RankLauncher | None = config.ranks.make(RankLauncher) if config.ranks is not None else None
     return made
 
@@ -59,7 +62,7 @@ def rank_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _precision_problems(config: RunConfig) -> Iterator[str]:
-    """A proof of a sync that allows for less than the trainer's own rounding would fail on the first one."""
+    """A sync proof whose tolerance is below the trainer's own rounding would fail at the first sync."""
     tolerance = config.rollout.weight_sync.options.get("tolerance")
     dtype, chosen = config.compute_dtype, f"model.dtype={config.model.dtype}"
     if dtype != config.model.dtype:
@@ -85,30 +88,30 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
 
 def _parallel_problems(config: RunConfig) -> Iterator[str]:
     ranks, size = config.num_ranks, config.rollout.tensor_parallel_size
-    if getattr(config.rollout.engine.object, "shares_gpu", False) and ranks % size:
+    if engine_class(config.rollout.engine.object).shares_gpu and ranks % size:
         yield (
             f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} "
             f"rank{'s' * (ranks > 1)}, whose GPUs vLLM shares; write a number that does, strategy=fsdp with "
-            f"trainer.devices={size}, or rollout=vllm_child with GPUs of its own in "
+            f"trainer.devices={size}, or rollout=vllm_child with separate GPUs in "
             "rollout.engine.visible_gpus"
         )
 
 
 def _placement_problems(config: RunConfig) -> Iterator[str]:
-    placement, engine, ranks = config.rollout.placement, config.rollout.engine, config.num_ranks
-    shares_gpu = getattr(engine.object, "shares_gpu", False)
-    own = SEVERAL.get(getattr(engine.object, "runs_in", ""))
+    placement, ranks = config.rollout.placement, config.num_ranks
+    engine = engine_class(config.rollout.engine.object)
+    own = SEVERAL.get(engine.runs_in)
     if own and placement == "each":
         yield (
             f"rollout.placement=each with {own[0]}: each of {ranks} ranks would have {own[1]}; write "
             "rollout.placement=controller"
         )
-    if shares_gpu and placement == "controller":
+    if engine.shares_gpu and placement == "controller":
         yield (
             "rollout.placement=controller with rollout=vllm: vLLM inside the training processes runs in all "
             "of them together; write rollout.placement=each, or rollout=vllm_child or rollout=vllm_server"
         )
-    gpus = engine.options.get("visible_gpus")
+    gpus = config.rollout.engine.options.get("visible_gpus")
     if gpus is not None and placement == "each":
         yield (
             f"rollout.engine.visible_gpus={gpus} with rollout.placement=each is the same for the engines of "
@@ -117,22 +120,23 @@ def _placement_problems(config: RunConfig) -> Iterator[str]:
 
 
 def engine_problems(config: RunConfig) -> Iterator[str]:
-    """An engine that can sample beside training where it must, and responses that the model can hold."""
-    shares_gpu = getattr(config.rollout.engine.object, "shares_gpu", False)
-    if config.staleness.async_generation and shares_gpu:
+    """Requires an engine that can sample during training if it must, and responses that fit the model."""
+    rollout = config.rollout
+    engines = [engine_class(each.object) for each in (rollout.engine, rollout.sampling_engine)]
+    if config.staleness.async_generation and engines[0].shares_gpu:
         yield (
             "regime.async_generation=true with rollout=vllm: inside the training process vLLM shares the "
             "random state, the environment and on a GPU the memory with the update, so the two cannot run "
             "at once; write rollout=vllm_child or rollout=vllm_server"
         )
-    engines = config.rollout.engine.object, config.rollout.sampling_engine.object
-    if config.staleness.is_stream and not all(hasattr(engine, "stream") for engine in engines):
+    if config.staleness.is_stream and not all(engine.streams for engine in engines):
         yield (
             f"regime.stream={config.staleness.stream} with this rollout.engine: its requests cannot come and "
             "go between decoding steps; write regime=async, or rollout=vllm_child, vllm_server, hf_child "
             "or ray"
         )
     yield from _note_problems(config)
+    yield from sampling_problems(config.rollout)
     options = config.rollout.sampling_engine.options.get("options") or {}
     rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
     if rank is not None and rank != own:
@@ -147,14 +151,37 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
     )
 
 
-def _note_problems(config: RunConfig) -> Iterator[str]:
-    """More tokens to note at each place than the engine says."""
+def sampling_problems(rollout: RolloutSection) -> Iterator[str]:
+    """A temperature that the engine cannot sample at, and probes of a sync that do not fit into vLLM."""
     try:
-        most = getattr(config.rollout.sampling_engine.object, "most_noted", 0)
-        wanted = config.rollout.top_k or config.noted
-    except UNREADABLE:  # told as a target that cannot be imported
+        lowest, highest = engine_class(rollout.sampling_engine.object).temperatures
+        given, probe = rollout.sampling_engine.options.get("options"), rollout.weight_sync.options
+    except UNREADABLE:  # reported as a target that cannot be imported
         return
-    with suppress(OSError, DataError):  # named by the rules about the model's folder, or a hub model
+    if rollout.temperature > 0 and not lowest <= rollout.temperature <= highest:
+        yield (
+            f"rollout.temperature={rollout.temperature:g}: this rollout.engine samples at {lowest:g} to "
+            f"{highest:g}; write a temperature in this range, or rollout=hf"
+        )
+    if isinstance(given, Mapping) and "max_model_len" in given:
+        room = VLLMOptions(**{name: given[name] for name in LENGTHS if name in given}).context_length
+        lengths = {name: probe.get(name, 0) for name in ("probe_tokens", "sampled_tokens")}
+        if (needed := sum(lengths.values())) > room:
+            keys = " and ".join(f"rollout.weight_sync.{name}={value}" for name, value in lengths.items())
+            yield (
+                f"{keys} make {needed} tokens, and vLLM is started for {room} (max_model_len in the options "
+                f"of rollout.engine); write smaller ones, or max_model_len={needed}"
+            )
+
+
+def _note_problems(config: RunConfig) -> Iterator[str]:
+    """More noted tokens per position than the engine reports."""
+    try:
+        most = engine_class(config.rollout.sampling_engine.object).most_noted
+        wanted = config.rollout.top_k or config.noted
+    except UNREADABLE:  # reported as a target that cannot be imported
+        return
+    with suppress(OSError, DataError):  # reported by the rules about the model's folder, or a hub model
         vocabulary = model_config(config.model.path).get("vocab_size")
         wanted = min(wanted, vocabulary) if isinstance(vocabulary, int) else wanted
     if wanted <= most:
@@ -168,7 +195,7 @@ def _note_problems(config: RunConfig) -> Iterator[str]:
         fix = f"write algorithm.objective.head=32, or any number up to {most}"
     if not most:
         fix = "write another one"
-    yield f"{cause}, and this rollout.engine tells {most} of them at most; {fix}, or rollout=hf"
+    yield f"{cause}, and this rollout.engine reports at most {most} of them; {fix}, or rollout=hf"
 
 
 def length_problems(
@@ -180,7 +207,7 @@ def length_problems(
     context = max_prompt_tokens + max_feedback_tokens
     try:
         positions = model_config(path).get("max_position_embeddings")
-    except (OSError, DataError):  # named by the rules about the model's folder
+    except (OSError, DataError):  # reported by the rules about the model's folder
         return
     feedback = f" and scale.max_feedback_tokens={max_feedback_tokens}" if max_feedback_tokens else ""
     if type(positions) is not int:

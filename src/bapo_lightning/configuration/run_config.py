@@ -1,4 +1,4 @@
-"""The configuration of a training run: validated once, frozen, and read by attribute ever after."""
+"""The configuration of a training run: validated once, frozen, and read by attribute from then on."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.data.run_facts import RunFacts
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import RewardBatch, lone_advantages
 from bapo_lightning.objectives.objective import needs_candidates, needs_of, prepares, scores_at_entry
-from bapo_lightning.precision import MIXED, is_mixed
-from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.rollout.engine import EVERY
+from bapo_lightning.system.errors import FOREIGN, ConfigError, in_words, pass_stops
+from bapo_lightning.system.ranks.strategies import single_device
+from bapo_lightning.system.values import MIXED
 
 OURS = __name__.partition(".")[0]
 LONGEST_WARMUP = 100  # times the updates of a run; short trials of long runs are within their warm-up
@@ -52,7 +52,13 @@ ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
 
 
 class RunConfig(RunSections):
-    """Everything that one run is."""
+    """Everything that defines one run."""
+
+    def __repr__(self) -> str:
+        """Returns one line, for the last line of a notebook's cell; `plain` has all of it."""
+        return f"RunConfig({self.algorithm.name}, {self.regime.name}, seed={self.seed}, {self.run_folder!r})"
+
+    __str__ = __repr__
 
     @property
     def folder(self) -> Path:
@@ -61,7 +67,7 @@ class RunConfig(RunSections):
 
     @cached_property
     def staleness(self) -> Regime:
-        """Generation schedule, and for how long samples may be trained on."""
+        """Generation schedule, and the age up to which samples may be trained on."""
         made: Regime = self.regime.make(Regime)
         return made
 
@@ -82,7 +88,7 @@ class RunConfig(RunSections):
 
     @property
     def accelerator(self) -> str:
-        """Lightning's name of the devices; `auto` never means Apple's GPU, which lacks float64."""
+        """Lightning's name of the devices; `auto` never means Apple's GPU, which has no float64."""
         named = str(self.trainer.options["accelerator"])
         return "cpu" if named == "auto" and not torch.cuda.is_available() else named
 
@@ -93,7 +99,7 @@ class RunConfig(RunSections):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether the strategy is one of several ranks."""
+        """Whether the strategy uses several ranks."""
         return self.strategy.object is not single_device
 
     @property
@@ -109,13 +115,13 @@ class RunConfig(RunSections):
 
     @property
     def scores_by_reference(self) -> bool:
-        """Whether the weights that the run began with score each rollout batch when it enters training."""
+        """Whether the run's initial weights score each rollout batch when it enters training."""
         return "reference_logp" in needs_of(self.algorithm.objective.object)
 
     @property
     def noted(self) -> int:
-        """Tokens that the engine notes at each place: all that could be sampled where some could not, and
-        those that the objective reads.
+        """Number of tokens that the engine records at each position: all tokens that could be sampled if some
+        could not, and those that the objective reads.
         """
         objective = self.algorithm.objective
         number = objective.options.get("head") if needs_candidates(objective.object) else 0
@@ -123,10 +129,10 @@ class RunConfig(RunSections):
 
     @property
     def facts(self) -> RunFacts:
-        """What the parts of the algorithm may ask of the run."""
+        """Facts about the run that the parts of the algorithm may use."""
         parts = {}
         for name, part in self.algorithm.parts.items():
-            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            with suppress(*UNREADABLE):  # reported as a target that cannot be imported
                 parts[name] = part.object
         return RunFacts(
             experiment=self.name,
@@ -141,10 +147,10 @@ class RunConfig(RunSections):
         )
 
     def problems(self) -> Iterator[str]:
-        """Yields what is wrong between the keys of different sections."""
+        """Yields conflicts between the keys of different sections."""
         yield from super().problems()
         yield from (f"algorithm.{text}" for text in self.algorithm.problems())
-        with suppress(*UNREADABLE):  # told as a target that cannot be imported
+        with suppress(*UNREADABLE):  # reported as a target that cannot be imported
             if is_reward_function(self.reward.object):
                 name = self.reward.name
                 yield f"reward._target_={name} returns numbers; write reward=functions reward.functions=[...]"
@@ -161,10 +167,10 @@ class RunConfig(RunSections):
         facts = self.facts
         for name, part in self.algorithm.parts.items():
             yield from run_problems(part, f"algorithm.{name}", facts)
-            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            with suppress(*UNREADABLE):  # reported as a target that cannot be imported
                 if name.startswith("rules.") and not part.is_a(GroupRule):
                     wanted = f"derive it from {GroupRule.__module__}.{GroupRule.__name__}"
-                    yield f"algorithm.{name}={part.name} is no rule; {wanted}"
+                    yield f"algorithm.{name}={part.name} is not a rule; {wanted}"
         yield from self._batch_problems()
         yield from self._optimizer_problems()
         limit = self.regime.options["max_new_tokens"]
@@ -175,24 +181,20 @@ class RunConfig(RunSections):
             )
 
     def lightning_problems(self) -> Iterator[str]:
-        """Yields what is wrong with the precision, once it is settled, and with the duration."""
-        try:
-            is_mixed(self.trainer.options["precision"])
-        except ConfigError as error:
-            yield from error.problems
+        """Yields what is wrong with the duration."""
         try:
             Timer(self.trainer.options["max_time"])
-        except Exception as error:  # each part of a duration has errors of its own
-            yield f"trainer.max_time={self.trainer.options['max_time']} is no duration ({error})"
+        except Exception as error:  # each part of a duration has its own errors
+            yield f"trainer.max_time={self.trainer.options['max_time']} is not a duration ({error})"
 
     def _kind_problems(self) -> Iterator[str]:
         wanted = (("callbacks", self.callbacks.nodes, Callback), ("logger", self.logger, Logger))
         for section, nodes, kind in wanted:
             for name, node in nodes.items():
-                with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                with suppress(*UNREADABLE):  # reported as a target that cannot be imported
                     if isclass(node.object) and not issubclass(node.object, kind):
                         base = f"{kind.__module__}.{kind.__name__}"
-                        what = f"is no lightning {kind.__name__}; derive it from {base}"
+                        what = f"is not a lightning {kind.__name__}; derive it from {base}"
                         yield f"{section}.{name}._target_={node.name} {what}"
         yield from self._callback_problems()
         yield from self._batch_advantage_problems()
@@ -202,19 +204,20 @@ class RunConfig(RunSections):
         try:
             objective.make(1)
         except ConfigError as error:
-            yield f"algorithm.objective is no function of one token table ({error.problems[0]})"
+            yield f"algorithm.objective is not a function of one token table ({error.problems[0]})"
 
     def _batch_advantage_problems(self) -> Iterator[str]:
         rewards = torch.eye(2)
         for name, node in self.algorithm.stage_nodes.items():
-            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            with suppress(*UNREADABLE):  # reported as a target that cannot be imported
                 if not node.is_a(BatchAdvantageStage) or list(target_problems(node.node)):
                     continue
                 try:
                     found = node.make().advantages(RewardBatch.made_up(rewards, rewards - 0.5))
                     wrong = "" if getattr(found, "shape", None) == rewards.shape else f"they are {found!r}"
-                except Exception as error:  # whatever advantages of one's own raise
-                    wrong = f"{type(error).__name__}: {error}"
+                except FOREIGN as error:  # whatever custom advantages raise
+                    pass_stops(error)
+                    wrong = in_words(error)
                 if wrong:
                     yield (
                         f"algorithm.stages.{name}.advantages gives two groups of two responses no advantages "
@@ -222,11 +225,11 @@ class RunConfig(RunSections):
                     )
 
     def _callback_problems(self) -> Iterator[str]:
-        with suppress(*UNREADABLE):  # told as a target that cannot be imported
+        with suppress(*UNREADABLE):  # reported as a target that cannot be imported
             if not any(node.is_a(MetricsWriter) for node in self.callbacks.nodes.values()):
-                yield "callbacks.metrics_writer is left out, and others need the numbers that it hands on"
+                yield "callbacks.metrics_writer is left out, and others need the numbers that it passes on"
         for name, node in self.callbacks.nodes.items():
-            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            with suppress(*UNREADABLE):  # reported as a target that cannot be imported
                 folder = node.options.get("folder", self.run_folder)
                 if node.object.__module__.startswith(f"{OURS}.") and folder != self.run_folder:
                     yield (
@@ -248,12 +251,12 @@ class RunConfig(RunSections):
         if isinstance(warmup, int) and warmup > LONGEST_WARMUP * updates:
             yield (
                 f"optimizer.scheduler.warmup_updates={warmup} in a run of {updates} updates: the rate never "
-                "comes to a hundredth; write fewer"
+                "reaches a hundredth; write fewer"
             )
         node = self.optimizer.optimizer
         rate = node.options.get("lr")
         if not isinstance(rate, int | float) or not 0 < rate < inf:
-            return  # told by its section
+            return  # reported by its section
         wanted: type = TorchOptimizer
         key = "optimizer.optimizer"
         try:
@@ -281,11 +284,11 @@ class RunConfig(RunSections):
             given = [node for node in algorithm.stage_nodes.values() if gives_to_all(node)]
             of_batch = [node.make().advantages for node in given if node.is_a(BatchAdvantageStage)]
             if len(of_batch) < len(given):
-                return  # each sample gets advantages of its own
+                return  # each sample gets separate advantages
             found = lone_advantages(algorithm.advantages.make(), *of_batch[:1])
         except ConfigError:
-            return  # told by their node
-        except Exception as error:  # whatever advantages of one's own raise
+            return  # reported by their node
+        except Exception as error:  # whatever custom advantages raise
             yield f"scale.group_size=1 is refused by the advantages: {error}; {remedy}"
             return
         if not found.any():
@@ -325,7 +328,7 @@ class RunConfig(RunSections):
 
 
 def share_problems(key: str, minibatches: int, prompts: int) -> Iterator[str]:
-    """Yields why a rollout batch cannot be shared out among so many minibatches, whose number `key` sets."""
+    """Yields why a rollout batch cannot be divided into so many minibatches, whose number `key` sets."""
     if prompts % minibatches:
         small = [count for count in range(1, isqrt(prompts) + 1) if prompts % count == 0]
         fits = [*small, *(prompts // count for count in small)]
@@ -350,6 +353,6 @@ def alarm_problems(alarms: Any, path: str) -> Iterator[str]:
     for name, node in alarms.items():
         key = f"{path}.{name}"
         if not isinstance(node, Mapping):
-            yield f"{key}={node} is no alarm; write e.g. {ALARM_EXAMPLE}, or {key}.action=off"
+            yield f"{key}={node} is not an alarm; write e.g. {ALARM_EXAMPLE}, or {key}.action=off"
         else:
             yield from option_problems(Alarm, "an alarm", {"name": name, **node}, key, is_complete=True)

@@ -1,6 +1,6 @@
-"""The parts of a run's configuration that are no `_target_`, as typed, frozen objects.
+"""The parts of a run's configuration without a `_target_`, as typed, frozen objects.
 
-`problems` of a section yields what is wrong between its own keys; types and ranges stand in the annotations.
+`problems` of a section yields conflicts between its own keys; types and ranges are in the annotations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.modules.policy.options import Attention, Liger, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
-from bapo_lightning.values import (
+from bapo_lightning.system.values import (
     Advice,
     Count,
     CountOrZero,
@@ -39,7 +39,7 @@ from bapo_lightning.values import (
 
 GPU = ("auto", "gpu", "cuda")
 HOTTEST = 100.0  # temperature, above which logits make no difference
-FASTEST = 100.0  # learning rate, beyond which no weight keeps anything of what it was
+FASTEST = 100.0  # learning rate above which nothing of a weight's old value remains
 
 
 class Section(BaseModel):
@@ -49,11 +49,11 @@ class Section(BaseModel):
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Self:
-        """The typed section. Raises pydantic's ValidationError for keys and values that are wrong."""
+        """The typed section. Raises pydantic's ValidationError for wrong keys and values."""
         return cls.model_validate_json(json.dumps(plain), strict=True)
 
     def problems(self) -> Iterator[str]:
-        """Yields what is wrong between the keys of this section; texts begin with the name of a key."""
+        """Yields conflicts between the keys of this section; texts begin with the name of a key."""
         yield from ()
 
 
@@ -73,7 +73,7 @@ class Composed(Section):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The configuration as it is written to config.yaml."""
+        """The configuration as written to config.yaml."""
         return self._plain
 
 
@@ -113,14 +113,14 @@ class AlgorithmNodes(Section):
 
     @property
     def stage_nodes(self) -> dict[str, Target]:
-        """The stages that are there, by name."""
+        """The stages that are not null, by name."""
         return {name: node for name, node in self.stages.items() if node is not None}
 
     def problems(self) -> Iterator[str]:
-        """One origin of the advantages of a sample, and one rule of what is kept."""
+        """Requires one source of a sample's advantages, and one rule for what is kept."""
         given: dict[str, list[str]] = {}
         for name, node in self.stage_nodes.items():
-            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            with suppress(*UNREADABLE):  # reported as a target that cannot be imported
                 given.setdefault(getattr(node.object, "gives_advantages", "to none"), []).append(name)
         whole, some = given.get("to all", []), given.get("to some", [])
         for other in [*whole[1:], *some] if whole else ():
@@ -130,16 +130,26 @@ class AlgorithmNodes(Section):
             )
 
 
-class Scale(Section):
+class Lengths(Section):
+    """Lengths in tokens."""
+
+    max_prompt_tokens: Size
+    max_new_tokens: Size
+    max_feedback_tokens: CountOrZero
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of the longest text: prompt, response, and feedback of the environment."""
+        return self.max_prompt_tokens + self.max_new_tokens + self.max_feedback_tokens
+
+
+class Scale(Lengths):
     """Sizes of a run."""
 
     name: Name
     prompts_per_batch: Size
     group_size: Size
     num_rollout_batches: Size
-    max_prompt_tokens: Size
-    max_new_tokens: Size
-    max_feedback_tokens: CountOrZero
     partial_tokens: Size
     overlong_buffer: Size
     micro_batch_tokens: Size
@@ -147,7 +157,7 @@ class Scale(Section):
     validation_samples: Size
 
     def problems(self) -> Iterator[str]:
-        """The buffer of the overlong punishment lies within a response."""
+        """Requires the buffer of the overlong punishment to fit within a response."""
         if self.overlong_buffer > self.max_new_tokens:
             yield (
                 f"overlong_buffer={self.overlong_buffer} must be in 1..scale.max_new_tokens="
@@ -163,12 +173,12 @@ class Lora(Section):
     target_modules: Targets
 
     def problems(self) -> Iterator[str]:
-        """Names of layers that can be adapted."""
+        """Requires names of layers that can be adapted."""
         yield from LoraOptions.problems(self.model_dump())
 
 
 class Model(Section):
-    """Which model is trained, and how it computes."""
+    """Choice of the trained model, and how it computes."""
 
     path: PathName
     dtype: TrainDtype
@@ -203,7 +213,7 @@ class Data(Section):
     hint: str
 
     def problems(self) -> Iterator[str]:
-        """Numbers of samples are given for sets that exist."""
+        """Requires numbers of samples to be for sets that exist."""
         for name, count in self.validation_samples.items():
             if name not in self.validation:
                 sets = ", ".join(self.validation) or "none"
@@ -224,7 +234,7 @@ class RolloutSection(Section):
 
     @property
     def sampling_engine(self) -> Target:
-        """The engine that samples: the one that a child or a fleet makes, or `engine` itself."""
+        """The engine that samples: the one inside a child or a fleet, or `engine` itself."""
         made = self.engine.options.get("make_engine")
         return self.engine if made is None else Target(made)
 
@@ -235,16 +245,16 @@ class RolloutSection(Section):
 
     @property
     def tensor_parallel_size(self) -> int:
-        """Devices of one engine that samples; 1 of an engine that does not split its model."""
+        """Devices of one sampling engine; 1 if the engine does not split its model."""
         return int((self.sampling_engine.options.get("options") or {}).get("tensor_parallel_size", 1))
 
     def problems(self) -> Iterator[str]:
-        """Sampling that training can use."""
+        """Requires sampling that training can use."""
         if not self.temperature > 0:
             cause = "training samples must come from a distribution"
             yield f"temperature={self.temperature:g}: {cause}; write 1.0"
         elif self.temperature > HOTTEST:
-            yield f"temperature={self.temperature:g} samples tokens by chance alone; write 1.0"
+            yield f"temperature={self.temperature:g} makes sampling uniform; write 1.0"
         if (copy := self.weight_sync.node.get("temperature", self.temperature)) != self.temperature:
             yield (
                 f"weight_sync.temperature={copy} is a copy of rollout.temperature={self.temperature}, which "
@@ -253,7 +263,7 @@ class RolloutSection(Section):
 
 
 class Correction(Section):
-    """Decoupled PPO: weights of the mismatch between rollout engine and trainer."""
+    """Decoupled PPO: weights for the mismatch between rollout engine and trainer."""
 
     name: Name
     weights: Target | None
@@ -270,7 +280,7 @@ class Optimizer(Section):
     max_nonfinite_in_a_row: Count
 
     def problems(self) -> Iterator[str]:
-        """A rate that trains."""
+        """Requires a learning rate that trains."""
         node = self.optimizer.node  # its options would import torch
         if "lr" not in node:
             return
@@ -284,7 +294,7 @@ class Optimizer(Section):
         elif not isfinite(rate):
             yield f"optimizer.lr={rate} must be finite"
         elif rate > FASTEST:
-            yield f"optimizer.lr={rate} is no rate of training; write at most {FASTEST:g}"
+            yield f"optimizer.lr={rate} is not a usable learning rate; write at most {FASTEST:g}"
         else:
             decay = node.get("weight_decay")
             if isinstance(decay, int | float) and rate * decay >= 1:
@@ -295,7 +305,7 @@ class Optimizer(Section):
 
 
 class Callbacks(BaseModel):
-    """Callbacks by name; null leaves one out. Alarms are callbacks that are made of thresholds."""
+    """Callbacks by name; null leaves one out. Alarms are callbacks built from thresholds."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     __pydantic_extra__: dict[str, Target | None]
@@ -304,7 +314,7 @@ class Callbacks(BaseModel):
 
     @property
     def nodes(self) -> Mapping[str, Target]:
-        """The callbacks that are there, by name."""
+        """The callbacks that are not null, by name."""
         return {name: node for name, node in self.__pydantic_extra__.items() if node is not None}
 
 
@@ -319,18 +329,18 @@ class PlanSection(Section):
     engine_gigabytes: NonNegative
     asleep_gigabytes: NonNegative
     mean_response_share: Share
-    update_share: Share
+    update_share: Share | None
     scoring_share: Share
     bandwidth_share: Share
 
     def problems(self) -> Iterator[str]:
-        """A GPU of the table."""
+        """Requires a GPU of the table."""
         if self.gpu not in GPUS:
             yield f"gpu={self.gpu} is not known; write one of {', '.join(GPUS)}"
 
 
 class EnvironmentSection(Section):
-    """Who answers the policy between its turns."""
+    """The environment that answers the policy between its turns."""
 
     name: Name
     answers: Target
@@ -341,7 +351,7 @@ class EnvironmentSection(Section):
     workers: ThreadsOrZero
 
     def problems(self) -> Iterator[str]:
-        """Turns that end as the format of messages asks."""
+        """Requires turns to end as the format of messages demands."""
         if self.stop and self.feedback.is_a(ChatFeedback):
             yield (
                 f"stop={list(self.stop)} with a chat format, whose messages end with the end token; write "
@@ -350,7 +360,7 @@ class EnvironmentSection(Section):
 
 
 def environment_problems(environment: EnvironmentSection | None, max_feedback_tokens: int) -> Iterator[str]:
-    """Room for feedback where there is some, and nowhere else."""
+    """Requires room for feedback if there is any, and none otherwise."""
     if environment is None:
         if max_feedback_tokens:
             yield (
@@ -368,7 +378,7 @@ def environment_problems(environment: EnvironmentSection | None, max_feedback_to
 
 
 class RunSections(Composed):
-    """Everything that one run is, and what is wrong with it by itself."""
+    """Everything that defines one run, and the mistakes that show without a library."""
 
     run_folder: str
     resume: str | None
@@ -390,7 +400,7 @@ class RunSections(Composed):
     plan: PlanSection
 
     def problems(self) -> Iterator[str]:
-        """Yields what needs no library to be seen."""
+        """Yields mistakes that can be found without a library."""
         parts = {name: getattr(self, name) for name in ("scale", "data", "rollout", "optimizer", "plan")}
         for name, part in (parts | {"model.lora": self.model.lora}).items():
             yield from (f"{name}.{text}" for text in (part.problems() if part is not None else ()))

@@ -1,7 +1,7 @@
-"""`_target_` nodes of a configuration: the signature of what they name is their schema.
+"""`_target_` nodes of a configuration: the signature of the named object is their schema.
 
-A class may have a static method `problems(options)` that yields what is wrong between its own options, each
-text beginning with the name of an option; a user's class is checked in the same way. A part of an algorithm
+A class may have a static method `problems(options)` that yields conflicts between its own options, each text
+beginning with the name of an option; a user's class is checked in the same way. A part of an algorithm
 may have `run_problems(options, run)` as well, about its options and the run (`data.run_facts`).
 """
 
@@ -17,22 +17,23 @@ from inspect import signature as uncached_signature
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.errors import InstantiationException
-from hydra.utils import get_object
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from bapo_lightning.configuration.hydra_versions import instantiate, raised_by
 from bapo_lightning.configuration.wording import accepted, flattened, value_problem
-from bapo_lightning.errors import BapoLightningError, ConfigError, nearest, taken
+from bapo_lightning.system.errors import BapoLightningError, ConfigError, in_words, nearest, pass_stops, taken
+from bapo_lightning.system.values import imported
 
 TARGET, PARTIAL = "_target_", "_partial_"
+NO_DOTTED_NAME = "write the dotted name of a class or function, such as torch.optim.AdamW"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
-# Names in a configuration may be somebody else's: one that deletes files, say, is refused, as Hydra 1.3 does.
+# A configuration may come from someone else: a target that deletes files, say, is refused, as in Hydra 1.3.
 STANDARD = sys.stdlib_module_names | {"builtins"}
 UNREADABLE = (InstantiationException, ImportError, AttributeError, ValueError, TypeError)
 
 
-# A configuration is checked many times in one process, by sweeps and tests.
+# A configuration is checked many times in one process, for example by sweeps and tests.
 signature = lru_cache(maxsize=1024)(uncached_signature)
 
 
@@ -50,7 +51,7 @@ class Target:
     @property
     def object(self) -> Any:
         """The class or function itself."""
-        return get_object(self.name)
+        return imported(self.name)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -73,8 +74,8 @@ class Target:
 
     def make(self, kind: type | int | None = None, /, **given: Any) -> Any:
         """Instantiate; `given` adds to the options. Raises ConfigError with what the class or function says
-        to options of right types, and where it makes no instance of `kind`, or nothing that can be called
-        with so many arguments; errors of this package come as they are.
+        about options of the right types, and if it makes neither an instance of `kind` nor a function of so
+        many arguments; errors of this package pass through unchanged.
         """
         node = _without_unset(dict(self.node))
         names = {target.name for _, target in targets_within(node)}
@@ -87,9 +88,10 @@ class Target:
             raise
         except Exception as error:
             cause = raised_by(error)
+            pass_stops(cause or error)
             if isinstance(cause, BapoLightningError):
                 raise cause from None
-            reason = f"{type(cause).__name__}: {cause}" if cause else str(error)
+            reason = in_words(cause or error)
             raise ConfigError([f"{self.name} refuses its options ({reason})"]) from error
         if kind is not None and (problem := _kind_problem(made, kind)):
             raise ConfigError([f"{self.name} {problem}"])
@@ -103,7 +105,8 @@ class Target:
     @classmethod
     def _of(cls, value: Any) -> Target:
         if not isinstance(value, Mapping) or TARGET not in value:
-            raise ValueError("has no _target_; write {_target_: package.module.name, ...}")
+            remedy = "null to leave it out, or " if value is False else ""
+            raise ValueError(f"has no _target_; write {remedy}{{_target_: package.module.name, ...}}")
         return cls(value)
 
 
@@ -112,7 +115,7 @@ def _kind_problem(made: Any, kind: type | int) -> str | None:
         wanted = f"{kind.__module__}.{kind.__name__}"
         return None if isinstance(made, kind) else f"makes a {type(made).__name__}, no {wanted}"
     if isclass(made.func if isinstance(made, partial) else made):
-        return "is a class that is made anew in each call; write a function, or leave out _partial_"
+        return "is a class that is made again in each call; write a function, or leave out _partial_"
     return _arguments_problem(made, kind)
 
 
@@ -122,12 +125,12 @@ def _arguments_problem(made: Any, count: int, given: Mapping[str, Any] | None = 
         uncached_signature(made).bind(*range(count), **(given or {}))
     except (TypeError, ValueError) as error:
         words = {0: "without arguments", 1: "with one argument"}.get(count, f"with {count} arguments")
-        return f"makes what cannot be called {words} ({error}); {remedy}"
+        return f"makes something that cannot be called {words} ({error}); {remedy}"
     return None
 
 
 def _call_problem(target: Target, count: int) -> str | None:
-    # What is wrong by itself is told elsewhere.
+    # A target that is wrong in itself is reported elsewhere.
     if list(target_problems(target.node)):
         return None
     if target.node.get(PARTIAL, False):
@@ -140,7 +143,7 @@ def _call_problem(target: Target, count: int) -> str | None:
 
 
 def _plain(made: Any) -> Any:
-    """A partial without Hydra's checks, which take half a millisecond of every call."""
+    """A partial without Hydra's checks, which take half a millisecond per call."""
     return partial(made.func, *made.args, **made.keywords) if isinstance(made, partial) else made
 
 
@@ -167,8 +170,8 @@ def option_problems(
 ) -> Iterator[str]:
     """Yields what is wrong with `options` for the class or function `called`, `name` in the texts.
 
-    Options that are unset (null) and that it does not take are no fault: a base file may leave some unset.
-    With `is_complete` no other options will be given, so that those without a default must be there.
+    Unset (null) options that it does not take are allowed: a base file may leave some unset.
+    With `is_complete` no other options will be given, so options without a default must be there.
     """
     parameters, hints = signature(called).parameters, _hints(called)
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -199,11 +202,11 @@ def option_problems(
 
 
 def run_problems(target: Target, path: str, run: Any, method: str = "run_problems") -> Iterator[str]:
-    """Yields what is wrong between a target's options and `run`; nothing where they are wrong by themselves.
-    What `machine_problems` yields depends on the files of this machine, too.
+    """Yields conflicts between a target's options and `run`; nothing if the options are wrong in themselves.
+    The results of `machine_problems` also depend on the files of this machine.
 
-    A text begins with the name of an option, or with a space where it goes on after `path`. Keys of the run
-    stand in it in full, with a dot.
+    A text begins with the name of an option, or with a space if it continues after `path`. Keys of the run
+    are written in full, with a dot.
     """
     if not list(target_problems(target.node, path)) and (rules := _rules_of(target.object, method)):
         options = target.options
@@ -232,14 +235,14 @@ def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _is_made(annotation: Any) -> bool:
-    """Whether an option can only be something that is called."""
+    """Whether an option can only be a callable."""
     members, _ = flattened(annotation)
     members = [member for member in members if member is not type(None)]
     return bool(members) and all(get_origin(member) is Callable for member in members)
 
 
 def _num_arguments(annotation: Any) -> int | None:
-    """With how many an option is called that can only be something called; None where that is not said."""
+    """Number of arguments of an option that can only be a callable; None if it is not declared."""
     if not _is_made(annotation):
         return None
     counts = {
@@ -251,7 +254,7 @@ def _num_arguments(annotation: Any) -> int | None:
 
 
 def _default(called: Any, parameter: Parameter) -> Any:
-    """The default of a parameter; of a dataclass's field, what its factory makes."""
+    """The default of a parameter; for a dataclass's field, the result of its factory."""
     field = getattr(called, "__dataclass_fields__", {}).get(parameter.name)
     if field is not None and field.default_factory is not MISSING:
         return field.default_factory()
@@ -260,26 +263,30 @@ def _default(called: Any, parameter: Parameter) -> Any:
 
 def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
     target, is_partial = node[TARGET], node.get(PARTIAL, False)
-    if not isinstance(target, str):
-        yield f"{path}.{TARGET}={target} must be the name of a class or function, such as torch.optim.AdamW"
+    if not isinstance(target, str) or not all(map(str.isidentifier, target.split("."))):
+        yield f"{path}.{TARGET}={target} cannot be imported; {NO_DOTTED_NAME}"
         return
     if not isinstance(is_partial, bool):
         yield f"{path}.{PARTIAL}={is_partial} must be true or false"
     try:
-        called = get_object(target)
+        called = imported(target)
     except UNREADABLE as error:
         meant = _meant(target)
-        why = " ".join(str(error).splitlines()[:2])  # Hydra names the target first, then what was raised
-        remedy = f"did you mean {meant}?" if meant else f"check its spelling ({why})"
-        yield f"{path}.{TARGET}={target} cannot be imported; {remedy}"
+        why = " ".join(str(error).splitlines()[:2])  # Hydra names the target first, then the exception
+        remedy = f"; did you mean {meant}?" if meant else f"; check its spelling ({why})"
+        cause = error.__cause__
+        if not isinstance(cause, ImportError | AttributeError | None):  # the module exists, but fails
+            remedy = f" ({in_words(cause)})"
+        yield f"{path}.{TARGET}={target} cannot be imported{remedy}"
         return
     if not callable(called):
         kind = type(called).__name__
         kind = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
-        yield f"{path}.{TARGET}={target} is {kind}, no class or function; write the name of one"
+        yield f"{path}.{TARGET}={target} is {kind}, not a class or function; write the name of one"
         return
-    if target.partition(".")[0] in STANDARD:
-        yield f"{path}.{TARGET}={target} is of Python's own library; write a function of yours that calls it"
+    # Also if a module that imports it is named, such as torch.os.system.
+    if {target.partition(".")[0], str(getattr(called, "__module__", "")).partition(".")[0]} & STANDARD:
+        yield f"{path}.{TARGET}={target} belongs to Python's library; write a function of yours that calls it"
         return
     try:
         signature(called)
@@ -292,14 +299,14 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
 def _meant(target: str) -> str | None:
     parent, _, name = target.rpartition(".")
     try:
-        near = nearest(name, dir(get_object(parent)))
+        near = nearest(name, dir(imported(parent)))
     except UNREADABLE:
         return None
     return f"{parent}.{near[0]}" if near else None
 
 
 def _rules_of(called: Any, name: str) -> Any:
-    """Not that of a base class whose constructor is another one."""
+    """The rules of a class, unless they belong to a base class with another constructor."""
     rules = getattr(called, name, None)
     if rules is None or not isclass(called):
         return rules
@@ -321,7 +328,7 @@ def _dataclass_of(annotation: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _hints(called: Any) -> dict[str, Any]:
-    """Annotations by parameter; none where they name what only a type checker sees."""
+    """Annotations by parameter; none if they name things that only a type checker sees."""
     function = called.__init__ if isclass(called) else called
     try:
         return get_type_hints(function, include_extras=True)
@@ -349,4 +356,4 @@ def _without_unset(node: Any) -> Any:
 
 
 def _takes(target: str, option: str) -> bool:
-    return option in signature(get_object(target)).parameters
+    return option in signature(imported(target)).parameters

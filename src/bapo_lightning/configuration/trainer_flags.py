@@ -6,21 +6,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.system.values import FULL, MIXED, PRECISION_ADVICE
 
 LENGTH = "the length of a run is scale.num_rollout_batches rollout batches"
 NO_LOOP = "validation is a callback here; write callbacks.validation.every=20"
-# Flags that the run sets itself, or that cannot act in its loop: why, and what to write instead.
+# Flags that the run sets itself, or that have no effect in its loop: why, and what to write instead.
 REFUSED_FLAGS = {
-    "strategy": "it is a group of its own; write strategy=ddp",
-    "logger": "it is a group of its own; write logger=csv",
-    "callbacks": "it is a group of its own; write +callbacks.NAME={_target_: ...}",
+    "strategy": "it is a separate group; write strategy=ddp",
+    "logger": "it is a separate group; write logger=csv",
+    "callbacks": "it is a separate group; write +callbacks.NAME={_target_: ...}",
     "fast_dev_run": "it switches off callbacks that a run needs; write debug=fast",
     "max_epochs": LENGTH,
     "min_epochs": LENGTH,
     "max_steps": LENGTH,
     "min_steps": LENGTH,
     "limit_train_batches": LENGTH,
-    "overfit_batches": "batches are sampled anew; write +data.train.limit=8 to train on few problems",
+    "overfit_batches": "batches are newly sampled; write +data.train.limit=8 to train on few problems",
     "limit_val_batches": "write scale.validation_problems",
     "limit_test_batches": "there is no test loop; write make eval",
     "limit_predict_batches": "there is no prediction loop; write make eval",
@@ -33,7 +34,7 @@ REFUSED_FLAGS = {
     "gradient_clip_val": "write optimizer.max_grad_norm",
     "gradient_clip_algorithm": "gradients are clipped by norm; write optimizer.max_grad_norm",
     "inference_mode": "there is no validation loop",
-    "use_distributed_sampler": "rank 0 shares minibatches out itself",
+    "use_distributed_sampler": "rank 0 divides the minibatches itself",
     "barebones": "it switches off callbacks that a run needs",
     "plugins": "checkpoints and ranks are the run's own plugins",
     "sync_batchnorm": "no model here has batch normalisation",
@@ -51,7 +52,7 @@ REFUSED_CALLBACKS = {
     "GradientAccumulationScheduler": "an update accumulates its micro-batches itself",
     "BatchSizeFinder": "it needs a batch_size and repeats batches, which are sampled here",
     "LearningRateFinder": "it repeats batches, which are sampled here; write make sweep",
-    "ModelPruning": "the engine would be given other weights than those that are trained",
+    "ModelPruning": "the engine would get other weights than the trained ones",
     "BackboneFinetuning": "it works by epochs, and a run is one; write model/lora=default",
     "ThroughputMonitor": "tokens per second are logged by callbacks.throughput",
 }
@@ -62,7 +63,7 @@ REFUSED_STRATEGIES = {
 
 
 def trainer_problems(trainer: Target) -> Iterator[str]:
-    """Flags that cannot work, each with the reason; the precision is settled elsewhere."""
+    """Yields the flags that cannot work, each with the reason."""
     for flag, value in trainer.node.items():
         if flag in REFUSED_FLAGS and (value is not None or flag == "accumulate_grad_batches"):
             yield f"trainer.{flag}={value} is refused: {REFUSED_FLAGS[flag]}"
@@ -70,6 +71,9 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
         value = trainer.node.get(flag)
         if type(value) is not int or value < 1:
             yield f"trainer.{flag}={value} must be a whole number of at least 1"
+    precision = trainer.node.get("precision", "auto")
+    if precision not in ("auto", MIXED, FULL):
+        yield f"trainer.precision={precision} {PRECISION_ADVICE}"
     accelerator = trainer.node.get("accelerator", "auto")
     if accelerator not in ACCELERATORS:
         names = ", ".join(ACCELERATORS)
@@ -77,10 +81,10 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
 
 
 def without_refused(section: str, node: Any) -> Any:
-    """The node of a section; that of the trainer without the flags that `trainer_problems` judges."""
+    """Returns the node of a section; the trainer's without the flags that `trainer_problems` judges."""
     if section != "trainer" or not isinstance(node, Mapping):
         return node
-    return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}
+    return {key: value for key, value in node.items() if key not in {*REFUSED_FLAGS, "precision"}}
 
 
 def stock_problems(key: str, node: Target, refused: dict[str, str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Answers to overrides that Hydra's grammar does not have: what was meant, in the form that it takes."""
+"""Answers to overrides that Hydra's grammar cannot parse: the probable meaning, in valid form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unreadable(override: str) -> str:
 
 
 def several_values(override: str) -> str:
-    """A sentence about `key=a,b` where one value is taken."""
+    """A sentence about `key=a,b` for a key that takes one value."""
     key, _, values = override.partition("=")
     return (
         f"{override} names several values; for a run of each write -m {override} (on the command line), "

@@ -9,24 +9,24 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
 from bapo_lightning.configuration.parse import S, distinct, parse
 from bapo_lightning.configuration.precision import settled
-from bapo_lightning.configuration.rank_rules import engine_problems, rank_problems
+from bapo_lightning.configuration.rank_rules import engine_problems, rank_problems, sampling_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed
 from bapo_lightning.configuration.targets import target_problems
 from bapo_lightning.configuration.trainer_flags import trainer_problems, without_refused
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 
 C = TypeVar("C", bound=Composed)
-# Rules look into the targets of these.
+# Nodes whose targets the rules inspect.
 RULES_READ = {"regime", "rollout", "ranks", "trainer", "strategy", "optimizer", "environment"}
 Scope = Literal["data", "run", "ranks", "machine"]
 
 
 def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
     """The typed configuration of a resolved one. Reads no weights and changes nothing. `check_machine` says
-    whether there are GPUs, memory and a model for it.
+    whether GPUs, memory and a model are available for it.
 
-    The `scope` is what it is meant for: reading problems only, a run on any machine, its ranks as well, or a
+    The `scope` is the intended use: reading problems only, a run on any machine, its ranks as well, or a
     run on this machine.
 
     Raises:
@@ -44,7 +44,9 @@ def validate_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
     """The typed configuration of an evaluation. Raises ConfigError with everything that is wrong."""
     plain = settled(plain)
     config, found, _ = _parsed(EvaluationConfig, plain)
-    return _sound(config, [*found, *(config.problems() if config is not None else ())], plain)
+    if config is not None:
+        found += [*config.problems(), *sampling_problems(config.rollout)]
+    return _sound(config, found, plain)
 
 
 def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
@@ -53,7 +55,7 @@ def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
         return
     yield from config.problems()
     yield from engine_problems(config)
-    # Numbers of ranks that are no numbers were named already.
+    # Numbers of ranks that are not numbers were reported already.
     if scope == "run" or [*trainer_problems(config.trainer), *config.lightning_problems()]:
         return
     yield from rank_problems(config)

@@ -1,10 +1,11 @@
-"""Says in words what a type annotation accepts, and checks a plain value against it."""
+"""Describes in words the values that a type annotation accepts, and checks a plain value against it."""
 
 from __future__ import annotations
 
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -19,13 +20,13 @@ from pydantic import (
 )
 from pydantic_core import SchemaError
 
-from bapo_lightning.values import Advice
+from bapo_lightning.system.values import Advice
 
 UNITS = ("seconds", "minutes", "gigabytes", "megabytes")
 
 
 def value_problem(annotation: Any, name: str, value: Any) -> str | None:
-    """Error text for the plain `value` of the option `name`; None when its annotation accepts it or cannot be
+    """Error text for the plain `value` of the option `name`; None if its annotation accepts it or cannot be
     checked, such as a class.
     """
     try:
@@ -35,19 +36,26 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
     if adapter is None:
         return None
     text: str | bytes = json.dumps(value)
-    if isinstance(value, Mapping):  # whose texts are judged by themselves: JSON has no halves of a character
+    if isinstance(value, Mapping):  # whose texts are checked separately: JSON has no halves of a character
         text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     try:
         adapter.validate_json(text, strict=True)
     except ValidationError:
         if isinstance(value, float) and not isfinite(value) and _takes_numbers_and_a_class(annotation):
-            return None  # torch's `float | Tensor` takes it; whoever owns the option says what is wrong
-        return item_problem(annotation, name, value) or accepted(annotation, name)
+            return None  # torch's `float | Tensor` takes it; the option's owner reports what is wrong
+        return wrong(annotation, name, value)
     return None
 
 
-def item_problem(annotation: Any, name: str, value: Any) -> str | None:
-    """Error text for the first wrong item of a list; None where something else is wrong."""
+def wrong(annotation: Any, name: str, value: Any) -> str:
+    """Error text for a `value` of the option `name` that its annotation refuses."""
+    adapter = _adapter(annotation)
+    quotes = None if adapter is None else _quotes_problem(adapter, value)
+    return _item_problem(annotation, name, value) or quotes or accepted(annotation, name)
+
+
+def _item_problem(annotation: Any, name: str, value: Any) -> str | None:
+    """Error text for the first wrong item of a list; None if something else is wrong."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return None
     lists = [member for member in flattened(annotation)[0] if get_origin(member) in (list, Sequence)]
@@ -55,6 +63,19 @@ def item_problem(annotation: Any, name: str, value: Any) -> str | None:
         for item in value:
             if problem := value_problem(of_item, name, item):
                 return f"has the item {_plain(item)}, which {problem}"
+    return None
+
+
+def _quotes_problem(adapter: TypeAdapter[Any], value: Any) -> str | None:
+    """Error text for a value that has too many or too few quotes; None if something else is wrong."""
+    with suppress(ValueError, RecursionError):  # ValidationError is a ValueError
+        if isinstance(value, str) and not isinstance(json.loads(value), str):
+            adapter.validate_json(value, strict=True)
+            return "is a text; write it without quotes"
+        if isinstance(value, bool | int | float):
+            adapter.validate_json(json.dumps(written := json.dumps(value)), strict=True)
+            kind = "true or false" if isinstance(value, bool) else "a number"
+            return f"is {kind}; for a text write \"'{written}'\", with both pairs of quotes"
     return None
 
 
@@ -72,7 +93,7 @@ def accepted(annotation: Any, name: str) -> str:
     members = [member for member in members if member is not type(None)]
     choices = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
     if choices and all(get_origin(member) is Literal for member in members):
-        listed = ", ".join(str(choice) for choice in choices)
+        listed = ", ".join(dict.fromkeys(map(str, choices)))
         return f"is none of its values; write one of {listed}{', or null' if nullable else ''}"
     words = " or ".join(dict.fromkeys(_word(member, metadata, name) for member in members))
     return f"must be {words}{', or null' if nullable else ''}"
@@ -85,7 +106,7 @@ def _takes_numbers_and_a_class(annotation: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    # No plain value is an instance of a class. Dataclasses have a configuration of their own.
+    # No plain value is an instance of a class. Dataclasses have their own configuration.
     for config in (ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True), None):
         try:
             return TypeAdapter(annotation, config=config)
@@ -125,6 +146,8 @@ def _word(member: Any, metadata: list[Any], name: str) -> str:
         return "one of " + ", ".join(map(str, get_args(member)))
     if get_origin(member) is Callable:
         return "a class or function, {_target_: PACKAGE.NAME}"
+    if get_origin(member) is tuple and Ellipsis not in get_args(member):
+        return f"a list of {len(get_args(member))} values"
     if get_origin(member) in (list, tuple, Sequence):
         return "a list"
     return "a mapping" if get_origin(member) in (dict, Mapping) or isinstance(member, type) else str(member)

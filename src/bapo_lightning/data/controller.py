@@ -1,4 +1,4 @@
-"""The data side of a run on several ranks. Problems, queue, ledger and random order exist once, on the
+"""The data side of a run on several ranks. Problems, queue, ledger and random order exist only on the
 controller (rank 0).
 
     controller (ControllerDataModule)                 workers (WorkerDataModule), in step
@@ -8,7 +8,7 @@ controller (rank 0).
       scores at entry, probe      -- score --------->   own policy scores its part
       minibatch                   -- release ------->   its share, on which it trains
 
-Advantages, order, fates and random numbers are then those of one process, whatever the number of ranks.
+Advantages, order, fates and random numbers are then the same as in one process, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 import torch
 
 from bapo_lightning.data.batches.batch import TrainBatch, split_over_ranks
-from bapo_lightning.data.batches.micro_batches import balanced_parts
+from bapo_lightning.data.batches.model_input import balanced_parts
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.errors import RankLost
-from bapo_lightning.ranks.channel import Channel, values
 from bapo_lightning.rollout.engine import MERGED, Wanted
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
+from bapo_lightning.system.errors import RankLost
+from bapo_lightning.system.ranks.channel import Channel, values
 from bapo_lightning.types import Rollout
 
 
 @dataclass(eq=False)
 class DistributedPolicy:
-    """The policies of all ranks as one, for the controller: computes the same as one of them, in parts."""
+    """Presents the policies of all ranks to the controller as one, whose results are computed in parts."""
 
     policy: ScoringWeightSource
     control: Channel
@@ -45,7 +45,7 @@ class DistributedPolicy:
         return self.policy.update_kept
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
-        """All weights; a collective where they are sharded."""
+        """All weights; a collective if they are sharded."""
         return self.policy.named_weights(wanted)
 
     def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
@@ -79,17 +79,17 @@ class DistributedPolicy:
 
 
 class ControllerDataModule(RolloutDataModule):
-    """Uses the engines of all ranks (`DistributedEngine`), and gives each its share of a minibatch."""
+    """Uses the engines of all ranks (`DistributedEngine`), and gives each rank its share of a minibatch."""
 
     def __init__(self, control: Channel, engines: Channel, **options: Any) -> None:
-        """`control`: channel of the trainer's thread; `engines`: of the generating one, if there is one."""
+        """`control`: channel of the trainer's thread; `engines`: of the generating thread, if any."""
         super().__init__(**options, share_policy=partial(DistributedPolicy, control=control))
         self._control = control
         self._engines = engines
         self._is_closed = False
 
     def next_batch(self) -> TrainBatch:
-        """Returns the controller's share of a minibatch (whole in `global_batch`), and sends the others."""
+        """Returns the controller's share of a minibatch (all of it in `global_batch`), sends the others."""
         with self._failure_reported():
             batch = super().next_batch()
             shares = split_over_ranks(batch, self._control.size)

@@ -18,13 +18,16 @@
               | WeightSync.push: weights of a version, proven    BapoModule.training_step
               |                                                    MicroBatch -> TokenTable -> bounds
               +--------------- Policy <-------- optimizer --------   -> objective -> backward
-                                                                      | outputs
-    A SyncCollector drives the left half between two updates,         v
-    an AsyncCollector in a thread during training.               Monitors -> MetricsWriter -> loggers
+    A collector drives the left half:                                 | outputs
+      SyncCollector       between two updates                         v
+      AsyncCollector      in a thread, pass by pass              Monitors -> MetricsWriter -> loggers
+      StreamCollector     in a thread, some decoding steps at a time (with a StreamScheduler)
+      ScheduledCollector  repeats a recorded run of an AsyncCollector
+      ScheduledStream     repeats a recorded run of a StreamCollector
 
-    version: optimizer updates in the weights; each token keeps that of the policy that sampled it
-    age:     trainer's version minus token's version; at most Regime.age_bound when trained on
-    clock:   updates attempted; it runs ahead of the version when updates were skipped
+    version: optimizer updates in the weights; each token keeps the version of the policy that sampled it
+    age:     trainer's version minus token's version; at most Regime.age_bound in training
+    clock:   updates attempted; it runs ahead of the version after skipped updates
 
 Weights are *pulled* from here, right before generation. Pushing them from a hook at the start of a step is
 always one version late, and a loader without a length makes Lightning fetch one batch ahead; `RolloutLoader`
@@ -45,24 +48,19 @@ import lightning as L
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.async_collector import AsyncCollector
-from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.collector import TrainerState, collector_for, scheduler_kind
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.observer import Ledger, Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
-from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
-from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
-from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.rollouts.statistics import sync_metrics
-from bapo_lightning.data.rollouts.stream_collector import StreamCollector
 from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
-from bapo_lightning.run_folder.record import SCHEDULE_FILE
+from bapo_lightning.system.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
 
 
@@ -80,7 +78,7 @@ class RolloutDataModule(L.LightningDataModule):
         seed: int,  # of the minibatch order
         stages: Mapping[str, BatchStage] | None = None,  # by name, in order; a `ReplayRule` keeps groups
         folder: Path | None = None,  # of the run, for the ledger and the schedule; None: no files
-        schedule: Sequence[Row] | None = None,  # recorded one of an asynchronous run, to be followed
+        schedule: Sequence[Row] | None = None,  # recorded by an asynchronous run, to be followed
         # Wraps this rank's policy in a `DistributedPolicy` of all ranks.
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
     ) -> None:
@@ -99,10 +97,10 @@ class RolloutDataModule(L.LightningDataModule):
         observers: list[Observer] = [Ledger(folder / "ledger.jsonl")] if folder else []
         if folder and regime.async_generation:
             observers.append(ScheduleRecorder(folder / SCHEDULE_FILE))
-        self._scheduler = RolloutScheduler(
+        self._scheduler = scheduler_kind(regime)(
             stream, sampler, regime, group_size, prompts_per_batch, num_rollout_batches, observers
         )
-        self._collector = self._new_collector(schedule)
+        self._collector = collector_for(self._scheduler, sampler, self, prompts_per_batch, schedule)
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""
@@ -124,7 +122,7 @@ class RolloutDataModule(L.LightningDataModule):
         oldest_trained = state.version - self.regime.age_bound if self.regime.stale_action == "mask" else None
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
-        # Beside training, rollouts and rewards cost the trainer nothing.
+        # During training, rollouts and rewards cost the trainer nothing.
         known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}
         if not self.regime.async_generation:
             known |= {"time/rollout_seconds", "time/reward_seconds"}
@@ -138,7 +136,7 @@ class RolloutDataModule(L.LightningDataModule):
             self.push_weights()
 
     def hand_over_weights(self) -> None:
-        """Gives the engine the trainer's current weights unless it has them already; without the proof."""
+        """Gives the engine the trainer's current weights, unproven, unless it has them already."""
         if self.sampler.engine.version != self._owner.policy_version:
             self.sampler.engine.hand_over(self._policy, self._owner.policy_version)
 
@@ -148,22 +146,28 @@ class RolloutDataModule(L.LightningDataModule):
 
     @contextmanager
     def engine_for_evaluation(self) -> Iterator[None]:
-        """Context between updates in which the engine has current weights and is the caller's alone."""
+        """Context between updates in which the engine has current weights and only the caller uses it."""
         with self._collector.exclusive_engine(self._trainer_state()):
             self.refresh_engine()
             yield
             self.sampler.engine.sleep()
 
     def resume_state(self) -> dict[str, Any]:
-        """Everything needed to go on exactly, as primitives and tensors; `summary` says it in words."""
-        store = ArrayStore()
-        collector = self._collector.state_dict(store)  # before the scheduler's, which it may change
+        """Returns all that a resume needs to continue exactly, as primitives and tensors. It is the state of
+        one moment: under the lock no thread changes anything or writes a row. `summary` describes it in
+        words; `journals` has the sizes in bytes of the files that threads write, by name.
+        """
         with self._scheduler.lock:
-            scheduler = self._scheduler.state_dict(store)
-            summary = f"{self._scheduler.describe()}, queue of {len(self._queue)} minibatches"
+            return self._resume_state(ArrayStore())
+
+    def _resume_state(self, store: ArrayStore) -> dict[str, Any]:
+        collector = self._collector.state_dict(store)  # first, since it may change the scheduler's state
+        scheduler = self._scheduler.state_dict(store)
+        summary = f"{self._scheduler.describe()}, queue of {len(self._queue)} minibatches"
         if len(self._reuse):
             summary += f", {len(self._reuse)} groups for reuse"
         return {
+            "journals": self._scheduler.journal_sizes,
             "scheduler": scheduler,
             "collector": collector,
             "summary": summary,
@@ -183,7 +187,7 @@ class RolloutDataModule(L.LightningDataModule):
         }
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
+        """Restores a state. Raises DataError if the training set is not the checkpoint's."""
         store = ArrayStore.from_state_dict(state["arrays"])
         with self._scheduler.lock:
             self._scheduler.load_state_dict(state["scheduler"], store)
@@ -200,7 +204,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler.rules.load_state_dict(state["rules"])
 
     def teardown(self, stage: str) -> None:
-        """Records the fate of all that is left if the run is complete, and closes."""
+        """Records the fates of all remaining groups if the run is complete, and closes."""
         self._collector.close()
         if self._clock == self.num_updates and not len(self._queue):
             with self._scheduler.lock:
@@ -209,26 +213,9 @@ class RolloutDataModule(L.LightningDataModule):
         self.close()
 
     def close(self) -> None:
-        """Stops generating, closes the engine and ends the reward's processes. Calling it twice is fine."""
+        """Stops generating, closes the engine and ends the reward's processes. May be called twice."""
         self._collector.close()
         self.sampler.close()
-
-    def _new_collector(self, schedule: Sequence[Row] | None) -> Collector:
-        scheduler, sampler, regime, needed = (
-            self._scheduler,
-            self.sampler,
-            self.regime,
-            self._prompts_per_batch,
-        )
-        if not regime.async_generation:
-            return SyncCollector(scheduler, sampler, self.refresh_engine)
-        if schedule is not None:
-            followed = scheduler, sampler, self.push_weights, needed, schedule
-            if regime.stream is not None:
-                return ScheduledStream(*followed, regime.stream)
-            return ScheduledCollector(*followed)
-        free = scheduler, sampler, self.hand_over_weights, needed, regime.wait_warning_seconds
-        return StreamCollector(*free, regime.stream) if regime.stream is not None else AsyncCollector(*free)
 
     @property
     def _owner(self) -> VersionedPolicyOwner:
@@ -263,7 +250,7 @@ class RolloutDataModule(L.LightningDataModule):
         for stage in self._stages.values():
             if stage.needs_whole_batch:
                 measured |= stage(batch, tools)
-        # Advantages of the whole batch are given anew with each use.
+        # Each use of a group assigns the advantages of the whole batch again.
         self._reuse.add(
             group for group, entered in zip(as_they_came, batch.fresh, strict=True) if any(entered.advantages)
         )

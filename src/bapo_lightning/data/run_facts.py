@@ -1,4 +1,4 @@
-"""What a part of an algorithm may ask of its run before anything is built."""
+"""Facts about a run that parts of its algorithm may read before anything is built."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bapo_lightning.data.rollouts.regime import Regime
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, as far as the parts of its algorithm depend on it. A class among them may have a static method
-    `run_problems(options, run)`, which yields what is wrong between its options and a run, and
-    `machine_problems(options, run)`, which also looks at this machine's files; see `configuration.targets`.
+    """A run, as far as the parts of its algorithm depend on it. The class of a part may have static methods
+    `run_problems(options, run)`, which yields conflicts between its options and a run, and
+    `machine_problems(options, run)`, which also reads this machine's files; see `configuration.targets`.
     """
 
     experiment: str  # its name
@@ -23,5 +23,5 @@ class RunFacts:
     prompts_per_batch: int  # P, problems per rollout batch
     max_prompt_tokens: int
     max_new_tokens: int
-    environment: str | None  # name of the one that answers the policy, if any does
+    environment: str | None  # name of the environment that answers the policy, if any
     parts: Mapping[str, Any]  # classes and functions of the algorithm, by key below `algorithm`

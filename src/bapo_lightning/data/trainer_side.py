@@ -1,4 +1,4 @@
-"""Needs of the data side from the module that is trained."""
+"""Parts of the trained module that the data side needs."""
 
 from __future__ import annotations
 

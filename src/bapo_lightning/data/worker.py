@@ -1,4 +1,4 @@
-"""The data side of a worker: it obeys `controller` and trains on its share of each minibatch."""
+"""The data side of a worker, which obeys `controller` and trains on its share of each minibatch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
-from bapo_lightning.errors import RankError
-from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.rollout.distributed import LocalEngine
+from bapo_lightning.system.errors import RankError
+from bapo_lightning.system.orphans import end_process, in_background
+from bapo_lightning.system.ranks.channel import Channel
 
-END_SECONDS = 60  # for the controller to end
+END_SECONDS = 60  # that the controller may take to end
 
 
 class WorkerDataModule(L.LightningDataModule):
-    """Has no problems, no queue and no state to save. A thread serves `engines`, where the controller asks
-    for samples, unless it is `control`.
+    """Has no problems, no queue and no state to save. A thread serves `engines`, on which the controller
+    requests samples, unless it is the same channel as `control`.
     """
 
     def __init__(self, engine: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
@@ -43,14 +44,14 @@ class WorkerDataModule(L.LightningDataModule):
         self._serve()
 
     def close(self) -> None:
-        """Closes the engine and waits for its thread, without which Python cannot end. Twice is fine."""
+        """Closes the engine and waits for its thread, which Python's end needs. May be called twice."""
         self._engine.close()
         if self._thread is not None:
             self._thread.join(END_SECONDS)
 
     @property
     def has_ended(self) -> bool:
-        """Whether no thread waits for the controller any more, after `close`."""
+        """True if, after `close`, no thread waits for the controller any more."""
         return self._thread is None or not self._thread.is_alive()
 
     def teardown(self, stage: str) -> None:
@@ -67,8 +68,7 @@ class WorkerDataModule(L.LightningDataModule):
         if self._engines is self._control:
             handlers |= self._engine.handlers()
         elif self._thread is None:
-            self._thread = threading.Thread(target=self._serve_engine, name="engine", daemon=True)
-            self._thread.start()
+            self._thread = in_background("engine", self._serve_engine, end_process)
         return self._control.serve(handlers)
 
     def _serve_engine(self) -> None:

@@ -1,3 +1,3 @@
-"""Environments: who answers the policy between its turns. Other rooms use `environment`, and name the rest by
-`_target_`.
+"""Environments, which answer the policy between its turns. Other packages use `environment` and name the
+rest by `_target_`.
 """

@@ -1,4 +1,4 @@
-"""A calculator that is exact, and refuses what takes long before it begins."""
+"""An exact calculator that refuses long computations before it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bapo_lightning.environments.tools import ToolResult
 MAX_LENGTH = 500  # characters of an expression
 MAX_DEPTH = 120  # of operations inside operations
 MAX_BITS = 4096  # of a numerator or denominator on the way
-DIGITS = 12  # that are shown of a result that is no integer
+DIGITS = 12  # shown of a result that is not an integer
 _ROOT_BITS = 200  # of a root that is not exact
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
 
@@ -52,7 +52,7 @@ class Calculator:
 
 
 def value_of(text: str) -> Fraction:
-    """Returns the value of an expression. Raises NotComputable when it has none here."""
+    """Returns the value of an expression. Raises NotComputable if it has none here."""
     if len(text) > MAX_LENGTH:
         raise NotComputable(f"an expression has at most {MAX_LENGTH} characters")
     text = text.translate(_SIGNS).strip().removesuffix("=").strip()
@@ -85,7 +85,7 @@ def power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def root(value: Fraction) -> Fraction:
-    """Returns the square root: exact where it is a fraction, else rounded down."""
+    """Returns the square root: exact if it is a fraction, otherwise rounded down."""
     if value < 0:
         raise NotComputable("a negative number has no root")
     exact = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
@@ -132,7 +132,7 @@ def _computed(node: ast.expr, text: str, depth: int) -> Fraction | int:
 
 
 def _number(text: str) -> Fraction:
-    """Returns a literal as it is written, not as the binary number next to it."""
+    """Returns a literal as it is written, not as the nearest binary number."""
     try:
         number = Decimal(text)
     except InvalidOperation:  # 0x1F

@@ -1,12 +1,13 @@
 r"""How a policy writes a call: `[12+34]`, a block of code, or JSON.
 
-A call is what looks like one, wherever the policy wrote it: quoted, as an example, near an answer. A format
-has no other way to tell what a policy means; what does no harm when it is run needs none.
+Everything that looks like a call is one, wherever the policy wrote it: quoted, as an example, near an answer.
+A format cannot know better what a policy means; a call that does no harm when it runs needs no more.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +18,18 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 TAG, _CLOSING_TAG = re.compile(r"<tool_call>\s*"), "</tool_call>"
-LENIENT_JSON = json.JSONDecoder(strict=False)  # small models write line breaks in strings as they are
-_USUAL = ("expression", "code")  # names of an argument, where a call has several
+_USUAL = ("expression", "code")  # names of an argument, if a call has several
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
+# Small models write unescaped line breaks in strings. No journal takes NaN, which Python would read.
+LENIENT_JSON = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_finite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +38,11 @@ class Call:
 
     name: str
     argument: str
-    problem: str | None = None  # what is wrong with the way it is written; then nothing is called
+    problem: str | None = None  # what is wrong with the way it is written; if set, nothing is called
 
 
 class CallFormat(Protocol):
-    """Finds the calls in a turn. An attribute `tool` names the only tool that it can call, if it is so."""
+    """Finds the calls in a turn. Attribute `tool`: the only tool that it can call, if it is just one."""
 
     def find(self, text: str) -> list[Call]:
         """Returns the calls in the order of the text."""
@@ -41,7 +52,7 @@ class CallFormat(Protocol):
 @dataclass(frozen=True, slots=True)
 class Bracketed:
     """A turn that ends with `[argument]`. The environment's `stop` is `["]"]`, so that the policy hands over
-    right there; whatever else ends with a bracket, such as an interval, is taken for a call too.
+    right there; any other text that ends with a bracket, such as an interval, is taken for a call too.
     """
 
     tool: str = "calculator"
@@ -59,7 +70,7 @@ class Bracketed:
 @dataclass(frozen=True, slots=True)
 class FencedCode:
     """Blocks between lines of three or more backticks or tildes, the first of which names the language.
-    Others are text.
+    All other blocks are text.
     """
 
     tool: str = "python"
@@ -77,8 +88,8 @@ class FencedCode:
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as in the chat formats of Hermes and Qwen.
-    A tool takes one argument, whatever it is called. `parameters` is another name for `arguments`, and an
-    object that is written as a text is read once more.
+    A tool takes one argument, whatever its name. `parameters` is another name for `arguments`, and an object
+    that is written as a string is parsed once more.
     """
 
     def find(self, text: str) -> list[Call]:
@@ -94,18 +105,18 @@ class JsonCalls:
 
 
 def pattern_problem(key: str, pattern: str | None, without: str) -> str | None:
-    """Returns why the option `key` is no regular expression, and that null is one `without` it; None if it is
-    one, or None.
+    """Returns why the option `key` is not a regular expression, and that null means `without` one; None if it
+    is one, or None.
     """
     try:
         re.compile(pattern or "")
     except re.error as error:
-        return f"{key}={pattern} is no regular expression ({error}); null {without}"
+        return f"{key}={pattern} is not a regular expression ({error}); null {without}"
     return None
 
 
 def last_match(pattern: re.Pattern[str] | None, text: str) -> str:
-    """Returns the last match in a turn, its first group if it has one, or nothing; without a pattern the
+    """Returns the last match in a turn (its first group if it has one), or nothing; without a pattern the
     whole turn. Policies mention what they might do before they do it.
     """
     if pattern is None:
@@ -115,7 +126,7 @@ def last_match(pattern: re.Pattern[str] | None, text: str) -> str:
 
 
 def _json_end(text: str, start: int) -> int:
-    """Where a JSON value ends, so that a closing tag in one of its strings is text; `start` without one."""
+    """End of a JSON value, so that a closing tag in one of its strings is text; `start` if there is none."""
     try:
         return LENIENT_JSON.raw_decode(text, start)[1]
     except (ValueError, RecursionError):
@@ -137,7 +148,7 @@ def _read(body: str) -> Call:
 
 def _argument(given: Any) -> str | None:
     if isinstance(given, str) and given.lstrip().startswith("{"):
-        with suppress(ValueError, RecursionError):  # else it is the argument itself
+        with suppress(ValueError, RecursionError):  # otherwise it is the argument itself
             given = json.loads(given, strict=False)
     if isinstance(given, dict):
         usual = [given[key] for key in _USUAL if key in given]

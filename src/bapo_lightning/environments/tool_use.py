@@ -9,8 +9,8 @@ from typing import Any
 from bapo_lightning.environments.call_formats import Call, CallFormat
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.environments.tools import Tool, ToolResult
+from bapo_lightning.system.values import Count
 from bapo_lightning.types import Closes, Problem, Reply
-from bapo_lightning.values import Count
 
 _SHOWN = 40  # characters of a name that the policy made up
 
@@ -22,8 +22,8 @@ class ToolUse:
     Args:
         tools: by the name that calls use.
         calls: how a call is written.
-        answer: regular expression that is found in a turn with an answer; None: any text is one.
-        max_calls: that are run in one turn; of the others the reply says so.
+        answer: regular expression that must match in a turn with an answer; None: any text is one.
+        max_calls: number that are run in one turn; the reply says that the others were not.
 
     Raises:
         ValueError: the options contradict one another.
@@ -48,7 +48,7 @@ class ToolUse:
         try:
             re.compile(options["answer"] or "")
         except re.error as error:
-            yield f"answer={options['answer']} is no regular expression ({error}); null takes any text"
+            yield f"answer={options['answer']} is not a regular expression ({error}); null takes any text"
 
     def start(self, problem: Problem) -> None:
         """Has no state."""
@@ -59,7 +59,7 @@ class ToolUse:
         if not calls:
             has_answer = bool(turn.text.strip()) and self._answer.search(turn.text) is not None
             return Reply(is_done=True, is_void=not has_answer)
-        if turn.is_last:  # nobody would read the results
+        if turn.is_last:  # its results would never be read
             return Reply(calls=len(calls))
         results = [self._result(call) for call in calls[: self._max_calls]]
         texts = [result.text for result in results]
@@ -69,7 +69,7 @@ class ToolUse:
         return Reply("\n".join(texts), calls=len(calls), errors=errors)
 
     def close(self) -> None:
-        """Ends the processes of the tools that have some."""
+        """Ends the processes of the tools that have any."""
         for tool in self._tools.values():
             if isinstance(tool, Closes):
                 tool.close()
@@ -80,4 +80,10 @@ class ToolUse:
         if (tool := self._tools.get(call.name)) is None:
             names = ", ".join(self._tools)
             return ToolResult(f"Error: there is no tool {call.name[:_SHOWN]!r}; call {names}.", failed=True)
-        return tool(call.argument)
+        result = tool(call.argument)
+        if not isinstance(result, ToolResult) or not isinstance(result.text, str):
+            raise TypeError(
+                f"tool {call.name} returned {result!r:.80}; return a "
+                "bapo_lightning.environments.tools.ToolResult with a text"
+            )
+        return result

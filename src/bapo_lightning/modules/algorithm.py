@@ -1,4 +1,4 @@
-"""An algorithm as one object: what the update, exact worlds and the closed forms of the tests take."""
+"""An algorithm as one object, for the update, exact worlds and the closed forms of the tests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Algorithm:
     objective: Objective  # table -> objective of each token
     bounds: BoundRule  # chooses the clipping bounds of each update
     weighting: Callable[..., Tensor]  # mask[B, T], counts -> weights[B, T], from `objectives.weighting`
-    rules: Rules = field(default_factory=Rules)  # about single groups, on their way to training
-    stages: Mapping[str, BatchStage] = field(default_factory=dict)  # of a batch, likewise
+    rules: Rules = field(default_factory=Rules)  # for single groups, on their way to training
+    stages: Mapping[str, BatchStage] = field(default_factory=dict)  # for batches, likewise
 
     def new_batch_advantages(self) -> BatchAdvantages | None:
-        """Returns advantages of whole batches, with a memory of their own; None if it has no such stage."""
+        """Returns advantages of whole batches, with a separate memory; None if it has no such stage."""
         found = [stage for stage in self.stages.values() if isinstance(stage, BatchAdvantageStage)]
         return deepcopy(found[0].advantages) if found else None

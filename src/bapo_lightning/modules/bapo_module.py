@@ -1,10 +1,10 @@
 """One optimizer update on one minibatch: Algorithm 1, lines 8-20.
 
     minibatch --micro_batches--> micro-batches, each token with its weight in the loss (`loss_weights`)
-        |                        (or all of what follows in one pass: `speculation.py`)
+        |                        (under guessed bounds, all of what follows in one pass: `speculation.py`)
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
-        prepare                  columns that the objective makes of the whole update, if any
+        prepare                  columns that the objective makes from the whole update, if any
         |
         score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
         manual_backward          summed over tokens, micro-batches and ranks
@@ -19,8 +19,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, cast
 
@@ -32,21 +31,19 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
-from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.modules.bound_rules import search_mode, searches_each_micro_batch
+from bapo_lightning.modules.bound_rules import guesses, searches_each_micro_batch
 from bapo_lightning.modules.fsdp import (
     Sharding,
     by_position,
     clip_gradients,
     gradient_sync,
-    holds_gradients_back,
     reshard,
 )
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
-from bapo_lightning.modules.speculation import Guesses, SearchedPart, misjudged_tokens, speculate
+from bapo_lightning.modules.speculation import SearchedPart, speculate
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_tables,
@@ -58,9 +55,15 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.objective import prepares, token_loss, with_slopes
 from bapo_lightning.objectives.token_table import Correction, Proximal, StepScale, TokenTable
 from bapo_lightning.objectives.weighting import weigh
-from bapo_lightning.phases import phase
-from bapo_lightning.precision import is_mixed, outside_of_autocast
-from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
+from bapo_lightning.system.errors import TrainingError
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.precision import is_mixed, outside_of_autocast
+from bapo_lightning.system.ranks.collectives import (
+    count_over_ranks,
+    max_over_ranks,
+    num_ranks,
+    sum_over_ranks,
+)
 
 KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate", "last_entropy")  # in checkpoints
 
@@ -68,8 +71,8 @@ KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate", "las
 class BapoModule(L.LightningModule):
     """The policy and its optimizer: one `training_step` is one update, `global_step` the policy version.
 
-    It does not sample, and it knows no algorithm by name: GRPO, DAPO and BAPO are arguments. With several
-    ranks each trains on a share of the minibatch, and every sum is taken over all ranks.
+    It does not sample, and it does not depend on a particular algorithm: GRPO, DAPO and BAPO are arguments.
+    With several ranks each trains on a share of the minibatch, and every sum is taken over all ranks.
     """
 
     policy: Policy
@@ -99,13 +102,13 @@ class BapoModule(L.LightningModule):
             scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
                 packs sequences.
-            max_grad_norm: norm that longer gradients are scaled down to.
+            max_grad_norm: norm to which longer gradients are scaled down.
             max_age: largest age of a token, in updates; an older one is an error.
-            max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
+            max_nonfinite_in_a_row: updates skipped in a row for non-finite gradients that end the run.
             correction: table -> factors of the weights, from `objectives.corrections`; None leaves them out.
-            proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
+            proximal: table -> log-probs of the policy in the ratio's denominator; None: the batch's.
             step_scale: table of the whole update -> factor of its learning rate; None: 1.
-            sharding: way to shard the policy over the ranks; None keeps all of it on each.
+            sharding: way to shard the policy over the ranks; None keeps all of it on each rank.
         """
         super().__init__()
         self.automatic_optimization = False
@@ -118,7 +121,7 @@ class BapoModule(L.LightningModule):
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
         self.correction, self.proximal, self.step_scale = correction, proximal, step_scale
         self.sharding = sharding
-        self.guesses = Guesses(search_mode(algorithm.bounds))
+        self.last_bounds: BoundSearch | None = None  # of the search before
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
         self.last_step_scale = 1.0
@@ -138,27 +141,28 @@ class BapoModule(L.LightningModule):
         self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh, self.is_mixed)
 
     def setup(self, stage: str) -> None:
-        """Takes over the trainer's precision. Raises ConfigError for a wrong one, or a callback's `needs`."""
+        """Takes over the trainer's precision. Raises ConfigError if it, or a callback's `needs`, is wrong."""
         self.is_mixed = is_mixed(self.trainer.precision)
         columns_read(self.trainer)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Optimizer and schedule, which `apply_gradients` steps."""
+        """Returns optimizer and schedule, which `apply_gradients` steps."""
         optimizer = self._optimizer(self.policy.trained_parameters())
         schedule = {"scheduler": self._scheduler(optimizer), "interval": "step"}
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the counts of skipped updates and the last learning rate."""
+        """Adds the counts of skipped updates, the last learning rate and the last bounds."""
         checkpoint["counts"] = {name: getattr(self, name) for name in KEPT}
         checkpoint["counts"]["last_entropy"] = float(self.last_entropy)
-        checkpoint["guesses"] = self.guesses.state()
+        checkpoint["last_bounds"] = self.last_bounds and tuple(self.last_bounds)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes them back, and orders the optimizer's state by parameter."""
+        """Restores them, and orders the optimizer's state by parameter."""
         for name in KEPT:
             setattr(self, name, checkpoint["counts"].get(name, getattr(self, name)))
-        self.guesses.load(checkpoint.get("guesses", {}))
+        last = checkpoint.get("last_bounds")
+        self.last_bounds = last and BoundSearch(*last)
         names = [f"policy.{name}" for name, each in self.policy.named_parameters() if each.requires_grad]
         for state in checkpoint.get("optimizer_states", []):
             by_position(state, names)
@@ -166,7 +170,7 @@ class BapoModule(L.LightningModule):
     @phase("updating")
     @outside_of_autocast
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
-        """One update on one minibatch.
+        """Makes one update on one minibatch.
 
         Returns:
             For the callbacks: `loss` (of this rank's share), `metrics` (numbers to log), `version` (of the
@@ -183,14 +187,20 @@ class BapoModule(L.LightningModule):
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         micro_batches, num_own = self.micro_batches(batch)
+        memories = self.memories()
         parts: list[SearchedPart] = []
         for scope in self.bound_rule.scopes(micro_batches):
             is_last = sum(len(part.losses) for part in parts) + len(scope) == len(micro_batches)
-            parts.append(self.add_gradients(scope, is_last, num_own))  # c_low, c_high, Eq. 4
+            if (guess := self.guess(scope)) is None:
+                parts.append(self.in_two_passes(scope, is_last, num_own))
+            else:
+                parts.append(self.in_one_pass(scope, guess, is_last, num_own, batch))
         tables = [table for part in parts for table in part.tables][:num_own]
-        search_metrics = self.note_search(parts, batch.num_tokens)
+        search_metrics = self.note_search(parts)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables)
         grad_norm = self.apply_gradients(optimizer)
+        if not isfinite(grad_norm):
+            self.remember(memories)
         own_loss = torch.stack([loss for part in parts for loss in part.losses]).sum()
         metrics = batch.metrics | {
             **search_metrics,
@@ -203,19 +213,21 @@ class BapoModule(L.LightningModule):
         outputs = {"loss": own_loss, "metrics": metrics, "version": version}
         return outputs | {"tokens": self.gathered(tables), "bounds": [part.bounds for part in parts]}
 
-    def add_gradients(self, scope: Sequence[MicroBatch], is_last: bool, num_own: int) -> SearchedPart:
-        """Adds the gradients of a part of the update, maybe its last one, under bounds that it shares. Blank
-        micro-batches follow the first `num_own`.
-        """
-        guess = self.guess(scope)
-        if guess is not None and self.guesses.pay:
-            return self.in_one_pass(scope, guess, is_last)
-        return self.in_two_passes(scope, guess, is_last, num_own)
+    def memories(self) -> dict[str, Tensor]:
+        """Returns a copy of the buffers of bounds, objective and all other parts except the policy."""
+        return {
+            name: buffer.clone() for name, buffer in self.named_buffers() if not name.startswith("policy.")
+        }
 
-    def in_two_passes(
-        self, scope: Sequence[MicroBatch], guess: BoundSearch | None, is_last: bool, num_own: int
-    ) -> SearchedPart:
-        """Bounds of a part of the update, and then its gradients. A guess is judged, not followed."""
+    def remember(self, memories: Mapping[str, Tensor]) -> None:
+        """Restores the `memories` from before an update, because the update was skipped."""
+        for name, values in memories.items():
+            self.get_buffer(name).copy_(values)
+
+    def in_two_passes(self, scope: Sequence[MicroBatch], is_last: bool, num_own: int) -> SearchedPart:
+        """Bounds of a part of the update, maybe its last one, then its gradients. Blank micro-batches follow
+        the first `num_own`.
+        """
         start = time.perf_counter()
         scored = self.score_for_search(scope)  # r of every token
         bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
@@ -229,26 +241,38 @@ class BapoModule(L.LightningModule):
             losses.append(loss.detach())
             self.add_gradient(loss, is_last and len(losses) == len(scope))
             tables.append(with_slopes(table.detach(), self.objective))
-        redone = None if guess is None else misjudged_tokens(scored, guess, bounds, self.objective)
-        return SearchedPart(bounds, losses, tables, redone, seconds)
+        return SearchedPart(bounds, losses, tables, None, seconds)
+
+    def in_one_pass(
+        self,
+        scope: Sequence[MicroBatch],
+        guess: BoundSearch,
+        is_last: bool,
+        num_own: int,
+        batch: TrainBatch,
+    ) -> SearchedPart:
+        """Gradients of a part of the update under guessed bounds, and the true ones; see `speculate`."""
+        return speculate(
+            scope,
+            num_own,
+            guess,
+            self.score,
+            self.bound_rule.choose,
+            self.objective,
+            lambda loss, is_last_pass: self.add_gradient(loss, is_last and is_last_pass),
+            lambda samples: self.micro_batches(batch, samples),
+        )
 
     def add_gradient(self, loss: Tensor, is_last: bool) -> None:
-        """Adds the gradient of a loss; the last one of an update sums gradients over ranks."""
+        """Adds the gradient of a loss; the last loss of an update sums gradients over ranks."""
         with gradient_sync(self, when=is_last):
-            # Ranks average their gradients; the weights already make a mean over all ranks.
+            # Ranks average their gradients; the weights already give a mean over all ranks.
             self.manual_backward(loss * num_ranks())
-
-    def forget_gradients(self, scope: Sequence[MicroBatch]) -> None:
-        """Sets gradients to zero, also those that wait for a sum over ranks. Every rank must call it."""
-        if holds_gradients_back(self):
-            self.add_gradient(0 * self.score(scope[-1]).logp.sum(), is_last=True)
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
 
     @torch.no_grad()
     def mean_entropy(self, batch: TrainBatch) -> Tensor:
-        """Mean entropy in nats of the minibatch's tokens under the current weights, 0-dim. Every rank must
-        call it, with its share.
+        """Returns the mean entropy in nats of the minibatch's tokens under the current weights, 0-dim. Every
+        rank must call it, with its share.
         """
         micro_batches, num_own = self.micro_batches(batch)
         parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_own]
@@ -260,7 +284,7 @@ class BapoModule(L.LightningModule):
         return sum_over_ranks(torch.stack(own).sum()) / num_tokens
 
     def gathered(self, tables: Sequence[TokenTable]) -> TokenTable | None:
-        """The table of all ranks' minibatch on rank 0, whose mean entropy it notes; None on other ranks."""
+        """Returns on rank 0 the table of all ranks' minibatch, noting its mean entropy; None on others."""
         table = gather_tables(tables, columns_read(self.trainer) | {"entropy"})
         if table is not None:
             self.last_entropy = table.entropy.mean()
@@ -272,14 +296,17 @@ class BapoModule(L.LightningModule):
         if minibatch.groups:
             minibatch.check_ages(version, self.max_age)
 
-    def micro_batches(self, batch: TrainBatch) -> tuple[list[MicroBatch], int]:
-        """This rank's micro-batches, and the number of real ones.
+    def micro_batches(
+        self, batch: TrainBatch, samples: Sequence[int] | None = None
+    ) -> tuple[list[MicroBatch], int]:
+        """This rank's micro-batches, of some `samples` alone if they are given by their numbers in the
+        minibatch of all ranks, and the number of real ones.
 
-        Blank ones, which add nothing, follow until every rank has as many: sharded weights are gathered, and
-        bounds searched, by all ranks together.
+        Blank micro-batches, which add nothing, follow until every rank has as many: all ranks together gather
+        sharded weights and search bounds.
         """
-        mixed = searches_each_micro_batch(self.bound_rule)
-        own = batch.split(self.micro_batch_tokens, self.loss_weights(batch), self.policy.layout, mixed)
+        mixed, weights = searches_each_micro_batch(self.bound_rule), self.loss_weights(batch)
+        own = batch.split(self.micro_batch_tokens, weights, self.policy.layout, mixed, samples)
         missing = max_over_ranks(len(own)) - len(own)
         if not missing:
             return own, len(own)
@@ -288,17 +315,17 @@ class BapoModule(L.LightningModule):
         return own + blank.split(self.micro_batch_tokens, weights, self.policy.layout) * missing, len(own)
 
     def loss_weights(self, batch: TrainBatch) -> Tensor:
-        """Weights[B, T] whose weighted sum over the minibatch of all ranks is the weighting's mean."""
+        """Returns weights[B, T] whose weighted sum over all ranks' minibatch is the weighting's mean."""
         counts = batch.num_tokens, batch.num_samples, batch.num_steps
         totals = count_over_ranks(*counts, device=torch.device("cpu"))
         weights = weigh(self.weighting, batch.response_mask, *totals)
         return weights * batch.factor.unsqueeze(1)
 
     def score(self, micro_batch: MicroBatch) -> TokenTable:
-        """Token table of one micro-batch under the current weights, corrected."""
+        """Returns the token table of one micro-batch under the current weights, corrected."""
         table = token_table(self.policy, micro_batch, self.policy_version)
         if self.proximal is not None:
-            sampled = table.is_sampled  # only there is a policy that the ratio could be taken to instead
+            sampled = table.is_sampled  # only these tokens have a policy for the ratio's denominator
             table = table.relative_to(self.proximal(table.detach()).where(sampled, table.proximal_logp))
         if self.correction is None:
             return table
@@ -306,41 +333,26 @@ class BapoModule(L.LightningModule):
 
     def guess(self, scope: Sequence[MicroBatch]) -> BoundSearch | None:
         """Bounds that the search of a part of the update may find; None: they are not guessed."""
-        if not self.bound_rule.searches or prepares(self.objective):
+        can_guess = guesses(self.bound_rule) and not prepares(self.objective) and len(scope) > 1
+        if self.last_bounds is None or not can_guess:
             return None
-        return self.guesses.for_part(scope, scope[0].weight.device)
+        return BoundSearch(*(each.to(scope[0].weight.device) for each in self.last_bounds))
 
-    def in_one_pass(self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool) -> SearchedPart:
-        """Gradients of a part of the update under a guess, and its bounds; see `speculate`."""
-        return speculate(
-            scope,
-            guess,
-            self.score,
-            self.bound_rule.choose,
-            self.objective,
-            lambda loss, is_last_pass: self.add_gradient(loss, is_last and is_last_pass),
-            partial(self.forget_gradients, scope) if self.guesses.mode == "bitwise" else None,
-        )
-
-    def note_search(self, parts: Sequence[SearchedPart], num_tokens: int) -> dict[str, float]:
+    def note_search(self, parts: Sequence[SearchedPart]) -> dict[str, float]:
         """Remembers the last search, and returns what is logged of searches, if there were any."""
         if not self.bound_rule.searches:
             return {}
+        self.last_bounds = parts[-1].bounds
         metrics = {"time/search_seconds": sum(part.search_seconds for part in parts)}
         found = [part.redone for part in parts if part.redone is not None]
-        share: float | None = None
         if found:
             redone = sum(found)
-            share = 0.0
-            if redone:  # on all ranks, or on none
-                share = redone / count_over_ranks(num_tokens, device=torch.device("cpu"))[0]
             metrics |= {"search/guessed": float(not redone), "search/redone_tokens": redone}
             metrics["time/redo_seconds"] = sum(part.redo_seconds for part in parts)
-        self.guesses.note(parts[-1].bounds, share)
         return metrics
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
-        """Token tables of the whole update before its first gradient; none if nobody looks at them.
+        """Returns token tables of the whole update before its first gradient; none if they are not needed.
 
         The table of a lone micro-batch carries its graph, so that the same pass serves the update.
         """

@@ -1,4 +1,4 @@
-"""Where the clipping bounds of an update come from: fixed numbers, or the search of Algorithm 1."""
+"""Rules for the clipping bounds of an update: fixed numbers, or the search of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from bapo_lightning.modules.contributions import ContributionWeight, contributions
 from bapo_lightning.objectives.bounds import BoundSearch, Kind, Measure, Order, bound_grid, search_bounds
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.ranks.collectives import sum_over_ranks
-from bapo_lightning.values import Advice
+from bapo_lightning.system.ranks.collectives import sum_over_ranks
+from bapo_lightning.system.values import Advice
 
 Part = TypeVar("Part")  # of an update: a micro-batch
-SAME_BOUND = 1e-6  # bounds that differ by less are the same: those of finished runs are decimal numbers
+SAME_BOUND = 1e-6  # bounds that differ by less are the same: finished runs store decimal numbers
 
 
 @runtime_checkable
 class BoundRule(Protocol):
-    """Chooses the clipping bounds of every update. An object of your own needs these four, no base class."""
+    """Chooses the clipping bounds of every update. A custom object needs these four, and no base class."""
 
     @property
     def weight(self) -> ContributionWeight:
-        """Weight of a token in the contributions that are searched, and that monitors show."""
+        """Weight of a token in the contributions that the search uses and monitors show."""
 
     @property
     def searches(self) -> bool:
-        """Whether `choose` looks at the tokens. A rule that does not saves a pass over them."""
+        """Whether `choose` reads the tokens. A rule that does not saves a pass over them."""
 
     def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
-        """The update's micro-batches, in order, in parts that share their bounds."""
+        """Divides the update's micro-batches, in order, into parts that share their bounds."""
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
-        """Bounds for one part. Every rank calls it, with its own tokens, and must get the same bounds.
+        """Returns bounds for one part. Every rank calls it with its own tokens and must get the same bounds.
 
         Args:
-            tables: tables of the part's micro-batches before the update, without the graph; none for a
+            tables: tables of the part's micro-batches before the update, without the graph; empty for a
                 rule that does not search.
         """
 
 
 class BoundRange(TypedDict):
-    """Where a searched bound starts and ends, and how far a step moves it; importance ratios."""
+    """Start, end and step of a searched bound; importance ratios."""
 
     start: float
     end: float
@@ -60,9 +60,9 @@ class Bounds(TypedDict):
     high: float
 
 
-# exact: once before the first gradient, and once for it. speculative: once, under guessed bounds, and those
-# that the guess misjudged once more. bitwise: likewise, but all of them once more, with the bits of exact.
-SearchMode = Literal["exact", "speculative", "bitwise"]
+# exact: once before the first gradient, and once for it. guessed: once, under the bounds of the search
+# before, and the samples that these misjudged once more; see `speculation`.
+SearchMode = Literal["exact", "guessed"]
 MOST_STEPS = 10_000  # of a grid: the search holds a number for each
 GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
 REST_ADVICE = Advice("must have low and high, e.g. {low: 0.8, high: 1.2}, or be null")
@@ -72,7 +72,7 @@ class FixedBounds(nn.Module):
     """The same bounds for every update, as in PPO, GRPO and DAPO."""
 
     searches = False
-    weight: ContributionWeight = "rollout_prob"  # the paper's, by which monitors show contributions
+    weight: ContributionWeight = "rollout_prob"  # the paper's, which monitors use for contributions
     low: Tensor
     high: Tensor
 
@@ -88,7 +88,7 @@ class FixedBounds(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with options of the right types; each text begins with an option's name."""
+        """Yields mistakes in options of the right types; each text begins with an option's name."""
         yield from _not_around_one("low", options["low"], "high", options["high"])
 
     def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
@@ -96,7 +96,7 @@ class FixedBounds(nn.Module):
         return [micro_batches]
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
-        """The fixed bounds; there is no target to miss."""
+        """Returns the fixed bounds; there is no target to miss."""
         value = torch.full_like(self.low, float("nan"))
         return BoundSearch(self.low, self.high, value, met=torch.ones_like(value, dtype=torch.bool))
 
@@ -107,7 +107,7 @@ class AdaptiveBounds(nn.Module):
     searches = True
     lows: Tensor
     highs: Tensor
-    past: Tensor  # curves of the updates before, [H + L], float64; a checkpoint holds them
+    past: Tensor  # curves of earlier updates, [H + L], float64; a checkpoint holds them
 
     def __init__(
         self,
@@ -134,11 +134,11 @@ class AdaptiveBounds(nn.Module):
             weight: weight of a token, see `contribution_weight`.
             scope: one search for the whole minibatch of an update, or one for each micro-batch as in the
                 authors' code.
-            rest: bounds of an update in which positives contribute enough at the start of the path already;
+            rest: bounds of an update in which positives contribute enough already at the start of the path;
                 None keeps that start, as in the paper.
-            memory: updates over which contributions are averaged, exponentially: with each update those of
-                the past count 1 - 1 / memory times as much. 1: this update alone, as in the paper.
-            search: when micro-batches that share their bounds pass through the model, see `SearchMode`.
+            memory: updates over which contributions are averaged, exponentially: with each update past
+                contributions count 1 - 1 / memory times as much. 1: only this update, as in the paper.
+            search: passes of micro-batches that share their bounds, see `SearchMode`.
         """
         super().__init__()
         self.register_buffer("lows", bound_grid(**low), persistent=False)
@@ -151,7 +151,7 @@ class AdaptiveBounds(nn.Module):
         self.scope = scope
         self.mode: SearchMode = search
         self.rest = rest
-        self.kept = 1 - 1 / memory  # of the past, with each update
+        self.kept = 1 - 1 / memory  # share of the past kept at each update
         past = torch.zeros(len(self.highs) + len(self.lows), dtype=torch.float64)
         self.register_buffer("past", past, persistent=memory > 1)
 
@@ -163,8 +163,7 @@ class AdaptiveBounds(nn.Module):
         yield from _grid_problems("high", high)
         if options["measure"] == "share" and not 0 < target < 1:
             yield (
-                f"target={target} is no share of a whole (measure=share); write a number between 0 and 1, "
-                "e.g. 0.4"
+                f"target={target} is not a share (measure=share); write a number between 0 and 1, e.g. 0.4"
             )
         elif target <= 0:
             yield f"target={target} is always met; write a positive number"
@@ -178,14 +177,14 @@ class AdaptiveBounds(nn.Module):
             )
 
     def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
-        """All micro-batches as one part, or each on its own."""
+        """All micro-batches as one part, or each as a separate part."""
         if self.scope == "minibatch":
             return [micro_batches]
         return [[micro_batch] for micro_batch in micro_batches]
 
     @property
     def ends_of_path(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Bounds (low, high) where the search rests when the target is met, and where it ends."""
+        """Bounds (low, high) at which the search rests if the target is met, and at which it ends."""
         start, end = ((float(self.lows[place]), float(self.highs[place])) for place in (0, -1))
         return start if self.rest is None else (self.rest["low"], self.rest["high"]), end
 
@@ -198,15 +197,13 @@ class AdaptiveBounds(nn.Module):
     def search(self, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
         """Returns the bounds, and the contributions to remember, [H + L].
 
-        One pass over the tokens, one collective, and the host waits for nothing.
+        It takes one pass over the tokens and one collective, and the host does not wait.
         """
-        own = [
-            torch.cat(contributions(table, self.weight, self.lows, self.highs, self.kind)) for table in tables
-        ]
-        curves = sum_over_ranks(torch.stack(own).sum(0))
+        sums = sum_over_ranks(torch.stack([self._sums(table) for table in tables]).sum(0))
+        curves = sums[:-1]
         if self.kept:
-            # An update that is not finite will be skipped, and must not be remembered.
-            past = curves = torch.where(curves.isfinite().all(), self.kept * past + curves, past)
+            # An update that is not finite is skipped and must not be remembered.
+            past = curves = torch.where(sums.isfinite().all(), self.kept * past + curves, past)
         positive, negative = curves.split([len(self.highs), len(self.lows)])
         found = search_bounds(
             positive, negative, self.lows, self.highs, self.target, self.order, self.measure
@@ -215,26 +212,30 @@ class AdaptiveBounds(nn.Module):
             rests = found.met & (found.low == self.lows[0]) & (found.high == self.highs[0])
             low = torch.where(rests, self.rest["low"], found.low)
             high = torch.where(rests, self.rest["high"], found.high)
-            found = found._replace(low=low, high=high)  # `value` stays that of the start
+            found = found._replace(low=low, high=high)  # `value` keeps the start's value
         return found, past
 
+    def _sums(self, table: TokenTable) -> Tensor:
+        """Returns contributions of a table, and the sum of its ratios, which shows NaN; [H + L + 1]."""
+        curves = contributions(table, self.weight, self.lows, self.highs, self.kind)
+        return torch.cat([*curves, table.ratio.sum(0, keepdim=True)])
 
-def search_mode(rule: BoundRule) -> SearchMode:
-    """How a rule searches; those of your own exactly, unless they have a `mode`."""
-    return getattr(rule, "mode", "exact")
+
+def guesses(rule: BoundRule) -> bool:
+    """Whether a rule lets its bounds be guessed before they are searched."""
+    return rule.searches and getattr(rule, "mode", "exact") == "guessed"
 
 
 def searches_each_micro_batch(rule: BoundRule) -> bool:
-    """Whether every micro-batch gets bounds of its own. Their lengths must then be mixed: wrong answers are
-    often the longer ones, and micro-batches sorted by length would have next to no positive tokens, or only
-    them.
+    """Whether every micro-batch gets separate bounds. Its lengths must then be mixed: wrong answers are often
+    longer, and micro-batches sorted by length would have almost no positive tokens, or only these.
     """
     return isinstance(rule, AdaptiveBounds) and rule.scope == "microbatch"
 
 
 def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares of the searches that stay at the start of their path and that run to its end, 0-dim; NaN where
-    nothing was searched, or nothing was there to balance.
+    """Returns the shares of searches that stay at the start of their path and that run to its end, 0-dim; NaN
+    if nothing was searched, or if there was nothing to balance.
 
     Args:
         rule: rule that searched.
@@ -261,7 +262,7 @@ def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:
     elif grid["start"] > grid["end"]:
         yield (
             f"{name}.start={grid['start']} is beyond {name}.end={grid['end']}, and the search moves up; "
-            "exchange them"
+            "swap them"
         )
     elif (grid["end"] - grid["start"]) / grid["step"] > MOST_STEPS:
         yield (
@@ -273,11 +274,11 @@ def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:
 def _not_around_one(low_name: str, low: float, high_name: str, high: float) -> Iterator[str]:
     if not 0 <= low < 1:
         yield (
-            f"{low_name}={low} is no lower bound: it is an importance ratio (not an epsilon) and must be in "
-            "[0, 1); write e.g. 0.8"
+            f"{low_name}={low} is not a lower bound: it is an importance ratio (not an epsilon) and must be "
+            "in [0, 1); write e.g. 0.8"
         )
     if not high > 1:
         yield (
-            f"{high_name}={high} is no upper bound: it is an importance ratio (not an epsilon) and must be "
-            "above 1; write e.g. 1.2"
+            f"{high_name}={high} is not an upper bound: it is an importance ratio (not an epsilon) and must "
+            "be above 1; write e.g. 1.2"
         )

@@ -13,11 +13,11 @@ ContributionWeight = Literal["rollout_prob", "none"]
 
 
 def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
-    """Weight of each token in the contributions of Eq. 8, shape [N].
+    """Returns the weight of each token in the contributions of Eq. 8, shape [N].
 
     `rollout_prob` is the paper's pi_rollout(y_t); `none` is the authors' code. Both are multiplied by the
-    token's share in the loss, so that the contributions are those to the gradient that is really taken, even
-    under a sequence mean. Under a token mean this changes nothing.
+    token's share in the loss, so that they are contributions to the actual gradient, even under a sequence
+    mean. Under a token mean this changes nothing.
     """
     return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
 
@@ -26,9 +26,9 @@ def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
 def contributions(
     table: TokenTable, weight: ContributionWeight, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
 ) -> tuple[Tensor, Tensor]:
-    """Contribution of all positive tokens of a table under each upper bound, [H], and of all negative ones
+    """Returns the contribution of all positive tokens under each upper bound, [H], and of all negative tokens
     under each lower bound, [L]; see `objectives.bounds.contribution_curves`.
-    Tokens that were not sampled from the policy contribute nothing: their ratio is to no policy.
+    Tokens that were not sampled from the policy contribute nothing: their ratio compares no policies.
     """
     weights = contribution_weight(table, weight)
     return contribution_curves(table.ratio, table.advantage, table.is_sampled, weights, lows, highs, kind)
@@ -38,8 +38,8 @@ def contributions(
 def positive_shares(
     table: TokenTable, kind: ContributionWeight, chosen: Tensor | bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Share of the positive tokens in the contributions as the objective cuts them (Eq. 5), and without any
-    clipping; 0-dim float64, NaN where nothing contributes.
+    """Returns the share of positive tokens in the contributions as the objective cuts them (Eq. 5), and
+    without any clipping; 0-dim float64, NaN if nothing contributes.
 
     Args:
         table: minibatch, with the slopes of its update.

@@ -26,8 +26,8 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from bapo_lightning.errors import CheckpointError
-from bapo_lightning.ranks.collectives import full_tensor, num_ranks
+from bapo_lightning.system.errors import CheckpointError
+from bapo_lightning.system.ranks.collectives import full_tensor, num_ranks
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class Sharding:
 
     # False keeps a layer's weights from forward to backward pass: less traffic, more memory.
     reshard_after_forward: bool = True
-    cpu_offload: bool = False  # shards, gradients and optimizer state stay in the host's memory
+    cpu_offload: bool = False  # keep shards, gradients and optimizer state in the host's memory
     # True shards gradients after every micro-batch, so that no rank ever holds all of them.
     reduce_every_micro_batch: bool = False
 
     def shard(
         self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh, is_mixed: bool = False
     ) -> None:
-        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32. What
-        is no layer stays gathered from forward to backward pass, which begins with it.
+        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32. Parts
+        outside the layers stay gathered from forward to backward pass, which begins with them.
 
         With `is_mixed` passes compute in bfloat16; parameters, gradients and optimizer state keep their
         precision.
         """
-        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")  # only for it memory can be pinned
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")  # only CUDA can pin memory
         options: dict[str, Any] = {
             "mesh": mesh,
             "reshard_after_forward": self.reshard_after_forward,
@@ -64,20 +64,20 @@ class Sharding:
 
 
 def reshard(module: nn.Module) -> None:
-    """Frees gathered weights after a forward pass without a backward pass: an update would not reach them."""
+    """Frees gathered weights after a forward pass without backward pass: an update would not reach them."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scales gradients down to `max_norm` over all parameters of all ranks. Returns the norm before."""
+    """Scales gradients down to `max_norm` over all parameters of all ranks. Returns the previous norm."""
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     return float(full_tensor(norm))
 
 
 def gradient_sync(module: L.LightningModule, when: bool) -> AbstractContextManager[None]:
-    """Returns a context for a backward pass that sums gradients over ranks, or with `when=False` leaves the
+    """Returns a context for a backward pass that sums gradients over ranks or, with `when=False`, leaves the
     sum to a later pass.
     """
     policy = module.policy
@@ -90,12 +90,6 @@ def gradient_sync(module: L.LightningModule, when: bool) -> AbstractContextManag
     return nullcontext()
 
 
-def holds_gradients_back(module: L.LightningModule) -> bool:
-    """Whether gradients of micro-batches before an update's last wait in whole weights, out of reach."""
-    sharding = cast(Sharding | None, module.sharding)
-    return isinstance(module.policy, FSDPModule) and not cast(Sharding, sharding).reduce_every_micro_batch
-
-
 class ShardedStrategy(ModelParallelStrategy):
     """Shards one copy of the policy over all ranks, without tensor parallelism."""
 
@@ -106,7 +100,7 @@ class ShardedStrategy(ModelParallelStrategy):
         cpu_offload: bool = False,
         sharded_checkpoints: bool = True,
     ) -> None:
-        """The first three options are those of `Sharding`, which becomes the attribute `sharding`. With
+        """The first three options belong to `Sharding`, which becomes the attribute `sharding`. With
         `sharded_checkpoints` every rank writes its shard into a folder; otherwise rank 0 gathers all shards
         and writes one file.
         """
@@ -131,8 +125,8 @@ class ShardedStrategy(ModelParallelStrategy):
         self.lightning_module.policy.compute_on(self.root_device)  # type: ignore[operator, union-attr]
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Loads a checkpoint from shards or from one file. Raises CheckpointError if that of a LoRA run is
-        one file, whose optimizer state Lightning would give to other weights.
+        """Loads a checkpoint from shards or from one file. Raises CheckpointError if a LoRA run's checkpoint
+        is one file, whose optimizer state Lightning would assign to the wrong weights.
         """
         assert self.lightning_module is not None
         is_partly_frozen = any(
@@ -140,7 +134,7 @@ class ShardedStrategy(ModelParallelStrategy):
         )
         if is_partly_frozen and Path(checkpoint_path).is_file():
             raise CheckpointError(
-                f"{checkpoint_path} is one file, from which a LoRA run cannot go on sharded; write "
+                f"{checkpoint_path} is one file, from which a sharded LoRA run cannot continue; write "
                 "strategy=ddp"
             )
         return super().load_checkpoint(checkpoint_path, weights_only)

@@ -7,7 +7,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from bapo_lightning.values import CountOrZero
+from bapo_lightning.system.values import CountOrZero
 
 
 def linear_warmup(optimizer: Optimizer, warmup_updates: CountOrZero) -> LambdaLR:
@@ -19,8 +19,8 @@ def linear_warmup(optimizer: Optimizer, warmup_updates: CountOrZero) -> LambdaLR
 
 
 def step_scaled(optimizer: Any, scale: float) -> float:
-    """Steps with all learning rates times `scale`, and returns the first one that was used. The optimizer has
-    its rates back afterwards, so that a schedule goes on from them.
+    """Steps with all learning rates times `scale`, and returns the first rate that was used. The optimizer
+    then has its old rates again, from which a schedule continues.
     """
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -1,7 +1,7 @@
 """Triton kernels of `token_scores`: one pass over the float32 logits forward, one backward.
 
-A program takes one row. Forward it keeps the largest logit so far and rescales its sums when that grows
-(online softmax, arXiv 1805.02867, here with a second sum, for the entropy). Backward it writes the gradient
+A program handles one row. Forward, it keeps the largest logit so far and rescales its sums when that grows
+(online softmax, arXiv 1805.02867, here with a second sum, for the entropy). Backward, it writes the gradient
 in the precision of the product that reads it.
 
 Shapes: N rows, V vocabulary.
@@ -21,7 +21,7 @@ BLOCK, WARPS = 8192, 8  # columns at once, and warps of a program: the fastest o
 def _score_rows(logits, targets, logp, entropy, peak, norm, scale, width: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     logits += row * width
-    # -1e30 is below every logit; minus infinity times 0 would be no number.
+    # -1e30 is below every logit; minus infinity times 0 would be NaN.
     top, total, weighted = -1e30, 0.0, 0.0
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
@@ -81,7 +81,7 @@ def score_rows(
     """Fills log-prob, entropy, largest scaled logit and sum of the powers of each row.
 
     Args:
-        logits: [N, V], float32, contiguous; they stay as they are.
+        logits: [N, V], float32, contiguous; not changed.
         targets: [N] token ids.
         scale: factor of the logits.
         logp: [N] result, in nats.
@@ -106,8 +106,8 @@ def turn_rows(
     grad_logp: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> Tensor:
-    """Returns the gradient in the logits, [N, V] of `dtype`; in place where that is the logits' own. Whatever
-    `is_shifted` says, `score_rows` has left them as they were.
+    """Returns the gradient in the logits, [N, V] of `dtype`; in place if the logits have this dtype.
+    `is_shifted` is ignored: `score_rows` does not change the logits.
 
     d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), each times `scale`.
     """

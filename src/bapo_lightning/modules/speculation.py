@@ -1,77 +1,32 @@
-"""Gradients of an update whose bounds are searched, in one pass over its tokens: under guessed bounds, and
-mended where the guess was wrong.
+"""Gradients of an update whose bounds are searched, in one pass over its tokens: under the bounds of the
+search before as a guess, then corrected by the samples that the guess misjudged.
 
     all micro-batches but the last    score, gradient under the guess
     the last                          score
     choose                            the true bounds, by the tables of all
-    those that the guess misjudged    score, gradient under the true bounds less that under the guess
     the last                          gradient under the true bounds
+    samples that were misjudged       score, gradient under the true bounds less the gradient under the guess
 
-A guess misjudges a micro-batch if the loss of any of its tokens has another gradient under the true bounds.
-Where it misjudges none, this is the gradient of two passes.
+A guess misjudges a sample if the loss of any of its tokens has another gradient under the true bounds. The
+sum is the gradient under the true bounds up to rounding; if nothing was misjudged, it is so to the bit. The
+same weights, minibatch and guess give the same bits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.batch import MicroBatch
-from bapo_lightning.modules.bound_rules import SearchMode
+from bapo_lightning.modules.token_tables import ON_GRAPH
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.objective import Objective, token_loss, with_slopes
-from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks
-
-# A redone token costs about three forward passes, four with checkpointing of blocks. A guess may save one.
-MOST_REDONE = 1 / 4
-REMEMBERED = 8  # updates over which the share of redone tokens is averaged, exponentially
-ON_GRAPH = ("logp", "log_ratio", "ratio", "entropy", "log_z")  # columns through which gradients may flow
-
-
-class Guesses:
-    """The bounds of one search as a guess at those of the next, for as long as that is cheaper than a pass
-    over the tokens before the first gradient.
-    """
-
-    def __init__(self, mode: SearchMode) -> None:
-        self.mode = mode
-        self.last: BoundSearch | None = None
-        self.redone = 0.0  # share of tokens that guesses sent through the model again, or would have
-
-    def for_part(self, micro_batches: Sequence[MicroBatch], device: torch.device) -> BoundSearch | None:
-        """Guess at the bounds of a part of an update; None where it saves nothing, or there is none."""
-        if self.mode == "exact" or len(micro_batches) == 1 or self.last is None:
-            return None
-        return BoundSearch(*(each.to(device) for each in self.last))
-
-    @property
-    def pay(self) -> bool:
-        """Whether guesses have been right often enough."""
-        return self.redone < MOST_REDONE
-
-    def note(self, found: BoundSearch, redone: float | None) -> None:
-        """Remembers a search, and the share of tokens that a guess at it had redone, or would have had; None:
-        there was none.
-        """
-        self.last = found
-        if redone is not None:
-            share = float(redone > 0) if self.mode == "bitwise" else redone
-            self.redone += (share - self.redone) / REMEMBERED
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"last": self.last and tuple(self.last), "redone": self.redone}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Takes a state back; an empty one is that of a run without guesses."""
-        self.last = BoundSearch(*state["last"]) if state.get("last") else None
-        self.redone = state.get("redone", 0.0)
+from bapo_lightning.objectives.token_table import TokenTable, concatenate
+from bapo_lightning.system.ranks.collectives import count_over_ranks, max_over_ranks
 
 
 @dataclass(frozen=True)
@@ -81,31 +36,33 @@ class SearchedPart:
     bounds: BoundSearch  # the true ones
     losses: list[Tensor]  # of each micro-batch, 0-dim
     tables: list[TokenTable]  # of each, with the slopes under the true bounds
-    redone: int | None  # tokens of all ranks that a guess had redone, or would have had; None: no guess
+    redone: int | None  # response tokens of all ranks that were scored again; None: nothing was guessed
     search_seconds: float  # until the bounds were known, without gradients
     redo_seconds: float = 0.0
 
 
 def speculate(
     micro_batches: Sequence[MicroBatch],
+    num_own: int,
     guess: BoundSearch,
     score: Callable[[MicroBatch], TokenTable],
     choose: Callable[[Sequence[TokenTable]], BoundSearch],
     objective: Objective,
     backward: Callable[[Tensor, bool], None],
-    restart: Callable[[], None] | None,
+    gather: Callable[[Sequence[int]], tuple[Sequence[MicroBatch], int]],
 ) -> SearchedPart:
     """Adds the gradients of micro-batches that share their bounds. Every rank must call it, with as many.
 
     Args:
         micro_batches: two or more, in order.
+        num_own: number of the first ones that are not blank.
         guess: bounds that the search may find, the same on all ranks.
         score: micro-batch -> its table, with graph.
         choose: tables of all micro-batches, without graph -> their bounds.
         objective: objective of each token, which prepares no columns.
         backward: loss, whether it is the last one -> nothing; adds the gradient.
-        restart: forgets the gradients so far; with it all micro-batches are done again if one is misjudged,
-            as in the second of two passes. None: only the misjudged ones are.
+        gather: numbers of samples (column `sequence`) -> their micro-batches, as many on every rank, and the
+            number of those that are not blank.
     """
     *before, end = micro_batches
     tables = []
@@ -117,62 +74,54 @@ def speculate(
     tables.append(last.detach())
     start = time.perf_counter()
     bounds = choose(tables)
-    again = misjudged(tables[:-1], guess, bounds, objective)
-    # Ranks have shares of each other's weights, so all make as many passes.
-    rounds = 0 if are_same(guess, bounds) else max_over_ranks(len(again))
-    known, redone = time.perf_counter(), 0
-    if rounds:
-        del last  # with its graph: no two micro-batches are held at once
-        if restart is not None:
-            restart()
-            again, rounds = list(range(len(before))), len(before)
-        for number in (again + [0] * rounds)[:rounds]:
-            table = score(before[number])
-            loss = token_loss(table, bounds, {}, objective)[0]
-            if restart is None:
-                loss = loss - token_loss(table, guess, {}, objective)[0]
-            backward(loss, False)
-            redone += len(table.ratio)
-        last = score(end)
-        (redone,) = count_over_ranks(redone + len(last.ratio), device=torch.device("cpu"))
+    again = samples_to_redo(tables[:-1][:num_own], guess, bounds, objective)
+    known = time.perf_counter()
+    gathered, num_real = ((), 0) if again is None else gather(again)
+    backward(token_loss(last, bounds, {}, objective)[0], not gathered)
+    del last  # with its graph: no two micro-batches are held at once
+    start_of_redo, redone = time.perf_counter(), 0
+    for number, micro_batch in enumerate(gathered, 1):
+        table = score(micro_batch)
+        loss = token_loss(table, bounds, {}, objective)[0] - token_loss(table, guess, {}, objective)[0]
+        backward(loss, number == len(gathered))
+        redone += len(table.ratio) if number <= num_real else 0
     end_of_redo = time.perf_counter()
-    backward(token_loss(last, bounds, {}, objective)[0], True)
+    if gathered:
+        redone = count_over_ranks(redone, device=torch.device("cpu"))[0]
     losses, seen = zip(*(token_loss(table, bounds, {}, objective) for table in tables), strict=True)
     tables = [with_slopes(table, objective) for table in seen]
-    return SearchedPart(bounds, list(losses), tables, redone, known - start, end_of_redo - known)
+    return SearchedPart(bounds, list(losses), tables, redone, known - start, end_of_redo - start_of_redo)
 
 
-def misjudged_tokens(
+def samples_to_redo(
     tables: Sequence[TokenTable], guess: BoundSearch, bounds: BoundSearch, objective: Objective
-) -> int:
-    """Number of tokens in misjudged micro-batches of all ranks. Every rank must call it."""
-    if are_same(guess, bounds):
-        return 0
-    tables = [table.detach() for table in tables]
-    own = sum(len(tables[number].ratio) for number in misjudged(tables, guess, bounds, objective))
-    return count_over_ranks(own, device=torch.device("cpu"))[0]
+) -> list[int] | None:
+    """Returns the numbers of this rank's samples that a guess misjudged, ascending; None if there are none on
+    any rank. Every rank must call it.
+    """
+    if (guess.low == bounds.low) & (guess.high == bounds.high):
+        return None
+    found = misjudged(tables, guess, bounds, objective) if tables else []
+    return found if max_over_ranks(len(found)) else None
 
 
 def misjudged(
     tables: Sequence[TokenTable], guess: BoundSearch, bounds: BoundSearch, objective: Objective
 ) -> list[int]:
-    """Returns the numbers of the tables in which a token has another gradient under the true bounds."""
-    if are_same(guess, bounds):
-        return []
-    guessed, true = ([_gradients(table, each, objective) for table in tables] for each in (guess, bounds))
-    return [number for number in range(len(tables)) if not torch.equal(guessed[number], true[number])]
+    """Returns the samples with a token whose scores have other gradients under the true bounds, ascending."""
+    table = TokenTable.of(concatenate(tables, tables[0].columns))
+    guessed, true = (_gradients(table, each, objective) for each in (guess, bounds))
+    differs = torch.stack(
+        [(one != other).flatten(1).any(1) for one, other in zip(guessed, true, strict=True)]
+    ).any(0)
+    return table.sequence[differs].unique().tolist()
 
 
-def are_same(guess: BoundSearch, bounds: BoundSearch) -> bool:
-    """Whether two searches found the same bounds."""
-    return bool((guess.low == bounds.low) & (guess.high == bounds.high))
-
-
-def _gradients(table: TokenTable, bounds: BoundSearch, objective: Objective) -> Tensor:
-    """Gradients of the loss by the scores of every token, [columns, N]."""
+def _gradients(table: TokenTable, bounds: BoundSearch, objective: Objective) -> list[Tensor]:
+    """Gradients of the loss by each column through which gradients flow, [N, 1] or [N, K]."""
     leaves = {
         name: values.clone().requires_grad_() for name, values in table.columns.items() if name in ON_GRAPH
     }
     loss, _ = token_loss(TokenTable.of({**table.columns, **leaves}), bounds, {}, objective)
     found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return torch.stack(found)
+    return [each.reshape(len(each), -1) for each in found]

@@ -1,11 +1,11 @@
-"""Log-prob and entropy of tokens from the hidden states, without ever holding the [N, V] logits.
+"""Computes log-prob and entropy of tokens from the hidden states, without ever holding the [N, V] logits.
 
-The forward pass goes chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. The
+The forward pass works chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. The
 backward pass computes the same logits again and turns them in place into their gradient. The last chunk is
 kept from forward to backward pass, so tokens that fit into one chunk are computed once.
 
-Chunks are as long as memory allows, for the sake of the matrix products. On a GPU the rest is one kernel a
-pass (`score_kernels`). Elsewhere it goes block by block of few rows, which stay in the cache from one
+Chunks are as long as memory allows, which makes the matrix products fast. On a GPU the rest is one kernel per
+pass (`score_kernels`). On other devices it works in blocks of few rows, which stay in the cache from one
 operation to the next.
 
 Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk, R tokens of a block.
@@ -21,17 +21,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bapo_lightning.host import missing_to_build
-from bapo_lightning.precision import head_products
+from bapo_lightning.system.host import missing_to_build
+from bapo_lightning.system.precision import head_products
 from bapo_lightning.types import NO_CANDIDATE
 
-# What a policy returns of tokens, in this order; the last one only if an objective needs it.
+# Scores of tokens that a policy returns, in this order; the last only if an objective needs it.
 SCORES = ("logp", "entropy", "mean_logp")
 # Elements of the [C, V] float32 buffer if chunk_tokens is not given: 512 MiB. The matrix products then run at
 # full speed (883 tokens of a vocabulary of 152 000), and the buffer is small compared with the model.
 CHUNK_ELEMENTS = 1 << 27
 # Elements of a [R, V] block: 4 MiB on a CPU, which the caches of a few cores hold; on an accelerator enough
-# to keep all of it busy.
+# to keep it busy.
 CPU_BLOCK_ELEMENTS, BLOCK_ELEMENTS = 1 << 20, 1 << 25
 
 
@@ -57,8 +57,8 @@ def token_scores(
         temperature: divisor of the logits, at which the tokens were sampled.
         chunk_tokens: C; None means as many as make a chunk of `CHUNK_ELEMENTS` logits.
         entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
-        half_factors: round the factors of the matrix products to bfloat16 on CUDA, whose results stay
-            float32; a CPU has such products only inside of float32 ones (`precision.head_products`).
+        half_factors: round the factors of the matrix products to bfloat16 on CUDA, with float32 results; a
+            CPU has such products only inside of float32 products (`precision.head_products`).
         others: [N, K] token ids.
 
     Returns:
@@ -88,8 +88,8 @@ def mean_logp(
 ) -> Tensor:
     """Returns the mean over the vocabulary of log pi, in nats, without logits and without gradient.
 
-    The mean logit is hidden . mean_v W_v / temperature, and log pi(target) has what is subtracted from every
-    logit:
+    The mean logit is hidden . mean_v W_v / temperature, and log pi(target) contains the term that is
+    subtracted from every logit:
 
         mean_v log pi(v) = log pi(target) + hidden . (mean_v W_v - W_target) / temperature
 
@@ -98,7 +98,7 @@ def mean_logp(
         head_weight: W, [V, D].
         targets: [N] token ids.
         logp: log pi(target) of `token_scores`, [N].
-        temperature: the same as there.
+        temperature: as in `token_scores`.
 
     Returns:
         [N], of the dtype of `logp`.
@@ -110,13 +110,13 @@ def mean_logp(
 def among_candidates(
     logp: Tensor, candidate_logp: Tensor, candidates: Tensor, is_cut: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns log-probs [N] of tokens and [N, K] of their candidates, all of the distribution among these if
-    it `is_cut`: of a token without candidates that of the whole vocabulary.
+    """Returns log-probs [N] of tokens and [N, K] of their candidates. If `is_cut`, they refer to the
+    distribution among candidates; for a token without candidates, to the whole vocabulary.
 
     Args:
         logp: [N] nats, of the whole distribution.
-        candidate_logp: [N, K] nats, of the same.
-        candidates: [N, K] token ids, -1 in place of one that there is not.
+        candidate_logp: [N, K] nats, likewise.
+        candidates: [N, K] token ids, -1 in place of missing candidates.
         is_cut: whether only candidates could have been sampled.
     """
     there = candidates >= 0
@@ -158,7 +158,7 @@ class _TokenScores(torch.autograd.Function):
             ctx.mark_non_differentiable(entropy)
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(hidden, weight, targets, others, peak, norm, entropy)
-            ctx.kept = logits  # of the last chunk, as `score` left them
+            ctx.kept = logits  # of the last chunk, as left by `score`
         return (logp, entropy) if others_logp is None else (logp, entropy, others_logp)
 
     @staticmethod
@@ -176,9 +176,9 @@ class _TokenScores(torch.autograd.Function):
     def gradients(
         ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None, grad_others: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Returns the gradients in the arguments of `forward`."""
+        """Returns the gradients for the arguments of `forward`."""
         hidden, weight, targets, others, peak, norm, entropy = ctx.saved_tensors
-        # Each log-prob adds 1 at its token and takes p from all: the latter once, for the sum of them all.
+        # Each log-prob adds 1 at its token and subtracts p from all: the latter is done once for their sum.
         of_all = grad_logp
         if grad_others is not None:
             of_others = grad_others.sum(1)
@@ -262,7 +262,7 @@ def _has_kernels(logits: Tensor) -> bool:
 
 @cache
 def kernels() -> Any:
-    """Returns `score_kernels` where Triton can compile it, else None."""
+    """Returns `score_kernels` if Triton can compile it, else None."""
     if find_spec("triton") is None or missing_to_build("C") is not None:
         return None
     from bapo_lightning.modules import score_kernels

@@ -1,4 +1,4 @@
-"""Token tables of micro-batches, and those of all ranks together."""
+"""Token tables of micro-batches, and joint tables of all ranks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from bapo_lightning.objectives.token_table import (
     table_for,
     table_of,
 )
-from bapo_lightning.ranks.collectives import from_controller, gather_rows, max_over_ranks, num_ranks
+from bapo_lightning.system.ranks.collectives import from_controller, gather_rows, max_over_ranks, num_ranks
 from bapo_lightning.types import Origin
 
 OUTPUTS = (*SCORES, "log_z", "candidate_logp")  # of a policy
-SAY_SO = ("lightning.", "bapo_lightning.")  # modules whose callbacks say what they read, if anything
+ON_GRAPH = frozenset({*OUTPUTS, "log_ratio", "ratio"})  # columns through which gradients may flow
+SAY_SO = ("lightning.", "bapo_lightning.")  # modules whose callbacks declare the columns that they read
 # micro-batch -> the first of `OUTPUTS` for its response tokens, each [N] or None, in nats
 Scorer = Callable[[MicroBatch], tuple[Tensor | None, ...]]
 
 
 def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenTable:
-    """Returns what is known of a micro-batch's tokens, with their scores by a policy of this version."""
+    """Returns the table of a micro-batch's tokens, with their scores by a policy of this version."""
     outputs = zip(OUTPUTS, policy(micro_batch), strict=False)
     scores = {name: values for name, values in outputs if values is not None}
     known = dict(micro_batch.scores)
@@ -61,8 +62,8 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
 
 
 def columns_read(trainer: Trainer) -> frozenset[str]:
-    """Returns the columns that callbacks read after an update: those in their `needs`, and all columns if one
-    from elsewhere says nothing. Lightning's own know of no table. Raises ConfigError for an unknown column.
+    """Returns the columns that callbacks read after an update: the ones in their `needs`, and all columns if
+    a foreign callback declares none. Lightning's own read no table. Raises ConfigError for unknown columns.
     """
     found: frozenset[str] = frozenset()
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -77,8 +78,8 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
 
     Args:
         tables: this rank's tables; the controller has the costliest share, which is never empty.
-        columns: columns to gather, with those on demand if they are all others; the controller's choice
-            holds.
+        columns: columns to gather; if they include all regular columns, those on demand are added. The
+            controller's choice holds.
     """
     wanted = set(columns)
     if wanted.issuperset(NAMES):
@@ -90,8 +91,8 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
 def gather_everywhere(
     reader: Callable[[TokenTable], Any], tables: Sequence[TokenTable], device: torch.device
 ) -> tuple[TokenTable, int]:
-    """Returns what a function reads of the table of all ranks' minibatch, and the row at which this rank's
-    own begin. Every rank must call it with the tables of its own micro-batches, maybe none.
+    """Returns the columns that a function reads from the table of all ranks' minibatch, and the first of this
+    rank's rows. Every rank must call it with the tables of its own micro-batches, which may be none.
     """
     found, start = _gathered(tables, sorted(needed_by(reader)), everywhere=True)
     assert found is not None
@@ -101,10 +102,10 @@ def gather_everywhere(
 def _gathered(
     tables: Sequence[TokenTable], names: Sequence[str], everywhere: bool
 ) -> tuple[dict[str, Tensor] | None, int]:
-    """Columns of all ranks' tables in rank order, where they are gathered, and the first of this rank's rows.
+    """Returns columns of all ranks' tables in rank order, if gathered here, and this rank's first row.
 
-    They pass through the host in one collective, as the 32 bits of each number (those of an id are
-    enough), or as 64 where a policy computes in float64.
+    They pass through the host in one collective, as the 32 bits of each number (which are enough for an id),
+    or as 64 if a policy computes in float64.
     """
     if num_ranks() == 1:
         return concatenate(tables, names), 0
@@ -138,14 +139,14 @@ def prepared_for_update(
     for name, values in objective.prepare(whole).items():
         own = values[start : start + sum(sizes)].split(sizes) if tables and values.dim() else ()
         for number, part in enumerate(parts):
-            # Blank tokens weigh nothing; any finite value will do.
+            # Blank tokens have no weight; any finite value will do.
             part[name] = own[number] if number < len(own) else values.reshape(-1)[0]
     return parts
 
 
 def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTable]) -> float:
     """Returns the factor of the update's learning rate, 1 without a rule. Every rank must call it, with the
-    tables of its micro-batches, maybe none.
+    tables of its micro-batches, which may be none.
     """
     if step_scale is None:
         return 1.0

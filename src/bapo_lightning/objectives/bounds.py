@@ -4,9 +4,9 @@
                                            |  summed over micro-batches and ranks
     low, high <-- search_bounds -----------+
 
-A positive token's contribution depends on the upper bound only and a negative token's on the lower bound
-only, so two short curves hold everything that Algorithm 1 needs of the tokens. They are sums, so those of
-micro-batches and ranks add up, in one collective.
+A positive token's contribution depends only on the upper bound and a negative token's only on the lower
+bound, so two short curves hold all that Algorithm 1 needs. They are sums, so curves of micro-batches and
+ranks add up, in one collective.
 
 Shapes: N tokens, L lower bounds, H upper bounds.
 """
@@ -66,15 +66,15 @@ def contribution_curves(
     highs: Tensor,
     kind: Kind = "gradient",
 ) -> tuple[Tensor, Tensor]:
-    """Returns the contribution of positive tokens under each upper bound and of negative ones under each low.
+    """Returns the contributions of positive tokens under each upper and of negatives under each lower bound.
 
     gradient (Eq. 5, a clipped token contributes nothing; a token exactly on its bound is alive):
         positive[h] = sum_{A>0, r<=high_h} w r A        negative[l] = sum_{A<0, r>=low_l} w r |A|
     surrogate (Eq. 8, a clipped token contributes its clipped value):
         positive[h] = sum_{A>0} w min(r, high_h) A      negative[l] = sum_{A<0} w max(r, low_l) |A|
 
-    It passes over the tokens once, in O(N log(H + L)) comparisons, without an [N, H] temporary and without
-    waiting for the device.
+    It passes over the tokens once, in O(N log(H + L)) comparisons, without a temporary [N, H] tensor and
+    without waiting for the device.
 
     Args:
         ratio: r >= 0, any shape.
@@ -135,9 +135,9 @@ def search_bounds(
         measure: the unit of contributions, as `positive_contribution` explains.
 
     Returns:
-        The chosen bounds in the dtype of the grids. If nothing contributes at the start (P = N = 0) there is
-        nothing to balance: the start is kept, `met` is true, `value` is NaN (the share of nothing is
-        undefined). A later 0/0 is not reached.
+        The chosen bounds in the dtype of the grids. If nothing contributes at the start (P = N = 0), there is
+        nothing to balance: the start is kept, `met` is true and `value` is NaN (the share is undefined).
+        A later 0/0 does not count as reached.
 
     Raises:
         ValueError: shapes do not fit, or the order or measure is unknown.
@@ -176,8 +176,8 @@ def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> 
     lower_first, the authors' code:
         (low_0, high_0) ... (low_end, high_0), (low_end, high_1) ... (low_end, high_end)
 
-    Algorithm 1 as printed also stops if only the upper bound could still move. That differs only for a grid
-    of one lower bound, which here means "low is fixed" and leaves the upper bound free.
+    Algorithm 1 as printed also stops if only the upper bound could still move. The two differ only for a grid
+    with one lower bound, which here means "low is fixed" and leaves the upper bound free.
     """
     steps = torch.arange(num_lows + num_highs - 1, device=device)
     low_index = (
@@ -190,7 +190,7 @@ def positive_contribution(positive: Tensor, negative: Tensor, measure: Measure) 
     """Returns the positive contribution as a share or a ratio, elementwise.
 
     share: P / (P + N), in [0, 1] (the paper's figures). ratio: P / N, which is s / (1 - s) for a share s (the
-    authors' code). Both are NaN where P = N = 0; the ratio is infinite where only N is 0.
+    authors' code). Both are NaN if P = N = 0; the ratio is infinite if only N is 0.
 
     Raises:
         ValueError: the measure is unknown.
@@ -218,7 +218,7 @@ def _bin_index(ratio: Tensor, advantage: Tensor, mask: Tensor, lows: Tensor, hig
 
 
 def _sum_per_bin(bins: Tensor, values: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
-    """Returns one sum per bin, [L + H + 3]. bincount would wait for CUDA to know the largest bin."""
+    """Returns one sum per bin, [L + H + 3]. bincount would wait for CUDA to find the largest bin."""
     return values.new_zeros(len(lows) + len(highs) + 3).scatter_add_(0, bins, values.reshape(-1))
 
 

@@ -1,4 +1,4 @@
-"""PPO-clip, the objective of GRPO, DAPO and BAPO; they differ in where the bounds come from."""
+"""PPO-clip, the objective of GRPO, DAPO and BAPO, which differ in the source of the bounds."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from bapo_lightning.objectives.token_table import TokenTable
 
 
 def clip(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
-    """Objective of PPO within the bounds of the update, [N] (Eq. 4); see `clipped_surrogate`."""
+    """Returns PPO's objective within the bounds of the update, [N] (Eq. 4); see `clipped_surrogate`."""
     return clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

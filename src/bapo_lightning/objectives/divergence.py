@@ -1,4 +1,4 @@
-"""Distances of policies: estimates of KL(pi_behaviour || pi), and how far a token's probability has moved.
+"""Distances between policies: estimates of KL(pi_behaviour || pi), and changes of a token's probability.
 
 Source of k3: J. Schulman, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html, with p = pi
 and q = pi_behaviour, from which the tokens were sampled. The estimate is the mean over the tokens. The other
@@ -15,7 +15,7 @@ from torch import Tensor
 from bapo_lightning.objectives.surrogate import importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable
 
-LEAST_REST = 1e-8  # of probability outside the token, as in verl: a certain one has an infinite divergence
+LEAST_REST = 1e-8  # least probability of other tokens, as in verl: with 0 the divergence is infinite
 
 
 def k3(log_ratio: Tensor) -> Tensor:
@@ -30,18 +30,18 @@ def k3(log_ratio: Tensor) -> Tensor:
 @torch.no_grad()
 def mismatch(logp: Tensor, behaviour_logp: Tensor) -> dict[str, Tensor]:
     """Returns statistics of the disagreement between trainer and rollout engine about tokens that the same
-    weights sampled and scored: of d = log pi_trainer - log pi_engine, by name, 0-dim.
+    weights sampled and scored, d = log pi_trainer - log pi_engine, by name, 0-dim.
 
     abs_logp_diff_mean, abs_logp_diff_max: mean and maximum of |d|, nats.
     logp_diff_mean: mean of d, nats. Its expectation is -KL(engine || trainer) <= 0 if the engine reports the
-        distribution that it samples from. A value clearly above 0 shows that it reports another one, such as
-        log-probs before the temperature.
+        distribution that it samples from. A value clearly above 0 shows that it reports another distribution,
+        such as log-probs before the temperature.
     ratio_max: largest exp(d).
     kl: k3 estimate of KL(engine || trainer), nats.
 
     Args:
         logp: the trainer's log-probs of the sampled tokens, at the sampling temperature, [N] nats, N >= 1.
-        behaviour_logp: the engine's, [N] nats.
+        behaviour_logp: the engine's log-probs, [N] nats.
     """
     difference = logp - behaviour_logp
     return {
@@ -55,20 +55,20 @@ def mismatch(logp: Tensor, behaviour_logp: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def ratio_spread(logp: Tensor, behaviour_logp: Tensor, counted: Tensor) -> dict[str, Tensor]:
-    """Returns how unequal the ratios w = pi / pi_behaviour are, whatever a correction or bounds make of them,
-    by name, 0-dim; NaN where nothing is counted.
+    """Returns measures of how unequal the ratios w = pi / pi_behaviour are before corrections and bounds, by
+    name, 0-dim; NaN if no token is counted.
 
     effective_sample_size: (sum w)^2 / (N sum w^2), the share of the N tokens that would give the same
-        variance if all ratios were equal. Source: Kish (1965); `correction/effective_sample_size` is that of
-        a correction's weights.
+        variance if all ratios were equal. Source: Kish (1965); `correction/effective_sample_size` is the same
+        for a correction's weights.
     chi_square: mean of (w - 1)^2, an estimate of chi^2(pi || pi_behaviour) = E[w^2] - 1 in squared ratios.
-        Its expectation is that of mean w^2 - 1 (verl), and it is never negative. It is 0 of equal policies
-        and at most epsilon^2 where all ratios lie within 1 +- epsilon.
+        It has the same expectation as mean w^2 - 1 (verl), and is never negative. It is 0 for equal policies
+        and at most epsilon^2 if all ratios lie within 1 +- epsilon.
 
     Args:
-        logp: log-probs by the policy, [N] nats.
-        behaviour_logp: log-probs by the distribution that the tokens were sampled from, [N] nats.
-        counted: tokens that were sampled from it, [N] bool.
+        logp: log-probs under the policy, [N] nats.
+        behaviour_logp: log-probs under the distribution that the tokens were sampled from, [N] nats.
+        counted: true for tokens that were sampled from it, [N] bool.
     """
     ratio, number = importance_ratio(logp, behaviour_logp), counted.sum()
     total = ratio.where(counted, 0.0).sum()
@@ -80,9 +80,9 @@ def ratio_spread(logp: Tensor, behaviour_logp: Tensor, counted: Tensor) -> dict[
 
 
 def within_divergence(table: TokenTable, low: float, high: float, divergence: Literal["tv", "kl"]) -> Tensor:
-    """Returns whether each token keeps its gradient, [N] bool: its probability has not moved away from
-    that of the policy that the ratio is taken to by more than a divergence of two outcomes, this token and
-    any other (arXiv 2602.04879, Eq. 13, 14).
+    """Returns whether each token keeps its gradient, [N] bool: its probability has not moved away from its
+    probability under the proximal policy by more than a divergence of two outcomes, this token and any other
+    (arXiv 2602.04879, Eq. 13, 14).
 
     Args:
         table: [N] tokens.

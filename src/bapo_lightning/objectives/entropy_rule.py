@@ -1,4 +1,4 @@
-"""The Entropy-Clip Rule (Eq. 6-7, Table 4): how an update on unclipped tokens moves the policy's entropy."""
+"""The Entropy-Clip Rule (Eq. 6-7, Table 4): the change of the policy's entropy by unclipped tokens."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def predicted_entropy_change(
 
     It is the derivative of the entropy of a tabular softmax policy along a step of its *natural* gradient
     (logits += eta A X). The plain policy gradient also scales a token's step by its probability, and AdamW
-    does something else again, so that sign and course are meaningful, the size is not.
+    changes it further, so that the sign and the trend are meaningful but not the size.
 
     Args:
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.
         advantage: A, same shape.
-        alive: X, same shape: true where the token's gradient is not clipped. Clipped tokens stay in the
+        alive: X, same shape: true if the token's gradient is not clipped. Clipped tokens stay in the
             covariance, with A X = 0.
         learning_rate: eta.
-        weight: same shape, non-negative; None means ones. Zero leaves a token (padding) out, whatever its
+        weight: same shape, non-negative; None means ones. Zero excludes a token (padding), whatever its
             other values.
 
     Returns:
@@ -61,7 +61,7 @@ def quadrant_masses(
     High probability means log pi at or above its weighted mean. This is the centre of the covariance, so the
     tokens of each quadrant move the entropy as the table says.
 
-    Arguments are those of `predicted_entropy_change`.
+    Arguments are as in `predicted_entropy_change`.
     """
     weight = _weights(logp, weight)
     high = _centred(logp, weight) >= 0

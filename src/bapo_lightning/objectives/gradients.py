@@ -1,4 +1,4 @@
-"""How alike two gradients are."""
+"""Similarity of two gradients."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 
 @torch.no_grad()
 def inner_product(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """Returns the inner product of two gradients, sum of g h over all of their numbers, 0-dim float64. Those
-    of shards add up to that of the whole.
+    """Returns the inner product of two gradients, sum of g h over all of their numbers, 0-dim float64.
+    Products of shards add up to the product of the whole.
 
     Args:
-        pairs: both gradients of each weight, of one shape and dtype; one weight at least. Products are made
-            in float32 or more.
+        pairs: both gradients of each weight, of one shape and dtype; at least one weight. Products are
+            computed in float32 or higher.
     """
     return torch.stack([torch.dot(_numbers(one), _numbers(other)).double() for one, other in pairs]).sum()
 
 
 def cosine(product: Tensor, square: Tensor, other_square: Tensor) -> Tensor:
-    """Returns g.h / (|g| |h|), 0-dim: 1 of equal directions, 0 of unrelated ones; NaN where one has none.
+    """Returns g.h / (|g| |h|), 0-dim: 1 for equal directions, 0 for unrelated ones; NaN if a gradient is 0.
 
-    Between successive updates it falls where steps overshoot, and is high where stale data repeat themselves
-    (GAC, arXiv 2603.01501). It does not change where gradients are scaled, as by clipping.
+    Between successive updates it falls if steps overshoot, and is high if stale data repeat themselves (GAC,
+    arXiv 2603.01501). Scaling of gradients, such as clipping, does not change it.
 
     Args:
         product: g.h by `inner_product`, 0-dim.

@@ -1,10 +1,10 @@
-"""What an algorithm's objective is: a function of the token table, or an object that knows what it needs.
+"""An algorithm's objective: a function of the token table, or an object that also declares its needs.
 
-    needs     columns that only some objectives have, see `Need`
+    needs     columns that only some objectives get, see `Need`
     prepare   table of the whole update -> more columns, before the first gradient
     call      table -> objective of every token, to be maximised
 
-A formula alone is a function, marked with `needs` if it has any.
+A plain formula is a function, marked with `needs` if it has any.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Literal, Protocol, TypeGuard, get_args
 import torch
 from torch import Tensor
 
-from bapo_lightning.errors import ConfigError, taken
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import TokenTable, name_of, without_options
+from bapo_lightning.system.errors import ConfigError, taken
 
 # table -> objective[N] to maximise
 Objective = Callable[[TokenTable], Tensor]
-# Columns of `token_table.ON_DEMAND`, and gradients through `entropy`, which cost memory and time. For scores
-# at entry a batch passes through the trainer's model once more when it enters training, and ratios do not
-# change by that; for `reference_logp` a second copy of the weights scores it; for `log_z` the policy gets a
+# Columns of `token_table.ON_DEMAND`, and gradients through `entropy`; they cost memory and time. For scores
+# at entry, a batch passes through the trainer's model once more when it enters training, which does not
+# change ratios; for `reference_logp` a second copy of the weights scores it; for `log_z` the policy gets a
 # head.
 Need = Literal[
     "entry_entropy",
@@ -37,7 +37,7 @@ Need = Literal[
     "candidate_behaviour_logp",
     "entropy_gradient",
 ]
-ENTRY = "entry_"  # begins the names of scores at entry
+ENTRY = "entry_"  # prefix of the names of scores at entry
 CANDIDATES = frozenset({"candidate_logp", "candidate_behaviour_logp"})
 
 
@@ -58,29 +58,29 @@ class Prepares(Protocol):
 
 
 class RemembersUpdates(Prepares, Protocol):
-    """One that also knows of the updates before. As an `nn.Module` it has `past` as a buffer, which
+    """An objective that also remembers earlier updates. As an `nn.Module` it has `past` as a buffer, which
     checkpoints hold.
     """
 
     past: Tensor
 
     def remember(self, table: TokenTable, past: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Returns what `prepare` returns, and what to remember in place of `past`."""
+        """Returns the result of `prepare`, and the new value of `past`."""
 
 
 def prepares(objective: object) -> TypeGuard[Prepares]:
-    """Whether an objective, or the class of one, has more columns to prepare."""
+    """Whether an objective, or an objective's class, has more columns to prepare."""
     return hasattr(without_options(objective), "prepare")
 
 
 def remembers(objective: object) -> TypeGuard[RemembersUpdates]:
-    """Whether one has a memory. From Python 3.12 on, `isinstance` does not see a module's buffers."""
+    """Whether it has a memory. From Python 3.12 on, `isinstance` does not see a module's buffers."""
     return hasattr(objective, "past") and hasattr(objective, "remember")
 
 
 def needs_of(objective: Any) -> frozenset[str]:
-    """Returns what an objective, maybe with options, or the class of one, needs. Raises ConfigError for what
-    there is not.
+    """Returns the needs of an objective, possibly with options, or of its class. Raises ConfigError for
+    unknown ones.
     """
     found = frozenset(getattr(without_options(objective), "needs", ()))
     known = get_args(Need)
@@ -91,14 +91,14 @@ def needs_of(objective: Any) -> frozenset[str]:
 
 
 def needs_candidates(objective: Any) -> bool:
-    """Returns whether an objective needs log-probs of tokens that were not sampled: of its option `head`
-    likeliest ones at each place, or of all if that is None.
+    """Returns whether an objective needs log-probs of tokens that were not sampled: of the `head` likeliest
+    tokens at each place (its option), or of all if that is None.
     """
     return not CANDIDATES.isdisjoint(needs_of(objective))
 
 
 def scores_at_entry(objective: Any) -> tuple[str, ...]:
-    """Returns the scores that an objective compares the policy with, of when the batch entered training."""
+    """Returns the scores at the batch's entry into training that an objective compares the policy with."""
     return tuple(sorted(name.removeprefix(ENTRY) for name in needs_of(objective) if name.startswith(ENTRY)))
 
 
@@ -110,7 +110,7 @@ def token_loss(
     Args:
         table: [N] tokens, each with its weight in the loss of the whole update.
         bounds: bounds of the update.
-        columns: what the objective prepared of the whole update, for these tokens.
+        columns: columns for these tokens that the objective prepared from the whole update.
         objective: objective of each token, to be maximised.
     """
     table = table.with_bounds(bounds.low, bounds.high).with_columns(columns)
@@ -118,11 +118,11 @@ def token_loss(
 
 
 def slopes(objective: Objective, table: TokenTable) -> Tensor:
-    """Returns d objective / d r of every token, [N]: A without clipping, 0 where the objective cuts the
+    """Returns d objective / d r of every token, [N]: A without clipping, 0 if the objective cuts the
     gradient.
 
-    In an objective of whole responses it is that of the response's sum. Weights are left out: they are equal
-    within a response, but for its correction.
+    For an objective of whole responses it is the derivative of the response's sum. Weights are left out: they
+    are equal within a response, except for its correction.
     """
 
     def total(ratio: Tensor, log_ratio: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which tokens of an update are picked, by a score or at random; the same ones however it is split.
+"""Picks tokens of an update by a score or at random, always the same ones however the update is split.
 
 No function waits for the device, and all work under `torch.vmap`. Shapes: N tokens.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.token_table import TokenTable
 
-# Of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers; products of int64 wrap around.
+# Constants of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), signed; products of int64 wrap around.
 STEP, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 ORDERED_BY = ("sequence", "position", "age")  # columns that `random_order` reads
 
@@ -19,9 +19,9 @@ ORDERED_BY = ("sequence", "position", "age")  # columns that `random_order` read
 def random_order(table: TokenTable) -> Tensor:
     """Returns the rows of a table in an order without pattern, [N].
 
-    It depends on whole numbers alone, not on the order of their rows and on no generator: each token has a
-    number, hashed from its response, its position and its age. Log-probs are no part of it, since their last
-    bits are those of a machine, a batch and a number of ranks.
+    It depends only on whole numbers, not on the order of rows or on a generator: each token has a number,
+    hashed from its response, its position and its age. Log-probs are not used, since their last bits depend
+    on the machine, the batch and the number of ranks.
     """
     number = torch.zeros_like(table.sequence)
     for column in (table.sequence, table.position, table.age):
@@ -34,12 +34,11 @@ def random_order(table: TokenTable) -> Tensor:
 
 def first_of(order: Tensor, candidates: Tensor, share: float, count: Tensor) -> Tensor:
     """Returns 1 for the first candidates and 0 for all others, [N]: as many as make up `share` of all tokens,
-    rounded down, but at least one if there is any. Of a row that stands for several tokens, part may be
-    taken.
+    rounded down, but at least one if there is any. A row that stands for several tokens may be taken in part.
 
     Args:
         order: rows in the order of picking, [N].
-        candidates: rows that may be picked, [N] bool; those that stand for no token never are.
+        candidates: rows that may be picked, [N] bool; a row that stands for no token never is.
         share: of all tokens.
         count: tokens that each row stands for, [N].
     """
@@ -51,7 +50,7 @@ def first_of(order: Tensor, candidates: Tensor, share: float, count: Tensor) -> 
 
 
 def covariance(table: TokenTable, count: Tensor) -> Tensor:
-    """Returns (A - mean A)(log pi - mean log pi), [N]: what each token adds to their covariance, which drives
+    """Returns (A - mean A)(log pi - mean log pi), [N]: each token's term of their covariance, which drives
     the entropy (arXiv 2505.22617). Means are over the `count` tokens, [N], that rows stand for.
     """
     advantage, logp = table.advantage, table.logp

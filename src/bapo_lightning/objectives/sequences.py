@@ -18,7 +18,7 @@ def sequence_sum(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def step_sum(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns the sum of `values` over the tokens of each token's step that are trained on, [N]."""
+    """Returns the sum of `values` over the trained tokens of each token's step, [N]."""
     sequence, step = table.sequence, table["step"]
     begins = (sequence[1:] != sequence[:-1]) | (step[1:] != step[:-1])
     rows = torch.nn.functional.pad(begins.long().cumsum(0), (1, 0))
@@ -26,7 +26,7 @@ def step_sum(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def sequence_length(table: TokenTable) -> Tensor:
-    """Returns the number of tokens of each token's response that are trained on, [N]."""
+    """Returns the number of trained tokens of each token's response, [N]."""
     return sequence_sum(torch.ones_like(table.count), table)
 
 
@@ -36,17 +36,17 @@ def mean_over_sequence(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def sum_so_far(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns sum_{k <= t} values_k over the begin of each token's response, [N]."""
+    """Returns sum_{k <= t} values_k over each token's response up to this token, [N]."""
     return _sum_ahead((values * table.count).flip(0), table.sequence.flip(0), 1.0).flip(0)
 
 
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
-    """Returns sum_{k >= t} discount^(k - t) values_k over the rest of each token's response, [N]."""
+    """Returns sum_{k >= t} discount^(k - t) values_k over each token's response from this token on, [N]."""
     return _sum_ahead(values * table.count, table.sequence, discount)
 
 
 def _sum_ahead(total: Tensor, sequence: Tensor, discount: float) -> Tensor:
-    """Sums of 1, 2, 4, ... tokens are put together, in log2(N) passes, so that nothing overflows."""
+    """Combines sums of 1, 2, 4, ... tokens in log2(N) passes, so that nothing overflows."""
     factor, step = discount, 1
     while step < len(total):
         same = sequence[:-step] == sequence[step:]
@@ -57,8 +57,8 @@ def _sum_ahead(total: Tensor, sequence: Tensor, discount: float) -> Tensor:
 
 
 def at_next(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns the value at the token that follows each one in its response, 0 after the last, [N]; for a row
-    of several tokens the mean of theirs.
+    """Returns the value at the next token of the response, 0 after the last, [N]; for a row of several tokens
+    the mean of their values.
     """
     follows = (table.sequence[1:] == table.sequence[:-1]) & (table.count[1:] > 0)
     following = torch.nn.functional.pad(torch.where(follows, values[1:], 0.0), (0, 1))
@@ -86,15 +86,15 @@ def group_sum(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns `values`, the same for all tokens of a response, shared out over them, so that sums over tokens
-    are sums over responses, [N].
+    """Divides `values`, equal for all tokens of a response, among its tokens, so that sums over tokens are
+    sums over responses, [N].
     """
     return values / sequence_length(table)
 
 
 def per_step(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns `values`, the same for all tokens of a step, shared out over them, so that sums over tokens are
-    sums over steps, [N].
+    """Divides `values`, equal for all tokens of a step, among its tokens, so that sums over tokens are sums
+    over steps, [N].
     """
     return values / step_sum(torch.ones_like(table.count), table)
 
@@ -105,7 +105,7 @@ def mean_over_tokens(values: Tensor, count: Tensor) -> Tensor:
 
 
 def _responses(sequence: Tensor) -> Tensor:
-    # place of each token's response among those of the table, [N]
+    # place of each token's response among the responses of the table, [N]
     return torch.nn.functional.pad((sequence[1:] != sequence[:-1]).long().cumsum(0), (1, 0))
 
 

@@ -8,7 +8,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from bapo_lightning.values import Advice
+from bapo_lightning.system.values import Advice
 
 # exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums. One broken
 # token then gives a huge number in the log instead of inf * 0 = NaN everywhere. verl has the same limit.
@@ -30,7 +30,7 @@ def importance_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
 
 
 def limited_log_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
-    """Returns log r = log pi - log pi_behaviour, limited to +-20 nats; arguments as in `importance_ratio`."""
+    """Returns log r = log pi - log pi_behaviour, limited to +-20 nats; arguments: see `importance_ratio`."""
     return (logp - behaviour_logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
@@ -74,7 +74,7 @@ def _clamp(ratio: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
 
 
 def clipped_mask(slope: Tensor, advantage: Tensor) -> Tensor:
-    """Returns true where a token with an advantage has no gradient (Eq. 5; also by a dual clip), bool.
+    """Returns true for tokens with an advantage but no gradient (Eq. 5; also by a dual clip), bool.
 
     Args:
         slope: d objective / d r, any shape.
@@ -86,13 +86,13 @@ def clipped_mask(slope: Tensor, advantage: Tensor) -> Tensor:
 def clipped_fractions(
     slope: Tensor, advantage: Tensor, tokens: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the share of all, of the positive and of the negative tokens whose gradient is cut (0-dim; NaN
-    where there are no such tokens).
+    """Returns the shares of all, of positive and of negative tokens whose gradient is cut (0-dim; NaN if
+    there are no such tokens).
 
     Args:
         slope: d objective / d r, any shape.
         advantage: A, same shape.
-        tokens: how many tokens each entry stands for, same shape; None means ones.
+        tokens: number of tokens that each entry stands for, same shape; None means ones.
     """
     tokens = torch.ones_like(slope) if tokens is None else tokens
     clipped = clipped_mask(slope, advantage).float()

@@ -1,4 +1,4 @@
-"""The tokens of an update as columns: what a bound rule, an objective, a correction or a monitor may know.
+"""The tokens of an update as columns, which bound rules, objectives, corrections and monitors read.
 
 table ---- proximal, correction ----> ratio to the proximal policy, weights
 |
@@ -18,53 +18,53 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bapo_lightning.errors import ConfigError, TrainingError, taken
 from bapo_lightning.objectives.surrogate import limited_log_ratio
+from bapo_lightning.system.errors import ConfigError, TrainingError, taken
 from bapo_lightning.types import Origin
 
 
 @dataclass(frozen=True)
 class TokenTable:
-    """One row per response token; all columns have shape [N], those of `INTEGERS` int64 and others float32.
+    """One row per response token. All columns are [N]; columns in `INTEGERS` are int64, others float32.
 
     Gradients flow through `logp`, `log_ratio`, `ratio`, `log_z` and `candidate_logp`, and through `entropy`
-    where the objective needs `entropy_gradient`. Rows of a response follow each other.
+    if the objective needs `entropy_gradient`. Rows of a response follow each other.
     """
 
     logp: Tensor  # nats, current policy at the sampling temperature
-    log_ratio: Tensor  # nats, logp - proximal_logp, limited; its gradient is that of logp
-    ratio: Tensor  # pi / pi_proximal, which is pi / pi_behaviour unless there is a correction
+    log_ratio: Tensor  # nats, logp - proximal_logp, limited; has the gradient of logp
+    ratio: Tensor  # pi / pi_proximal, which is pi / pi_behaviour without a correction
     entropy: Tensor  # nats, of the current policy's next-token distribution
     behaviour_logp: Tensor  # nats
-    proximal_logp: Tensor  # nats, of what the ratio is taken to
-    age: Tensor  # updates between the version that sampled the token and the one that is trained
-    age_at_entry: Tensor  # the same when its batch entered training
+    proximal_logp: Tensor  # nats, of the policy in the ratio's denominator
+    age: Tensor  # updates between the version that sampled the token and the trained version
+    age_at_entry: Tensor  # age when the token's batch entered training
     sequence: Tensor  # number of the token's response in the minibatch
-    group: Tensor  # number of its group
-    position: Tensor  # tokens of the response before it, those too old to be trained on included
-    origin: Tensor  # `types.Origin` of its response
-    count: Tensor  # tokens that the row stands for: 1, except in exact worlds
+    group: Tensor  # number of the token's group
+    position: Tensor  # tokens of the response before it, including tokens too old to be trained on
+    origin: Tensor  # `types.Origin` of the token's response
+    count: Tensor  # number of tokens that the row stands for: 1, except in exact worlds
     advantage: Tensor
     weight: Tensor  # the token's share of the global minibatch's mean, times its correction
-    correction: Tensor  # the factor in it that makes up for the gap of engine and trainer; 1 without one
+    correction: Tensor  # factor in it that corrects the gap between engine and trainer; 1 without one
     low: Tensor  # lower bound of the ratio; 0 until bounds are chosen
     high: Tensor  # upper bound of the ratio; infinite until then
-    slope: Tensor  # d objective / d ratio: the advantage, until the objective has cut it
-    # By name, `table["log_z"]`: those of `ON_DEMAND` that the objective needs, and those that it prepared.
+    slope: Tensor  # d objective / d ratio: the advantage until the objective has cut it
+    # Other columns by name, `table["log_z"]`: needed ones of `ON_DEMAND`, and ones the objective prepared.
     more: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Column that not every table has, [N]. Raises TrainingError if this one does not."""
+        """Column that not every table has, [N]. Raises TrainingError if it is missing."""
         if name not in self.more:
             raise TrainingError(
-                f"the token table has no column {name}; an objective that reads it has it among its `needs`, "
-                "or returns it from `prepare`"
+                f"the token table has no column {name}; an objective that reads it must list it in its "
+                "`needs`, or return it from `prepare`"
             )
         return self.more[name]
 
     @classmethod
     def of(cls, columns: Mapping[str, Tensor]) -> TokenTable:
-        """Table of all its columns by name, see `columns`."""
+        """Makes a table from all its columns by name, see `columns`."""
         own = {name: columns[name] for name in NAMES}
         return TokenTable(**own, more={name: columns[name] for name in columns if name not in own})
 
@@ -75,37 +75,37 @@ class TokenTable:
 
     @property
     def is_sampled(self) -> Tensor:
-        """Whether `behaviour_logp` is that of a policy version at the temperature of the run, [N] bool."""
+        """Whether `behaviour_logp` comes from a policy version at the run's temperature, [N] bool."""
         return self.origin <= Origin.REPLAYED
 
     def detach(self) -> TokenTable:
-        """The same numbers without the graph."""
+        """Returns the same numbers without the graph."""
         return TokenTable.of({name: values.detach() for name, values in self.columns.items()})
 
     def only(self, columns: Iterable[str], reader: str) -> TokenTable:
-        """Table with these columns alone, for a reader of this name; with all if they are all of `NAMES`."""
+        """Returns a table of only these columns for the reader's name, of all if they include all `NAMES`."""
         known, wanted = self.columns, frozenset(columns)
         if not wanted.issuperset(NAMES):
             known = {name: known[name] for name in wanted}
         return table_for(reader, known)
 
     def relative_to(self, proximal_logp: Tensor) -> TokenTable:
-        """Table with ratios to another policy, given its log-probs [N] in nats."""
+        """Returns a table with ratios to another policy, given its log-probs [N] in nats."""
         log_ratio = limited_log_ratio(self.logp, proximal_logp)
         return replace(self, proximal_logp=proximal_logp, log_ratio=log_ratio, ratio=log_ratio.exp())
 
     def corrected(self, correction: Tensor) -> TokenTable:
-        """Table with a factor for every weight, [N]. Weights are not renormalised, so masking a token does
-        not upweight the others.
+        """Returns a table with every weight multiplied by a factor, [N]. Weights are not renormalised, so
+        masking a token does not upweight the others.
         """
         return replace(self, weight=self.weight * correction, correction=correction)
 
     def with_bounds(self, low: Tensor, high: Tensor) -> TokenTable:
-        """Table with bounds, 0-dim or [N]."""
+        """Returns a table with bounds, 0-dim or [N]."""
         return replace(self, low=low.expand_as(self.ratio), high=high.expand_as(self.ratio))
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> TokenTable:
-        """Table with more columns, each 0-dim or [N]."""
+        """Returns a table with more columns, each 0-dim or [N]."""
         added = {name: values.expand_as(self.ratio) for name, values in columns.items()}
         return replace(self, more={**self.more, **added})
 
@@ -125,7 +125,7 @@ def table_of(
         proximal_logp: log-probs that ratios are relative to, [N]; None: `behaviour_logp`.
         age_at_entry: ages, [N]; None: `age`, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
-            all were sampled from the policy for this batch; and those of `ON_DEMAND` that there are.
+            all tokens were sampled from the policy for this batch; and available columns of `ON_DEMAND`.
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
     log_ratio = limited_log_ratio(logp, proximal_logp)
@@ -149,21 +149,21 @@ def table_of(
 
 NAMES = tuple(each.name for each in fields(TokenTable) if each.name != "more")
 INTEGERS = frozenset({"age", "age_at_entry", "sequence", "group", "position", "origin", "step"})
-# Columns that a table has where its objective needs them.
+# Columns that a table has only if its objective needs them.
 ON_DEMAND = {
-    "entry_entropy": "nats, the entropy by the policy when the batch entered training",
+    "entry_entropy": "nats, entropy of the policy when the batch entered training",
     "mean_logp": "nats, mean over the vocabulary of the current policy's log-probs",
-    "entry_mean_logp": "nats, the same of the policy when the batch entered training",
-    "reference_logp": "nats, log-prob by the weights that the run began with",
+    "entry_mean_logp": "nats, the same for the policy when the batch entered training",
+    "reference_logp": "nats, log-prob under the weights that the run began with",
     "log_z": "a trained head's estimate for the response's prompt, one number per response",
     "step": "number of the token's step within its response",
-    "candidate_logp": "nats, [N, K], of the tokens that the engine noted at this place; gradients flow",
+    "candidate_logp": "nats, [N, K], of the tokens that the engine recorded at this place; gradients flow",
     "candidate_behaviour_logp": "nats, [N, K], of the same tokens when they were sampled",
 }
 
 
 class SomeColumns(TokenTable):
-    """Some columns of a table; reading another one is a TrainingError that names the reader."""
+    """Some columns of a table; reading another column raises a TrainingError that names the reader."""
 
     def __init__(self, reader: str, columns: Mapping[str, Tensor]) -> None:
         more = {name: values for name, values in columns.items() if name not in NAMES}
@@ -177,7 +177,7 @@ class SomeColumns(TokenTable):
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """The columns that there are, by name."""
+        """The available columns by name."""
         own = vars(self)
         return {**{name: own[name] for name in NAMES if name in own}, **self.more}
 
@@ -188,30 +188,30 @@ class SomeColumns(TokenTable):
 
     def _not_asked_for(self, name: str) -> TrainingError:
         return TrainingError(
-            f"{vars(self)['_reader']} reads the column {name} of the token table without asking for it; add "
+            f"{vars(self)['_reader']} reads the column {name} of the token table without declaring it; add "
             "it to its `needs`"
         )
 
 
 def table_for(reader: str, columns: Mapping[str, Tensor]) -> TokenTable:
-    """Table of these columns for a reader of this name, whole if they are all of `NAMES`."""
+    """Returns a table of these columns for the reader's name, a whole one if they include all `NAMES`."""
     return TokenTable.of(columns) if columns.keys() >= set(NAMES) else SomeColumns(reader, columns)
 
 
 def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
-    """Returns the columns that a function of the table, maybe with options, or a callback `needs`, `unsaid`
-    if it does not say. Raises ConfigError for a column that does not exist.
+    """Returns the columns that a function of the table, possibly with options, or a callback `needs`;
+    `unsaid` if it declares none. Raises ConfigError for a column that does not exist.
     """
     found = frozenset(getattr(without_options(reader), "needs", unsaid))
     known = (*NAMES, *ON_DEMAND)
     for name in sorted(found.difference(known)):
-        problem = f"{name_of(reader)}.needs has {name}, no column of the token table: {taken(name, known)}"
+        problem = f"{name_of(reader)}.needs has {name}, not a column of the token table: {taken(name, known)}"
         raise ConfigError([problem])
     return found
 
 
 def name_of(reader: Any) -> str:
-    """Name of a function or method, maybe with options, or of an object's class."""
+    """Returns the name of a function or method, possibly with options, or of an object's class."""
     plain = without_options(reader)
     owner = getattr(plain, "__self__", None)
     if owner is not None:
@@ -223,8 +223,8 @@ Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
 def reads(*columns: str) -> Callable[[Marked], Marked]:
-    """Marks a function of the table with the columns that it needs: an objective with those that not every
-    table has, and a function of the whole update's table with all, since ranks exchange no others for it.
+    """Marks a function of the table with the columns that it needs: an objective with columns that not every
+    table has; a function of the whole update's table with all columns, since ranks exchange no others for it.
     """
 
     def mark(function: Marked) -> Marked:
@@ -234,21 +234,21 @@ def reads(*columns: str) -> Callable[[Marked], Marked]:
     return mark
 
 
-# All take a table without graph, the last one that of the whole update.
+# All take a table without graph; `StepScale` takes the table of the whole update.
 Correction = Callable[[TokenTable], Tensor]  # factor of each weight, [N]
 Proximal = Callable[[TokenTable], Tensor]  # log pi_proximal, [N] nats
 StepScale = Callable[[TokenTable], Tensor]  # factor of the learning rate, 0-dim
 
 
 def without_options(function: Any) -> Any:
-    """A function without the arguments that were given to it."""
+    """Returns a function without the arguments of its partials."""
     while isinstance(function, partial):
         function = function.func
     return function
 
 
 def concatenate(tables: Sequence[TokenTable], columns: Iterable[str]) -> dict[str, Tensor]:
-    """Columns of a whole minibatch from the tables of its micro-batches."""
+    """Returns columns of a whole minibatch from the tables of its micro-batches."""
 
     def whole(name: str) -> Tensor:
         parts = [getattr(table, name) if name in NAMES else table[name] for table in tables]

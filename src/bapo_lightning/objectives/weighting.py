@@ -1,4 +1,4 @@
-"""Weights per token; a weighted sum over the GLOBAL minibatch is the mean that a function is named after.
+"""Weights per token. A weighted sum over the GLOBAL minibatch is the mean that a function is named after.
 
 The normaliser is an argument: a micro-batch or a rank does not know the whole minibatch, and a mean of means
 over parts of unequal size is not the mean. With these weights the parts add up.
@@ -16,12 +16,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bapo_lightning.values import Positive
+from bapo_lightning.system.values import Positive
 
 
 def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
-    """Returns 1 / total, the number of response tokens, so that each token counts the same (DAPO; `total` = 1
-    gives the plain sum of Algorithm 1).
+    """Returns 1 / total, with the total number of response tokens, so that each token counts the same (DAPO;
+    `total` = 1 gives the plain sum of Algorithm 1).
     """
     _check_positive("total", total)
     return mask.to(torch.float32) / total
@@ -29,7 +29,7 @@ def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
 
 def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
     """Returns 1 / (num_sequences * own length), so that each response counts the same (GRPO). Rows must be
-    whole responses; one without tokens gets zeros.
+    whole responses; a response without tokens gets zeros.
     """
     _check_positive("num_sequences", num_sequences)
     tokens = mask.to(torch.float32)
@@ -46,7 +46,7 @@ def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: Positive) 
 
 
 def step_mean(mask: Tensor, num_steps: float | Tensor) -> Tensor:
-    """Returns 1 / num_steps: a mean over steps, if the objective is shared out over the tokens of a step."""
+    """Returns 1 / num_steps: a mean over steps, if the objective of a step is divided among its tokens."""
     _check_positive("num_steps", num_steps)
     return mask.to(torch.float32) / num_steps
 
@@ -58,8 +58,8 @@ def weigh(
     num_sequences: float | Tensor,
     num_steps: float | Tensor | None = None,
 ) -> Tensor:
-    """Returns the weights of any weighting, which gets those of the counts that it takes; without `num_steps`
-    there are as many steps as responses.
+    """Returns the weights of any weighting, called with the counts that it takes; without `num_steps` there
+    are as many steps as responses.
     """
     steps = num_sequences if num_steps is None else num_steps
     counts = {"total": total, "num_sequences": num_sequences, "num_steps": steps}
@@ -69,7 +69,7 @@ def weigh(
 
 @cache
 def parameters_of(weighting: Callable[..., Tensor]) -> frozenset[str]:
-    """Names of what a weighting takes; read once, not in every update."""
+    """Returns the names of a weighting's parameters; read once, not in every update."""
     return frozenset(inspect.signature(weighting).parameters)
 
 

@@ -52,7 +52,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield f"  (its other moments: {', '.join(others)})"
     yield from _table("generation, with the training state", plan.generating.amounts)
     if plan.run.engine.placement == "apart":
-        yield from _table(f"engine, on each of {plan.run.engine.num_gpus} GPUs of its own", plan.engine)
+        yield from _table(f"engine, on each of {plan.run.engine.num_gpus} separate GPUs", plan.engine)
 
 
 def _table(title: str, amounts: Sequence[Amount]) -> Iterator[str]:

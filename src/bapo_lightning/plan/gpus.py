@@ -11,7 +11,7 @@ class Gpu:
 
     name: str
     memory_bytes: float
-    bytes_per_second: float  # bandwidth of its memory
+    bytes_per_second: float  # memory bandwidth
     flops_per_second: float  # bfloat16 matrix products
 
 

@@ -9,10 +9,10 @@
     5  optimizer step            S + all gradients + its temporaries
 
 ZeRO (arXiv 1910.02054, section 3) has the arithmetic of the state, Korthikanti et al. (arXiv 2205.05198,
-section 4) that of the activations. Their 34 s b h bytes per block are GPT's: LayerNorm, four-fold MLP,
-dropout, 16 bits. These blocks have RMSNorm, shared key-value heads, a gated MLP and no dropout. Attention is
-computed tile by tile (arXiv 2205.14135), so only a log-sum-exp per head is kept of the scores. The other
-tensors that transformers' modules save were read off their code.
+section 4) the arithmetic of the activations. Their 34 s b h bytes per block are for GPT: LayerNorm,
+four-fold MLP, dropout, 16 bits. These blocks have RMSNorm, shared key-value heads, a gated MLP and no
+dropout. Attention is computed tile by tile (arXiv 2205.14135), so only a log-sum-exp per head is kept of the
+scores. The other tensors that transformers' modules save were read from their code.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def block_bytes(run: RunShape) -> int:
     per_token = 2 * norm_bytes(run)
     if run.autocast:  # instead of a norm's output, a rounded copy for each product that takes it
         per_token += width * ((3 + 2) * size - 2 * SCORE_BYTES)
-    # Heads of keys and values are repeated where CUDA's tiled kernels take no shared ones: in float32.
+    # Heads of keys and values are repeated if CUDA's tiled kernels cannot share them: in float32.
     key_size = model.query_size if run.on_gpu and size == SCORE_BYTES else model.kv_size
     attention = run.attention_bytes * 2 * (model.query_size + key_size)
     if run.packed_sdpa or size < run.attention_bytes:  # the result once more: laid back, or rounded
@@ -89,8 +89,8 @@ def block_bytes(run: RunShape) -> int:
 
 
 def state(run: RunShape) -> list[Amount]:
-    """Returns weights and AdamW's two moments: 4 + 8 bytes a parameter in float32, sharded or not; and what
-    else is held for all of them.
+    """Returns weights and AdamW's two moments: 4 + 8 bytes per parameter in float32, sharded or not; and
+    everything else that is held for all of them.
     """
     if run.offload:
         return []
@@ -133,8 +133,8 @@ def minibatch(run: RunShape) -> list[Amount]:
 
 
 def gathered(run: RunShape) -> list[Amount]:
-    """Returns the weights that FSDP holds whole while they are used: those outside of the blocks all the
-    time, and those of a few blocks.
+    """Returns the weights that FSDP holds whole while they are used: always those outside the blocks, and a
+    few blocks.
     """
     if run.strategy != "fsdp":
         return []
@@ -146,7 +146,7 @@ def gathered(run: RunShape) -> list[Amount]:
 
 
 def activations(run: RunShape) -> list[Amount]:
-    """Returns what the blocks keep of a micro-batch: all activations, or their inputs only."""
+    """Returns the activations that the blocks keep for a micro-batch: all of them, or only their inputs."""
     if run.checkpointing:
         label, per_token = "inputs of the blocks", run.hidden_bytes * run.model.hidden_size
     else:
@@ -180,9 +180,9 @@ def logits(run: RunShape, is_forward: bool) -> list[Amount]:
 
 
 def head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
-    """Returns the output head's gradient. It is made in float32; added up, it waits in the precision of the
-    pass for the embedding's if the two are one weight, and with FSDP for those of all weights outside of the
-    blocks. LoRA has none, since it leaves the head as it is.
+    """Returns the output head's gradient. It is made in float32; accumulated, it waits in the precision of
+    the pass for the embedding's gradient if the two share one weight, and with FSDP for the gradients of all
+    weights outside the blocks. LoRA has none, since it leaves the head unchanged.
     """
     parameters = run.model.head_parameters
     return [] if run.lora else [product("gradient of the head", B=element_bytes, parameters=parameters)]

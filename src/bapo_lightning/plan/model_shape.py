@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-QWEN3_HEAD_SIZE = 128  # where its config.json does not say; the other families divide
+QWEN3_HEAD_SIZE = 128  # if its config.json does not say; the other families divide
 NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 
@@ -79,7 +79,7 @@ class ModelShape:
 
     @property
     def root_parameters(self) -> int:
-        """Number of weights outside of the blocks: embedding, head unless tied, last norm."""
+        """Number of weights outside the blocks: embedding, head unless tied, last norm."""
         return self.head_parameters * (1 if self.tied else 2) + self.hidden_size
 
     @property
@@ -89,7 +89,7 @@ class ModelShape:
 
     @property
     def largest_parameter(self) -> int:
-        """Number of the largest matrix's weights."""
+        """Number of weights of the largest matrix."""
         return max(self.head_parameters, self.hidden_size * self.ffn_size)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
@@ -99,7 +99,7 @@ class ModelShape:
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """Returns the shape of the model that a Hugging Face config.json describes. Raises DataError for an
-    architecture that is not known here, or a size that is missing.
+    unknown architecture or a missing size.
     """
     family = config.get("model_type")
     if family not in FAMILIES:
@@ -109,7 +109,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     sizes = [*NEEDED, *(key for key in OPTIONAL if config.get(key) is not None)]
     missing = [key for key in sizes if type(size := config.get(key)) is not int or size < 1]
     if missing:
-        raise DataError(f"the model's config.json lacks {', '.join(missing)}; write them as whole numbers")
+        raise DataError(f"the model's config.json has no {', '.join(missing)}; write them as whole numbers")
     heads = config["num_attention_heads"]
     attention_bias = bool(config.get("attention_bias", False))
     return ModelShape(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import Amount, Moment, gradients, moments, product, state
@@ -16,7 +19,19 @@ from bapo_lightning.plan.work import (
     generation,
     work_of_update,
 )
-from bapo_lightning.values import NonNegative, Share
+from bapo_lightning.system.values import NonNegative, Share
+
+# Parameters of a model, and the share of an H100's peak that its updates reached (docs/results/gpu_h100.md);
+# the last one is assumed.
+UPDATE_SHARES = (0.494e9, 0.16), (1.54e9, 0.24), (7e9, 0.4)
+
+
+def share_of_updates(num_parameters: int) -> float:
+    """Returns the share of a GPU's peak that updates of a model reach, interpolated by the logarithm of its
+    size and constant beyond both ends.
+    """
+    sizes, shares = zip(*UPDATE_SHARES, strict=True)
+    return round(float(np.interp(math.log(num_parameters), [math.log(size) for size in sizes], shares)), 2)
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ class Plan:
             )
         if self.generating.bytes > self.usable_bytes:
             found.append(
-                f"generation beside the training state needs {_gb(self.generating.bytes)}, a GPU has "
+                f"generation next to the training state needs {_gb(self.generating.bytes)}, a GPU has "
                 f"{_gb(self.usable_bytes)} to use; write a smaller "
                 "rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on other GPUs"
             )
@@ -102,7 +117,7 @@ class Plan:
         return found
 
     def limits(self) -> dict[str, int]:
-        """Returns the longest sample, in tokens, that each part could take alone in its micro-batch."""
+        """Returns the longest sample, in tokens, that each part could process alone in its micro-batch."""
 
         def needed(length: int) -> float:
             prompt = min(self.run.prompt_tokens, length - 1)
@@ -150,7 +165,7 @@ def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:
 
 
 def training_moments(run: RunShape, gpu: Gpu, assumed: Assumptions) -> tuple[Moment, ...]:
-    """Returns the moments of an update, including what else the device holds."""
+    """Returns the moments of an update, including everything else that the device holds."""
     besides = [_overhead(assumed)]
     if run.engine.placement == "beside":
         besides += engine_memory(run, gpu, assumed.engine_gigabytes * 1e9)

@@ -16,12 +16,12 @@ Placement = Literal["asleep", "beside", "apart"]
 class EngineShape:
     """GPUs and sizes of the rollout engine."""
 
-    # On the trainer's GPUs, freed while training (asleep) or not (beside), or on GPUs of its own (apart).
+    # On the trainer's GPUs, freed during training (asleep) or not (beside), or on separate GPUs (apart).
     placement: Placement
     tensor_parallel: int  # GPUs that hold one copy of the weights together
     num_gpus: int
     element_bytes: int  # of weights and key-value cache
-    memory_share: float | None  # share of a GPU's memory that it takes; None: only its weights and its cache
+    memory_share: float | None  # share of a GPU's memory that it uses; None: only its weights and its cache
     max_sequences: int  # in one step of one copy
 
     @property
@@ -45,7 +45,7 @@ class LoraShape:
 
 @dataclass(frozen=True)
 class RunShape:
-    """One run, as the formulas need it."""
+    """One run, in the form that the formulas need."""
 
     model: ModelShape
     strategy: Literal["single", "ddp", "fsdp"]
@@ -60,21 +60,21 @@ class RunShape:
     epochs: int
     minibatches: int
     engine: EngineShape
-    # bounds are searched in a forward pass of their own if an update has several micro-batches
+    # bounds are searched in a separate forward pass if an update has several micro-batches
     searches: bool = False
     recomputes: bool = False  # the trainer scores each rollout batch itself when it enters training
-    reference: bool = False  # the weights that the run began with score each rollout batch as well
+    reference: bool = False  # the run's initial weights score each rollout batch as well
     log_z: bool = False  # the policy has a head for log Z
     measure_entropy_every: int = 0  # updates between measurements of entropy_rule/measured_delta; 0: never
-    keeps_gradient: bool = False  # a copy of the last update's, for gradient/cosine
+    keeps_gradient: bool = False  # a copy of the last update's gradient, for gradient/cosine
     checkpointing: bool = False
     liger: bool = False
-    packed_sdpa: bool = False  # one row without padding, which attention lays out in grids
+    packed_sdpa: bool = False  # one row without padding, for which attention builds grids
     # blocks whose weights FSDP holds whole at a time: the current and the next one; all if not resharded
     gathered_layers: int = 2
-    # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
+    # FSDP sums them over ranks once per update; until then each rank holds all of its gradients in float32
     whole_gradients: bool = False
-    autocast: bool = False  # products round float32 weights and hidden states, each for itself
+    autocast: bool = False  # products round float32 weights and hidden states, each separately
     offload: bool = False  # weights, gradients and optimizer state stay in the host's memory
     lora: LoraShape | None = None
     fused_step: bool = True  # the optimizer's step is one kernel without temporaries

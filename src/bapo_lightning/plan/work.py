@@ -28,7 +28,7 @@ class Work:
     update: float  # forward pass, backward pass, and recomputation by checkpointing
     entropy: float  # entropy_rule/measured_delta, on average
     proximal: float  # the trainer's own log-probs of a rollout batch, shared out over its updates
-    reference: float  # the same under the weights that the run began with
+    reference: float  # the same under the run's initial weights
 
 
 def forward_flops(run: RunShape, response: float) -> float:
@@ -50,7 +50,7 @@ def work_of_update(run: RunShape, mean_response: float) -> Work:
     samples = run.samples_per_update
     length = run.prompt_tokens + mean_response
     forward = samples * forward_flops(run, mean_response)
-    backward = forward if run.lora else 2 * forward  # adapters spare the gradients of the large weights
+    backward = forward if run.lora else 2 * forward  # adapters need no gradients of the large weights
     again = samples * blocks_flops(run, length) if run.checkpointing else 0.0
     return Work(
         tokens=samples * length,
@@ -96,7 +96,7 @@ def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]
 
 
 def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
-    """Returns the tokens that the cache of one copy holds; 0 if the weights alone do not fit."""
+    """Returns the number of tokens that the cache of one copy holds; 0 if the weights alone do not fit."""
     engine, cache = run.engine, engine_memory(run, gpu, working_bytes)[1]
     return int(cache.bytes * engine.tensor_parallel // run.model.kv_bytes_per_token(engine.element_bytes))
 

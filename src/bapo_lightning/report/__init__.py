@@ -1,3 +1,3 @@
-"""Tables and plots of finished runs. Reads run folders only: no torch, no configuration objects, no training
+"""Tables and plots of finished runs. Reads only run folders: no torch, no configuration objects, no training
 code.
 """

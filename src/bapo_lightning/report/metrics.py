@@ -1,5 +1,5 @@
-"""The catalogue of metrics, which whatever shows a metric takes title, unit, scale and place from; a metric
-without a row, such as that of your own callback, is shown under its name. docs/metrics.md explains each.
+"""The catalogue of metrics, which gives everything that shows a metric its title, unit, scale and place; a
+metric without a row, such as your own callback's, is shown under its name. docs/metrics.md explains each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bapo_lightning.report.paired import EQUAL_WITHIN
 HELD_OUT = "val/avg@k"  # held-out accuracy as one curve, however many validation sets a run has
 HIGH_RAISED, LOW_RAISED = "bapo/clip_high_raised", "bapo/clip_low_raised"
 TARGET_MET = "bapo/target_met"
-# A colour is that of the algorithm, its shade for positive or for negative tokens, or grey.
+# A colour is the algorithm's, its shade for positive or for negative tokens, or grey.
 Colour = Literal["algorithm", "positive", "negative", "grey"]
 
 
@@ -27,17 +27,17 @@ class Metric:
     name: str  # in metrics.jsonl, or of a curve that `source` is turned into
     title: str
     unit: str = ""
-    group: str = ""  # panel that it is drawn in, one of `PANELS`; or sum of a summary: time, drops
+    group: str = ""  # its panel, one of `PANELS`; or sum of a summary: time, drops
     label: str = ""  # in the legend of its panel
     colour: Colour = "algorithm"
     better: Literal["more", "less", ""] = ""
-    watch: Literal["largest", "lowest"] = "largest"  # extreme that matters where none is better
+    watch: Literal["largest", "lowest"] = "largest"  # extreme that matters if neither direction is better
     log: bool = False  # rare large values matter: means are geometric, axes logarithmic
-    jumps: bool = False  # few values, far apart: every update is drawn, and no average, which none has
+    jumps: bool = False  # few distant values: every update is drawn, without a moving average
     signed: bool = False
-    short: str = ""  # on the console, while training
+    short: str = ""  # on the console, during training
     decimals: int = 3  # there
-    source: str = ""  # metrics that it is made of, where it is in no log itself
+    source: str = ""  # metrics that it is computed from, if no log has it
 
     @property
     def logged(self) -> str:
@@ -46,12 +46,19 @@ class Metric:
 
     @property
     def is_peak(self) -> bool:
-        """Whether its extreme is that of single values, not of a moving average."""
+        """Whether its extreme is of single values, not of a moving average."""
         return self.log or self.name.endswith("max")
 
     @property
+    def is_drawn_raw(self) -> bool:
+        """Whether single values are drawn, not a moving average: spikes, jumps, and ages, whose course within
+        a rollout batch an average would hide.
+        """
+        return self.log or self.jumps or self.name.startswith("staleness/age")
+
+    @property
     def is_largest_watched(self) -> bool:
-        """Whether the extreme to be shown is the largest value, not the least."""
+        """Whether the extreme to be shown is the largest value, not the smallest."""
         return self.extreme == "largest" or (self.extreme == "best" and self.better == "more")
 
     @property
@@ -61,14 +68,14 @@ class Metric:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """Least and largest value that it can have; None if it can be anything."""
+        """Smallest and largest possible value; None if it can be anything."""
         if self.signed:
             return None
         return (0.0, 1.0 if self.unit.startswith(("fraction", "share")) else math.inf)
 
     @property
     def equal_within(self) -> float:
-        """Differences that count as equal; 0 for what has no known scale."""
+        """Differences that count as equal; 0 without a known scale."""
         return EQUAL_WITHIN if self.limits == (0.0, 1.0) else 0.0
 
 
@@ -79,7 +86,7 @@ class Panel:
     title: str
     unit: str
     from_zero: bool = False
-    rule: float | Literal["target"] | None = None  # a line across: at a value, or at the target of the search
+    rule: float | Literal["target"] | None = None  # a horizontal line: at a value, or at the search's target
     plotted: bool = False  # also in `plots/`
 
 
@@ -87,7 +94,7 @@ PANELS = {
     "reward": Panel("Reward", "mean per sample", plotted=True),
     "entropy": Panel("Policy entropy", "nats per token", from_zero=True, plotted=True),
     "positive_share": Panel("Positive share of the gradient", "fraction", rule="target", plotted=True),
-    "bounds": Panel("Clipping bounds", "importance ratio, every update", rule=1.0, plotted=True),
+    "bounds": Panel("Clipping bounds", "importance ratio", rule=1.0, plotted=True),
     "grad_norm": Panel("Gradient norm", "L2 norm", plotted=True),
     "clip_fraction": Panel("Clipped tokens", "fraction of tokens", from_zero=True, plotted=True),
     "length": Panel("Response length", "tokens"),
@@ -98,7 +105,7 @@ PANELS = {
     "turn_shares": Panel("Positive share, turn by turn", "fraction", rule="target"),
 }
 
-# Those that every run is compared by, headlines first.
+# Metrics that every run is compared by, headlines first.
 EXPECTED = (
     Metric("train/reward", "Training reward", "mean per sample", "reward", "in training",
            better="more", signed=True, short="reward"),
@@ -120,7 +127,7 @@ EXPECTED = (
     Metric("staleness/age_generating_mean", "Age: part until generated", "updates"),
     Metric("staleness/age_queueing_mean", "Age: part in the queue", "updates"),
 )  # fmt: skip
-# Those that runs are compared by which recorded them.
+# Metrics by which those runs are compared that recorded them.
 OPTIONAL = (
     Metric("turns/mean", "Turns of a conversation", "mean", "turns", "turns"),
     Metric("turns/calls_mean", "Calls of tools", "per conversation", "turns", "calls", "negative"),
@@ -261,7 +268,7 @@ _PATTERNS = [re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(metric.name))) for m
 
 @cache
 def metric_of(name: str) -> Metric:
-    """The row of a metric, or of the member of a family; one without a row has its name as its title."""
+    """The row of a metric, or of a family's member; a metric without a row has its name as its title."""
     for pattern, row in zip(_PATTERNS, CATALOGUE, strict=True):
         if found := pattern.fullmatch(name):
             title, label = (_filled(text, found.groupdict()) for text in (row.title, row.label))

@@ -1,8 +1,8 @@
-"""Two methods compared by seed: what their difference may be called on any page.
+"""Two methods compared by seed, and the verdict that every page gives their difference.
 
-A verdict needs `LEAST_VALUES` seeds whose differences are not all equal, and a p-value that is below `LEVEL`
-once it is adjusted for all comparisons of its page (Holm). A difference whose interval lies within what
-counts as equal is equal, however certain it is.
+A verdict needs `LEAST_VALUES` seeds whose differences are not all equal, and a p-value below `LEVEL`
+after adjustment for all comparisons of its page (Holm). A difference whose interval lies within what counts
+as equal is equal, even if it is significant.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ _ROUNDING = 1e-6  # of values, which may come from float32: differences that var
 def paired_difference(
     values: Mapping[int, float], reference: Mapping[int, float], resolution: float = 0.0
 ) -> Interval | None:
-    """Interval of value - reference over the seeds that both have; None when they share no seed.
+    """Interval of value - reference over the seeds that both have; None if they share no seed.
 
-    `resolution` is the step of a discrete quantity, 1/(P k) for the accuracy of k answers to each of P
-    problems. A value is known to half a step only: the deviation of differences is that of two such
-    roundings, resolution / sqrt(6), or more.
+    `resolution` is the step of both values, as for `mean_interval`: the deviation of their differences is at
+    least that of two roundings, resolution / sqrt(6).
     """
     seeds = sorted(values.keys() & reference.keys())
     differences = [values[seed] - reference[seed] for seed in seeds]
@@ -43,9 +42,9 @@ def paired_p_value(
     values: Mapping[int, float], reference: Mapping[int, float], resolution: float = 0.0
 ) -> float | None:
     """Two-sided p-value of the paired t-test over the seeds that both have; None with fewer than
-    `LEAST_VALUES`, and where all differences are equal.
+    `LEAST_VALUES`, and if all differences are equal.
 
-    It is below 0.05 exactly where the interval of `paired_difference`, of the same resolution, excludes 0.
+    It is below 0.05 exactly if the interval of `paired_difference`, at the same resolution, excludes 0.
     """
     from scipy.stats import t
 
@@ -57,8 +56,8 @@ def paired_p_value(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjusts p-values for their number (Holm 1979): the chance of even one false discovery among all that
-    are given stays below the level. None is no test, and does not count.
+    """Adjusts p-values for their number (Holm 1979): the chance of even one false discovery among all of
+    them stays below the level. None means no test, and does not count.
     """
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
@@ -70,9 +69,9 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def verdict_of(difference: Interval | None, adjusted: float | None, within: float = 0.0) -> str:
-    """What a difference with this adjusted p-value is called.
+    """Returns the verdict on a difference with this adjusted p-value.
 
-    `within` is what counts as equal; 0 where nothing does, since the quantity has no known scale.
+    `within` is the difference that counts as equal; 0 if none does, since the quantity has no known scale.
     equal: the whole interval lies inside; more, less: it does not, and the p-value is below `LEVEL`;
     unresolved: neither; untested: there is no p-value; none: there is no difference.
     """

@@ -21,13 +21,23 @@ BLACK, GREEN, BLUE, VERMILLION, PURPLE = "#000000", "#009E73", "#0072B2", "#D55E
 INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
 NEUTRAL = "#7D8590"  # visible on white and on black pages
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
+# For parts of a whole, side by side: Tol's "bright" and "muted" (2021), neighbours far apart.
+PART_COLOURS = (
+    "#4477AA",
+    "#EE8866",
+    "#228833",
+    "#DDCC77",
+    "#AA3377",
+    "#66CCEE",
+    "#BBBBBB",
+    "#882255",
+    "#999933",
+)
 _OTHER_COLOURS = ("#882255", "#999933", "#332288")  # wine, olive, indigo: Tol, "Colour Schemes" (2021)
 _LIGHTEST, _DARKEST = 0.45, 0.35  # shares of white and of black in the first and the last shade
 LineStyle = Literal["-", "--", ":", "-."]
 LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
-FEWEST_OF_A_BAND = (
-    4  # seeds; t intervals of fewer are wider than what they are drawn over, and runs tell more
-)
+FEWEST_OF_A_BAND = 4  # seeds; t intervals of fewer are wider than the data's range, and single runs show more
 _DOTS_PER_INCH = 150
 _NARROW = 24  # characters of labels that fit side by side
 _LABELS = 4.4  # height of the horizontal axis' numbers and label, in sizes of the legend's type
@@ -36,25 +46,25 @@ _SPIKE = 20.0  # a value this many times the median flattens everything else on 
 
 @dataclass(frozen=True)
 class Look:
-    """How a setting is drawn."""
+    """Colour and line of a setting."""
 
     colour: str
     line: LineStyle
 
 
 def algorithm_colour(algorithm: str) -> str:
-    """Colour of an algorithm; a variant such as `bapo_rest` has that of the algorithm it is named after."""
+    """Colour of an algorithm; a variant such as `bapo_rest` has the colour of the algorithm in its name."""
     if algorithm in ALGORITHM_COLOURS:
         return ALGORITHM_COLOURS[algorithm]
-    # crc32 rather than hash(), which Python salts anew in each process.
+    # crc32 rather than hash(), which Python salts differently in each process.
     other = _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
     return ALGORITHM_COLOURS.get(algorithm.partition("_")[0], other)
 
 
 def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
-    """Look of each setting, given its algorithm, which is the colour; several settings of one colour are
-    shades of it, from light to dark in the order given, with other lines. Colours beyond those that
-    colour-blind readers tell apart begin with dots.
+    """Look of each setting by its algorithm, which decides the colour; several settings of one colour are
+    shades of it, from light to dark in the given order, with different lines. Colours beyond those that
+    colour-blind readers can distinguish start with dotted lines.
     """
     colours = {setting: algorithm_colour(algorithm) for setting, algorithm in algorithms.items()}
     looks = {}
@@ -67,7 +77,7 @@ def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
 
 
 def shades(colour: str, count: int) -> list[str]:
-    """Shades of a colour from light to dark; one alone is the colour itself."""
+    """Shades of a colour from light to dark; a single one is the colour itself."""
     return [_shade(colour, rank, count) for rank in range(count)]
 
 
@@ -111,7 +121,7 @@ def save_png(figure: Figure, path: Path) -> Path:
 
 
 def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
-    """Sets title and labels (with units), without a box, on a faint horizontal grid below the data."""
+    """Sets title and labels (with units), without a box, on a faint horizontal grid behind the data."""
     axes.set_title(title, fontsize=10, color=INK, loc="left", fontweight="bold")
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
@@ -138,7 +148,7 @@ def draw_top_legend(figure: Figure, handles: list[Any], columns: int, title: str
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
-    """Starts the axis at zero, or makes it logarithmic, without zeros, where spikes would flatten the rest of
+    """Starts the axis at zero, or makes it logarithmic, without zeros, if spikes would flatten the rest of
     `values` (at least one).
     """
     ordered = sorted(value for value in values if value > 0)
@@ -162,7 +172,7 @@ def scale_log(axes: Axes, low: float, high: float) -> None:
 
 
 def seeds_text(counts: Sequence[int]) -> str:
-    """Number of seeds of what is shown, for legends."""
+    """Number of seeds behind the plot, for legends."""
     least, most = min(counts, default=0), max(counts, default=0)
     return f"{least} to {most} seeds" if least < most else f"{most} seed{'' if most == 1 else 's'}"
 

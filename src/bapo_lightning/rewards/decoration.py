@@ -1,4 +1,4 @@
-"""Removes what stands around an answer and is no part of it: code marks, quotes, HTML, emoji, end tokens."""
+"""Removes decoration around an answer: code marks, quotes, HTML, emoji, end tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BARE = re.compile(
     r"[\w$(\[{+.-](?:.*[\w$)\]}%.])?|\\[\w(\[{].*[\w$)\]}%.]", re.DOTALL | re.ASCII
 )  # most answers
 _ROUNDS = 8  # marks inside marks
-_FIRST_PICTURE = 0x2190  # symbols before it mean something: `°`
+_FIRST_PICTURE = 0x2190  # symbols before it have a meaning: `°`
 _END_TOKEN = re.compile(r"\s*(?:<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|</s>|<eos>|<end_of_turn>)\Z")
 _AROUND = tuple(
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
@@ -24,6 +24,8 @@ _AROUND = tuple(
         r"‘([^‘’]*)’",
         r"«([^«»]*)»",
         r'"([^"]*)"',
+        r"'([^']*)'",
+        r"<(-?[0-9]+(?:[./][0-9]+)?)>",  # <1,2> is a vector
         r'\\"((?:(?!\\").)*)\\"',
         r"<(?P<tag>b|i|em|strong|u|code|tt|span|p|mark|center|div|font|big)(?:\s[^<>]{0,80})?>"
         r"(?P<inside>(?:(?!</?(?P=tag)[\s>]).)*)</(?P=tag)>",
@@ -32,7 +34,7 @@ _AROUND = tuple(
 
 
 def undecorated(text: str) -> str:
-    """Returns `text` without marks around all of it, and without what nobody sees or reads at its ends."""
+    """Returns `text` without marks around all of it, and without invisible or meaningless ends."""
     if _BARE.fullmatch(text) is not None and not text.startswith("_"):
         return text
     for _ in range(_ROUNDS):

@@ -9,7 +9,7 @@ from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 def environment_score(
     problems: list[Problem], completions: list[Completion], correct_from: float = 1.0
 ) -> list[Score]:
-    """Scores each conversation as its environment did; one that got no score is unparsable, value 0.0.
+    """Scores each conversation as its environment did; one without a score is unparsable, value 0.0.
 
     A conversation with at least the score `correct_from` counts as right. The problems are not read.
     """

@@ -12,8 +12,8 @@ A mark is one of
 
 and **the last mark wins**, whichever of these it is: a response that corrects itself means the later answer.
 So a mark inside `<answer>` wins over the tag. A mark without content does not count, nor does a box or tag
-that is not closed (the response was cut inside it), nor what stands in thoughts: before `</think>`, or behind
-a `<think>` that is not closed. A response without any mark has no answer.
+that is not closed (the response was cut inside it), nor anything in thoughts: before `</think>`, or after a
+`<think>` that is not closed. A response without any mark has no answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 
 from bapo_lightning.rewards.decoration import undecorated
 
-MAX_ANSWER_CHARACTERS = 2000  # a longer text is no answer
+MAX_ANSWER_CHARACTERS = 2000  # a longer text is not an answer
 MAX_MARKS = 64  # looked at per pattern, from the end: a response may be a flood of marks
 MAX_SEARCHED_CHARACTERS = 200_000  # at the end of the response
 
@@ -50,6 +50,9 @@ _HASH_CONTENT = re.compile(
 _SPECIAL_TOKEN = re.compile(r"<\|.*")
 _THOUGHT, _END_OF_THOUGHT = "<think>", "</think>"
 _HOPE = re.compile(r"\bI hope\b.*", re.IGNORECASE)
+# `- 13` and `- $13$` are items of a list; `-13` and a formula without dollars have a sign.
+_LIST_MARK = re.compile(r"\A[\s>]*[-–—•▪◦‣]\s+(?=[0-9$*`]|\\\()")
+_BOLD = re.compile(r"(?<![\w)*])\*\*([^*]+)\*\*(?![\w(*])")
 _SENTENCE_END = re.compile(r"[.。](?=\s+[A-Z\W]|\s*\Z)")
 
 
@@ -71,7 +74,7 @@ def final_answer(text: str) -> str | None:
 
 
 def behind_thoughts(text: str) -> str:
-    """Returns what `text` has behind its last `</think>` and before a `<think>` that is not closed."""
+    """Returns the part of `text` after its last `</think>` and before a `<think>` that is not closed."""
     if _END_OF_THOUGHT in text:
         text = text.rpartition(_END_OF_THOUGHT)[2]
     return text.partition(_THOUGHT)[0]
@@ -79,7 +82,7 @@ def behind_thoughts(text: str) -> str:
 
 def closing_brace(text: str, start: int, end: int = sys.maxsize) -> int | None:
     r"""Returns the index of the brace that closes the one right before `start`, `\{` and `\}` not counted;
-    None when `text[:end]` ends first.
+    None if `text[:end]` ends first.
     """
     depth = 1
     for brace in _BRACE.finditer(text, start, end):
@@ -132,7 +135,7 @@ def _tagged(text: str) -> tuple[int, str] | None:
 
 
 def _stated(pattern: re.Pattern[str], text: str, box: tuple[int, int]) -> tuple[int, str] | None:
-    """Returns start and content of the last match of `pattern`, outside of `box`, that a sentence follows."""
+    """Returns start and content of the last match of `pattern`, outside `box`, that a sentence follows."""
     for mark in _last_matches(pattern, text):
         content = _first_sentence(_TAG_END.sub("", _line_from(text, mark.end())))
         if content and not box[0] < mark.start() < box[1]:
@@ -162,7 +165,7 @@ def _last_matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
 def _line_from(text: str, start: int) -> str:
     r"""Returns the rest of the line from `start`; if it is empty, the next line with text.
 
-    A displayed formula (`\[`, `$$`, `\begin`) is returned with all its lines, up to an empty one.
+    A displayed formula (`\[`, `$$`, `\begin`) is returned with all its lines, up to an empty line.
     """
     behind = text[start : start + 2 * MAX_ANSWER_CHARACTERS]
     line, _, rest = behind.partition("\n")
@@ -179,9 +182,9 @@ def _line_from(text: str, start: int) -> str:
 def _first_sentence(text: str) -> str:
     text = _SPECIAL_TOKEN.sub("", _HOPE.sub("", text))
     text = _SENTENCE_END.split(text, maxsplit=1)[0]
-    return _without_decoration(text)
+    return _without_decoration(_LIST_MARK.sub("", text))
 
 
 def _without_decoration(text: str) -> str:
-    text = undecorated(text.strip().lstrip(">").strip().strip("*_"))
+    text = undecorated(undecorated(_BOLD.sub(r"\1", text.strip().lstrip(">"))).strip("*_"))
     return "" if text in {":", ".", "-", "$", "$$", "\\[", "\\("} else text

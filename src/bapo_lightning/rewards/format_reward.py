@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.extract import final_answer
 from bapo_lightning.rewards.scores import Reward
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.values import SignedFactor
 from bapo_lightning.types import Closes, Completion, FinishReason, Problem, Score
-from bapo_lightning.values import SignedFactor
 
 Format = Literal["marked", "think", "think_answer"]
 
@@ -22,17 +22,17 @@ class FormatReward:
     """Callable `(problems, completions) -> scores`: another reward's scores with a bonus for the format.
 
     The status stays the verdict on the answer. A response that was cut keeps no format. A <think> that
-    the prompt opened counts as the response's.
+    the prompt opened counts as part of the response.
 
     Args:
         reward: judges the answers.
         format: "marked": there is a marked final answer; "think": `<think>...</think>` once, at the
-            beginning, not empty, and an answer behind it; "think_answer": `<think>...</think>
+            beginning, not empty, and an answer after it; "think_answer": `<think>...</think>
             <answer>...</answer>` and nothing else.
-        bonus: if positive, added to a score's value where the format is kept; if negative, where it is not.
+        bonus: if positive, added to a score's value if the format is kept; if negative, if it is not.
 
     Raises:
-        ConfigError: `format` is none of its values.
+        ConfigError: `format` has none of these values.
     """
 
     def __init__(self, reward: Reward, format: Format, bonus: SignedFactor) -> None:
@@ -48,7 +48,7 @@ class FormatReward:
         return [self._shaped(score, completion) for score, completion in pairs]
 
     def close(self) -> None:
-        """Closes the reward inside, if it can be closed."""
+        """Closes the inner reward, if it can be closed."""
         if isinstance(self.reward, Closes):
             self.reward.close()
 
@@ -65,7 +65,7 @@ def is_marked(text: str) -> bool:
 
 
 def is_think(text: str) -> bool:
-    """Whether `text` is `<think>...</think>`, once, with something in it and something behind it."""
+    """Whether `text` is `<think>...</think>`, once, with something inside and something after it."""
     opened, closed, rest = text.strip().partition("</think>")
     thought = opened[len("<think>") :]
     is_once = opened.startswith("<think>") and "think>" not in thought + rest

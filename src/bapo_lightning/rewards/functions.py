@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from inspect import Parameter, iscoroutine, signature
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from functools import cache
+from inspect import Parameter, isawaitable, signature
 from numbers import Real
 from typing import Any
 
-from hydra.utils import get_object
-
-from bapo_lightning.errors import RewardError
 from bapo_lightning.rewards.extract import final_answer
 from bapo_lightning.rewards.scores import failure, name_of, pairs_of
+from bapo_lightning.system.errors import FOREIGN, RewardError, in_words, pass_stops
+from bapo_lightning.system.orphans import in_background, print_failure
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.values import imported
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 RewardFunction = Callable[..., Sequence[float | None]]
 _OF_TRL = ("log_extra", "log_metric", "environments")
-# What Python says to `completion[0]["content"]` and `completion.get("content")` where a completion is a text.
+# Python's errors for `completion[0]["content"]` and `completion.get("content")` if a completion is a text.
 _TAKEN_FOR_MESSAGES = ("string indices must be integers", "'str' object has no attribute")
-_TEXTS = '; prompts and completions are texts here, also of chat models: write text, not text[0]["content"]'
+_TEXTS = '; prompts and completions are texts here, also for chat models: write text, not text[0]["content"]'
 
 
 class FunctionRewards:
@@ -29,16 +35,16 @@ class FunctionRewards:
 
     A function is called with keywords: `prompts` and `completions` (texts), `answer` (gold answers),
     `source`, `problem_id`, `completion_ids` (sampled tokens), `num_tokens`, `was_cut` (at the token limit),
-    and the keys of the problems' metadata, each a list with an entry per completion. One without `**columns`
-    gets those that it names. None says that the function does not apply to that completion.
+    and the keys of the problems' metadata, each a list with an entry per completion. A function without
+    `**columns` gets those that it names. None means that the function does not apply to that completion.
 
     Args:
         functions: the functions, or their dotted names.
-        weights: one for each; None: 1.
+        weights: one for each; None: 1 for all.
         correct_from: a completion whose sum is at least this counts as right in accuracies.
 
     Raises:
-        ValueError: there is no function, or not one weight for each.
+        ValueError: there is no function, or the number of weights differs.
     """
 
     def __init__(
@@ -49,7 +55,7 @@ class FunctionRewards:
     ) -> None:
         if found := list(self.problems({"functions": functions, "weights": weights})):
             raise ValueError("; ".join(found))
-        self._functions = [get_object(given) if isinstance(given, str) else given for given in functions]
+        self._functions = [imported(given) if isinstance(given, str) else given for given in functions]
         self._weights, self._correct_from = weights or [1.0] * len(functions), correct_from
         self._has_warned = False
 
@@ -63,14 +69,14 @@ class FunctionRewards:
             yield f"weights has {len(weights)} values for {len(functions)} functions; write one for each"
         for name in functions:
             try:
-                if isinstance(name, str) and not callable(get_object(name)):
-                    yield f"functions: {name} is no function"
-            except Exception as error:  # whatever the user's module raises when it is imported
-                yield f"functions: {name} cannot be imported ({_reason(error)})"
+                if isinstance(name, str) and not callable(imported(name)):
+                    yield f"functions: {name} is not a function"
+            except Exception as error:  # whatever the user's module raises on import
+                yield f"functions: {name} cannot be imported ({in_words(error.__cause__ or error)})"
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-        """Scores each completion against the problem at the same index. Raises RewardError: a function fails,
-        or returns anything else than a number or None per completion.
+        """Scores each completion against the problem at the same index. Raises RewardError if a function
+        fails or returns anything other than a number or None per completion.
         """
         columns = _columns(pairs_of(problems, completions))
         values = [_values(function, columns, len(problems)) for function in self._functions]
@@ -78,7 +84,7 @@ class FunctionRewards:
             self._has_warned = True
             names = ", ".join(map(name_of, self._functions))
             what = f"returned None for all {len(problems)} completions of a call, which scores 0"
-            print(f"warning: {names} {what}", file=sys.stderr, flush=True)
+            say(f"warning: {names} {what}", sys.stderr)
         return [
             self._score(list(row), completion) for *row, completion in zip(*values, completions, strict=True)
         ]
@@ -118,10 +124,11 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
     given = _arguments(name, function, columns)
     try:
         made = function(**given)
-        made = asyncio.run(made) if iscoroutine(made) else made
+        made = _awaited(made) if isawaitable(made) else made
         are_values = isinstance(made, Iterable) and not isinstance(made, str | Mapping)
         returned = [_plain(value) for value in made] if are_values else made
-    except Exception as error:
+    except FOREIGN as error:
+        pass_stops(error)
         hint = _TEXTS if any(words in str(error) for words in _TAKEN_FOR_MESSAGES) else ""
         raise RewardError(failure(name, error) + hint) from error
     if not are_values:
@@ -132,6 +139,45 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
         if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
             raise RewardError(f"{name} returned {value!r} for completion {index}; return a number, or None")
     return [None if value is None else float(value) for value in returned]
+
+
+def _awaited(made: Awaitable[Any]) -> Any:
+    """Result of a coroutine. It runs in the one event loop of this process, which has its own thread: in a
+    notebook another loop runs in the caller's thread, and a client that is made once belongs to one loop.
+    """
+
+    async def outcome() -> tuple[Any, SystemExit | None]:
+        try:
+            return await made, None
+        except SystemExit as error:  # it would end the loop; it is raised in the thread that waits
+            return None, error
+
+    with _LOOP_LOCK:
+        future = asyncio.run_coroutine_threadsafe(outcome(), _loop())
+    try:
+        value, ended = future.result()
+    finally:
+        future.cancel()  # after Ctrl-C
+    if ended is not None:
+        raise ended
+    return value
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        while not loop.is_closed():
+            with suppress(SystemExit):  # of a task that the coroutine started, which receives it as well
+                loop.run_forever()
+
+    in_background("asynchronous rewards", run, print_failure)
+    return loop
+
+
+_LOOP_LOCK = threading.Lock()
+os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork does not copy threads
 
 
 def _arguments(name: str, function: RewardFunction, columns: Mapping[str, list[Any]]) -> Mapping[str, Any]:
@@ -145,7 +191,9 @@ def _arguments(name: str, function: RewardFunction, columns: Mapping[str, list[A
             keep = f"data.train.mapping.keep=[{missing[0]}]"
             remedy = f"to keep a column of the data write {keep}, and likewise for data.validation"
         raise RewardError(f"{name} takes {', '.join(missing)}, and there are {', '.join(columns)}; {remedy}")
-    # TRL's, which nothing here is like.
+    # Functions may change their arguments: each function gets a copy, separate from the run's.
+    given = {key: [deepcopy(value) for value in column] for key, column in given.items()}
+    # TRL's argument, which has no counterpart here.
     return {**given, "trainer_state": None} if "trainer_state" in parameters else given
 
 
@@ -155,11 +203,6 @@ def _must_be_given(parameter: Parameter) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Python's own number for a bool or number of numpy, and for a tensor with one element."""
+    """Python's number for a bool or number of numpy, and for a tensor with one element."""
     is_one = math.prod(getattr(value, "shape", (0,))) == 1
     return value.item() if is_one and hasattr(value, "item") else value
-
-
-def _reason(error: Exception) -> str:
-    """The last line of an error: Hydra's first one says only that there was one."""
-    return str(error.__cause__ or error).strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Verdicts on free text that ends in a number, as answers to GSM8K do. Nothing is evaluated.
+"""Verdicts on free text that ends in a number, such as answers to GSM8K. Nothing is evaluated.
 
 text                     read as      because
 1,234   12,345,678       1234 ...     commas between groups of three digits belong to the number
@@ -10,7 +10,7 @@ text                     read as      because
 1e5   2.5E-3   0x5       none         an exponent or the prefix of another base makes it no plain number
 1/2                      2            fractions are not read: these are two numbers
 
-Only the number counts, whatever is said about it: a box with `1, 2, 5` settles on 5, and so do `not 5` and
+Only the number counts, whatever is said about it: a box with `1, 2, 5` gives 5, and so do `not 5` and
 `#### 5 or 6`.
 A number in plain notation has neither commas nor a plus.
 """
@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.extract import closing_brace
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
-MARK = "####"  # GSM8K's own
-MAX_CHARACTERS = 64  # a longer number is no answer
+MARK = "####"  # GSM8K's
+MAX_CHARACTERS = 64  # a longer number is not an answer
 
 _BOX = "\\boxed{"
 _NUMBER = re.compile(
@@ -48,9 +48,9 @@ def last_number(
 
 
 def final_number(text: str) -> str | None:
-    r"""Returns the number that a response settles on, in plain notation: the first that exists of
+    r"""Returns the number that a response settles on, in plain notation: the first of these that exists:
 
-    1. the first number behind the last ####,
+    1. the first number after the last ####,
     2. the last number in the last closed \boxed{...},
     3. the last number of the text.
     """
@@ -71,7 +71,7 @@ def last_number_in(text: str) -> str | None:
 
 
 def whole_number_text(text: str) -> str | None:
-    """Returns `text` in plain notation if it is one number and nothing else, spaces around it apart."""
+    """Returns `text` in plain notation if it is one number and nothing else except spaces around it."""
     match = _NUMBER.fullmatch(_with_ascii_minus(text).strip())
     return None if match is None else _plain(match.group())
 

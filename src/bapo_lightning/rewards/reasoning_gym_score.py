@@ -1,6 +1,6 @@
 """Verdicts by the scorers that come with reasoning-gym's data sets (pip extra `reasoning-gym`).
 
-A scorer may give part of the credit for a near miss: where 7 is right, chain_sum gives half of it for 17 and
+A scorer may give partial credit for a near miss: if 7 is right, chain_sum gives half of it for 17 and
 -7, because both contain a 7. Such an answer is WRONG with the scorer's value, which is what training sees.
 `rewards.last_number` judges numbers all or nothing.
 """
@@ -16,9 +16,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
-from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.rewards.last_number import canonical, last_number_in, whole_number_text
 from bapo_lightning.rewards.scores import UNPARSABLE, pairs_of
+from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
 Extraction = Literal["last_number", "answer_tag", "all"]
@@ -55,7 +55,7 @@ def reasoning_gym_score(
         fails on it.
 
     Raises:
-        ConfigError: `extract` is none of its values, or hands free text to a scorer that would run it.
+        ConfigError: `extract` has none of these values, or passes free text to a scorer that would run it.
         DataError: reasoning-gym is missing, or a problem does not come from it.
     """
     if extract not in _EXTRACTIONS:
@@ -86,7 +86,7 @@ def _verdict(scorer: Scorer, problem: Problem, answer: str | None) -> Score:
         return UNPARSABLE
     try:
         value = float(scorer(answer, problem.metadata))
-    except Exception:  # foreign code on text that the policy made up: whatever it raises, it cannot read it
+    except Exception:  # foreign code on text that the policy made up: if it raises, it cannot read it
         return UNPARSABLE
     if not math.isfinite(value):
         return UNPARSABLE
@@ -104,7 +104,7 @@ def _scorer(problem: Problem, extract: Extraction) -> Scorer:
     scorer, runs_the_answer = _scorer_of(problem.source)
     if runs_the_answer and extract != "last_number":
         fault = (
-            f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which "
+            f"reward.extract={extract} passes text of the policy to the scorer of {problem.source}, which "
             "runs it as Python code; write reward.extract=last_number, or choose another task"
         )
         raise ConfigError([fault])

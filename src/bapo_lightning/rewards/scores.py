@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from bapo_lightning.errors import BapoLightningError, RewardError
+from bapo_lightning.system.errors import FOREIGN, BapoLightningError, RewardError, in_words, pass_stops
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
 Reward = Callable[[list[Problem], list[Completion]], list[Score]]
@@ -16,7 +18,7 @@ UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
 def pairs_of(problems: list[Problem], completions: list[Completion]) -> list[tuple[Problem, Completion]]:
-    """Returns each completion with the problem at the same index. Raises ValueError: the lists differ in
+    """Returns each completion with the problem at the same index. Raises ValueError if the lists differ in
     length.
     """
     if len(problems) != len(completions):
@@ -26,20 +28,26 @@ def pairs_of(problems: list[Problem], completions: list[Completion]) -> list[tup
 
 
 def judged(reward: Reward, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-    """Returns a reward's score of each completion. Raises RewardError, which names the reward: it fails, or
-    returns anything else than scores; errors of this package come as they are.
+    """Returns a reward's score of each completion; a reward is not called without completions. Raises
+    RewardError, which names the reward, if it fails or returns anything other than scores; errors of this
+    package pass through unchanged.
     """
+    if not pairs_of(problems, completions):
+        return []
+    # A reward may change its arguments; the run's problems stay unchanged.
+    own = [replace(one, metadata=deepcopy(one.metadata)) if one.metadata else one for one in problems]
     try:
-        scores = reward(problems, completions)
+        scores = reward(own, completions)
     except BapoLightningError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
+        pass_stops(error)
         raise RewardError(failure(f"reward {name_of(reward)}", error)) from error
     return checked(scores, len(completions), f"reward {name_of(reward)}")
 
 
 def checked(scores: Any, count: int, name: str) -> list[Score]:
-    """Returns what a reward returned for `count` completions; raises RewardError if those are no scores."""
+    """Returns what a reward returned for `count` completions; raises RewardError if those are not scores."""
     if not isinstance(scores, list) or len(scores) != count:
         what = f"{len(scores)} scores" if isinstance(scores, list) else f"a {type(scores).__name__}"
         raise RewardError(f"{name} returned {what} for {count} completions; return a list of scores")
@@ -59,16 +67,16 @@ def checked(scores: Any, count: int, name: str) -> list[Score]:
 
 
 def name_of(reward: Any) -> str:
-    """The dotted name of a function, of that in a partial, or of an object's class."""
+    """The dotted name of a function, of the function in a partial, or of an object's class."""
     called = getattr(reward, "func", reward)
     return f"{called.__module__}.{getattr(called, '__qualname__', type(called).__qualname__)}"
 
 
-def failure(name: str, error: Exception) -> str:
+def failure(name: str, error: BaseException) -> str:
     """Says what was raised, and in which line of the code that `name` calls."""
     frames = extract_tb(error.__traceback__)[1:]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{name} failed: {type(error).__name__}: {error}{place}"
+    return f"{name} failed: {in_words(error)}{place}"
 
 
 def all_or_nothing(is_right: bool, answer: str) -> Score:

@@ -1,10 +1,10 @@
-"""The engines of several ranks as one, for the controller (rank 0).
+"""Presents the engines of several ranks to the controller (rank 0) as one.
 
     DistributedEngine.generate(requests)  --contiguous parts-->  LocalEngine.generate on each rank
       generations, in order  <-----------------------------------  its part
 
-Each rank has an engine of its own, several ranks share one (tensor parallelism: they are given the same
-part), or the controller alone has one.
+Each rank has a separate engine, several ranks share one (tensor parallelism: they get the same part), or only
+the controller has one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from bapo_lightning.errors import EngineError, Outcome
-from bapo_lightning.phases import advance, phase
-from bapo_lightning.ranks.channel import Channel, values
 from bapo_lightning.rollout.engine import (
     FACTOR_MARK,
     MERGED,
@@ -29,16 +26,16 @@ from bapo_lightning.rollout.engine import (
     MeasuredWeights,
     RolloutEngine,
     SamplingParams,
-    SeveralEngines,
     StreamCall,
     Streamed,
-    StreamingEngine,
-    Verifiable,
     Wanted,
     WeightSource,
     check_synced,
 )
 from bapo_lightning.rollout.weight_digests import added
+from bapo_lightning.system.errors import EngineError, Outcome
+from bapo_lightning.system.phases import advance, phase
+from bapo_lightning.system.ranks.channel import Channel, values
 
 Part = tuple[Sequence[GenerationRequest], SamplingParams]
 StreamPart = tuple[StreamCall, SamplingParams]
@@ -47,12 +44,12 @@ AnyPart = TypeVar("AnyPart", Part, StreamPart)
 
 @dataclass(eq=False)
 class LocalEngine:
-    """A rank's own engine, if it has one, under the commands of the controller."""
+    """A rank's engine, if it has one, which obeys the controller's commands."""
 
     engine: RolloutEngine | None
 
     def handlers(self) -> dict[str, Callable[[Any], Any]]:
-        """Handlers of the commands on the channel of the engines."""
+        """Returns handlers of the commands on the channel of the engines."""
         return {
             "generate": self.generate,
             "stream": self.stream,
@@ -66,26 +63,26 @@ class LocalEngine:
         return self.engine.generate(*part) if self.engine is not None and part[0] else []
 
     def stream(self, part: StreamPart) -> dict[int, Streamed]:
-        """Some steps of this rank's part of a stream."""
-        return {} if self.engine is None else cast(StreamingEngine, self.engine).stream(*part)
+        """Makes some steps of this rank's part of a stream."""
+        return {} if self.engine is None else self.engine.stream(*part)
 
     def weight_digests(self, seed: int) -> Mapping[int, Mapping[str, int]]:
-        """Digests of the weights held; of one worker's part where several ranks make one engine."""
-        return self.engine.weight_digests(seed) if isinstance(self.engine, Verifiable) else {}
+        """Returns digests of the weights held; of one worker's part if several ranks make one engine."""
+        return {} if self.engine is None else self.engine.weight_digests(seed)
 
     def load(self, source: WeightSource, channel: Channel, version: int) -> None:
         """Loads the weights of `source`, together with all other ranks."""
         CollectiveWeightSource(source, channel).feed(self.engine, version)
 
     def sleep(self, _: None = None) -> int | None:
-        """Gives device memory back; returns the version that is still held."""
+        """Releases device memory; returns the version that is still held."""
         if self.engine is None:
             return None
         self.engine.sleep()
         return self.engine.version
 
     def restart(self, is_dead: bool) -> None:
-        """Starts the engine anew if it is the one that died."""
+        """Restarts the engine if it is the one that died."""
         if is_dead and self.engine is not None:
             self.engine.restart()
 
@@ -96,25 +93,24 @@ class LocalEngine:
 
 
 @dataclass(eq=False)
-class DistributedEngine:
-    """The engines of all ranks as one, on the controller; tokens do not depend on the number of ranks."""
+class DistributedEngine(RolloutEngine):
+    """Combines the engines of all ranks, on the controller; tokens do not depend on the number of ranks."""
 
     own: LocalEngine  # the controller's
     control: Channel  # of the trainer's thread; weights use it
-    engines: Channel  # of the generating thread; the same one unless generation overlaps training
-    ranks_per_engine: int  # neighbouring ranks that make one engine together
+    engines: Channel  # of the generating thread; the same channel unless generation overlaps training
+    ranks_per_engine: int  # number of neighbouring ranks that together make one engine
     on_controller_only: bool  # the other ranks have none
-    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
     _dead: set[int] = field(default_factory=set, init=False)
     _streamed: dict[int, int] = field(default_factory=dict, init=False)  # engine of each request of a stream
 
     @property
     def num_engines(self) -> int:
-        """Engines that share the requests, in contiguous parts of equal number."""
+        """Number of engines that share the requests, in contiguous parts of equal size."""
         return 1 if self.on_controller_only else self.control.size // self.ranks_per_engine
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples on all ranks. EngineDied brings everything that the living engines made."""
+        """Samples on all ranks. EngineDied carries everything that the living engines made."""
         check_synced(self.version)
         bounds = part_bounds(len(requests), self.num_engines)
         parts: list[Part] = [
@@ -134,7 +130,7 @@ class DistributedEngine:
         return [finished[number] for number in range(len(requests))]
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
-        """The same steps on all ranks. A request goes to the engine that has fewest, and stays there."""
+        """Makes the same steps on all ranks. A request goes to the engine with the fewest and stays there."""
         check_synced(self.version)
         for number in call.given_up:
             self._streamed.pop(number, None)
@@ -161,16 +157,15 @@ class DistributedEngine:
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Mapping[int, Sequence[Generation]]:
         """Samples the same requests on every engine."""
-        engine = self.own.engine
-        if self.on_controller_only and isinstance(engine, SeveralEngines):
-            return engine.generate_on_each(requests, sampling)
+        if self.on_controller_only and self.own.engine is not None:
+            return self.own.engine.generate_on_each(requests, sampling)
         whole = [(requests, sampling)] * self.num_engines
         outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_own(whole[0]))
         self._check_alive(outcomes)
         return {index: outcomes[index * self.ranks_per_engine].value for index in range(self.num_engines)}
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
-        """Digests of the weights that each engine holds."""
+        """Returns digests of the weights that each engine holds."""
         outcomes = self._ask(
             "weight_digests", [seed] * self.engines.size, lambda: self.own.weight_digests(seed)
         )
@@ -185,8 +180,8 @@ class DistributedEngine:
         }
 
     def take_counts(self) -> dict[str, float]:
-        """Metrics of the controller's engine, if it is several."""
-        return self.own.engine.take_counts() if isinstance(self.own.engine, SeveralEngines) else {}
+        """Metrics of the controller's engine."""
+        return {} if self.own.engine is None else self.own.engine.take_counts()
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Gives all engines the weights. The workers must serve the control channel."""
@@ -205,10 +200,13 @@ class DistributedEngine:
             self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Starts the dead engines anew. Raises EngineError when one does not start."""
+        """Restarts the dead engines. Raises EngineError if one does not start; the next call then restarts
+        only that engine.
+        """
         dead = [rank in self._dead for rank in range(self.engines.size)]
-        values(self._ask("restart", dead, lambda: self.own.restart(dead[0])))
-        self._dead.clear()
+        outcomes = self._ask("restart", dead, lambda: self.own.restart(dead[0]))
+        self._dead = {rank for rank, outcome in enumerate(outcomes) if outcome.error is not None}
+        values(outcomes)
 
     def close(self) -> None:
         """Closes the controller's engine; the workers close theirs."""
@@ -237,7 +235,7 @@ class DistributedEngine:
     def _check_alive(
         self, outcomes: Sequence[Outcome], finished: Mapping[int, Generation] | None = None
     ) -> None:
-        """Raises EngineDied for engines that died, or any other error first."""
+        """Raises EngineDied for engines that died; other errors are raised first."""
         values([outcome for outcome in outcomes if not isinstance(outcome.error, EngineDied)])
         died = {rank: outcome.error for rank, outcome in enumerate(outcomes) if outcome.error is not None}
         if died:
@@ -248,7 +246,7 @@ class DistributedEngine:
 
 
 def part_bounds(length: int, num_parts: int) -> list[int]:
-    """Ends of `num_parts` contiguous parts of nearly equal length, from 0 to `length`."""
+    """Returns the bounds of `num_parts` contiguous parts of nearly equal length, from 0 to `length`."""
     return [length * part // num_parts for part in range(num_parts + 1)]
 
 
@@ -256,9 +254,9 @@ def part_bounds(length: int, num_parts: int) -> list[int]:
 class CollectiveWeightSource:
     """A `WeightSource` for the engine of this rank, during one `feed`.
 
-    Ranks gather sharded weights together, tensor by tensor, but engines do not ask in step: one starts again
-    with the first tensor, another dies half-way, a third rank has none, and one that was restarted needs
-    weights that the others have. So ranks agree before each pass, and every rank goes through all of it.
+    Ranks gather sharded weights together, tensor by tensor, but engines do not request them in step: one
+    starts again with the first tensor, another dies half-way, a third rank has no engine, and a restarted
+    engine needs weights that the others have. So ranks agree before each pass, and every rank completes it.
     """
 
     source: WeightSource  # the policy; going through its weights may be a collective
@@ -266,9 +264,9 @@ class CollectiveWeightSource:
     _passes: list[Generator[tuple[str, torch.Tensor]]] = field(default_factory=list, init=False)
 
     def feed(self, engine: RolloutEngine | None, version: int) -> None:
-        """Gives `engine` the weights as policy `version`; without one, only helps the other ranks. Every rank
-        must call it. Raises EngineError if this rank's engine failed; the other ranks' got theirs all the
-        same.
+        """Gives `engine` the weights as policy `version`; without an engine, only helps the other ranks.
+        Every rank must call it. Raises EngineError if this rank's engine failed; the engines of other ranks
+        still get theirs.
         """
         try:
             if engine is not None:
@@ -281,7 +279,7 @@ class CollectiveWeightSource:
                     pass
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
-        """One pass over all weights."""
+        """Makes one pass over all weights."""
         self._passes.append(self._one_pass(wanted))
         return self._passes[-1]
 
@@ -303,5 +301,5 @@ class CollectiveWeightSource:
 
 
 def widest(wanted: Sequence[Wanted | None]) -> Wanted | None:
-    """The pass that has what every rank wants: engines of one run differ only in what they have already."""
+    """Returns the pass that includes what every rank wants: engines differ only in the weights they have."""
     return max(filter(None, wanted), key=lambda each: each.content != "adapters", default=None)

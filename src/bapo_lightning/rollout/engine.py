@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from inspect import isclass
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import nn
 
-from bapo_lightning.errors import EngineError
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.values import EngineDtype, StaleContext
 from bapo_lightning.types import FinishReason, Segment
-from bapo_lightning.values import EngineDtype, StaleContext
 
-EVERY = 2**31 - 1  # candidates of a place, or as many as there are
-UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
+EVERY = 2**31 - 1  # as the number of candidates of a place: all of them
+UNSYNCED_VERSION = -1  # of an engine without the trainer's weights: new, restarted, or asleep
 FACTOR_MARK = ".lora_"  # in the names of the factors of adapters
 Content = Literal["merged", "split", "adapters"]
 RunsIn = Literal["trainer", "child", "server", "fleet"]  # the process in which an engine samples
@@ -25,16 +28,16 @@ RunsIn = Literal["trainer", "child", "server", "fleet"]  # the process in which 
 class SamplingParams:
     """The sampling distribution. The trainer must score tokens at the same temperature.
 
-    Where `top_p` or `top_k` cuts it, the trainer takes the tokens that were left from the engine: at its
-    edge, the nucleus of its own log-probs would differ, so that some sampled tokens would have probability
-    zero there and a meaningless ratio.
+    If `top_p` or `top_k` cuts it, the trainer takes the remaining tokens from the engine: the nucleus of its
+    own log-probs would differ at the edge, so that some sampled tokens would have probability zero in it and
+    a meaningless ratio.
     """
 
     temperature: float  # 1.0 = the model's own distribution; 0.0 = greedy, for evaluation only
     stop_token_ids: tuple[int, ...]  # a response ends with the first of these
     top_p: float = 1.0  # smallest set of tokens with this much mass; 1.0 = off
-    top_k: int = 0  # number of the likeliest tokens that are kept; 0 = off
-    # Of the tokens that can be sampled, so many likeliest are noted at each place; `EVERY` for all, 0 = none.
+    top_k: int = 0  # number of likeliest tokens that are kept; 0 = off
+    # Number of likeliest tokens recorded at each place, of those that can be sampled; `EVERY`: all, 0: none.
     noted: int = 0
 
     def __post_init__(self) -> None:
@@ -53,18 +56,18 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Asks for at most `max_new_tokens` tokens after `token_ids` (prompt, and what was sampled before)."""
+    """Request for at most `max_new_tokens` tokens after `token_ids` (prompt and earlier samples)."""
 
     token_ids: array[int]
     max_new_tokens: int
-    seed: int  # with weights and tokens it determines what is sampled; from `seeds.request_seed`
+    seed: int  # determines samples together with weights and tokens; from `seeds.request_seed`
     group: int = 0  # position of its group in the generation pass; engines ignore it
     index: int = 0  # number of its sample in the group; engines ignore it
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The result of one request: the sampled tokens with the engine's version, and why they end."""
+    """The result of one request: sampled tokens with the engine's version, and the reason for their end."""
 
     segment: Segment
     finish: FinishReason
@@ -72,20 +75,20 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class StreamCall:
-    """Some decoding steps of an engine whose requests come and go."""
+    """Some decoding steps of an engine whose requests enter and leave at any time."""
 
-    begun: Mapping[int, GenerationRequest]  # new ones, by numbers that no other has, in order of arrival
-    given_up: Sequence[int] = ()  # numbers that are sampled no further; unknown ones do not matter
-    steps: int = 8  # decoding steps, after which weights may change
-    context: StaleContext = "keep"  # what becomes of keys and values of weights that were replaced
+    begun: Mapping[int, GenerationRequest]  # new requests, by unique numbers, in order of arrival
+    given_up: Sequence[int] = ()  # numbers of requests to stop; unknown numbers are ignored
+    steps: int = 8  # number of decoding steps, after which weights may change
+    context: StaleContext = "keep"  # treatment of keys and values of weights that were replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What a call sampled of one request."""
+    """Samples of one request in a call."""
 
-    segments: tuple[Segment, ...]  # one, but where the engine had new weights since the call before
-    finish: FinishReason | None  # None: it goes on at the next call
+    segments: tuple[Segment, ...]  # more than one if the engine got new weights since the last call
+    finish: FinishReason | None  # None: it continues at the next call
 
 
 class EngineDied(EngineError):
@@ -98,8 +101,8 @@ class EngineDied(EngineError):
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields what a model's files hold: parameters, tied ones once, then persistent buffers, which some
-    models need as much (the biases of experts' routers).
+    """Yields the content of a model's files: parameters, tied ones once, then persistent buffers, which some
+    models need as well (the biases of experts' routers).
     """
     yield from model.named_parameters()
     ignored = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
@@ -111,25 +114,32 @@ def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_synced(version: int) -> None:
-    """Raises EngineError for an engine without the trainer's weights, whose samples would be of no policy."""
+    """Raises EngineError for an engine without the trainer's weights, whose samples belong to no policy."""
     if version == UNSYNCED_VERSION:
         raise EngineError(
             "the engine was asked to generate before it was given weights: push them with WeightSync first"
         )
 
 
+def check_prompts(requests: Iterable[GenerationRequest]) -> None:
+    """Raises EngineError for a request without a prompt, which defines no distribution."""
+    for number, request in enumerate(requests):
+        if not request.token_ids:
+            raise EngineError(f"request {number} has no prompt tokens; give it at least one, such as BOS")
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Form in which an engine takes a policy's weights."""
 
-    # merged: weights of a model without adapters; split: as they are, then the factors of the adapters as
-    # `LAYER.lora_A.weight` [rank, in] and `LAYER.lora_B.weight` [out, rank], scaled; adapters: these alone.
+    # merged: weights of a model without adapters; split: unmerged weights, then the factors of the adapters
+    # as `LAYER.lora_A.weight` [rank, in] and `LAYER.lora_B.weight` [out, rank], scaled; adapters: only these.
     content: Content = "merged"
     dtype: EngineDtype | None = None  # None: as the policy has them
-    # Names and shapes: those that transformers gives them in memory, or those of the model's files, which
-    # whatever loads models by itself knows.
+    # Names and shapes: as transformers has them in memory, or as in the model's files, which programs with
+    # their own loaders know.
     names: Literal["model", "files"] = "model"
-    is_export: bool = False  # what transformers keeps in float32, whatever a model's dtype is, stays so
+    is_export: bool = False  # weights that transformers keeps in float32 in models of any dtype stay so
 
 
 MERGED = Wanted()
@@ -139,7 +149,7 @@ class WeightSource(Protocol):
     """A policy whose weights an engine can load."""
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full weights under their Hugging Face names, tied ones once; each call starts again in order."""
+        """Yields full weights under their Hugging Face names, tied ones once; each call starts again."""
         ...
 
 
@@ -147,97 +157,95 @@ class MeasuredWeights(WeightSource, Protocol):
     """The trainer's weights, whose shapes are known before they are gathered."""
 
     def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
-        """Name, dtype and shape of each of the merged `named_weights`, in their order."""
+        """Yields name, dtype and shape of each of the merged `named_weights`, in their order."""
         ...
 
 
-@runtime_checkable
-class RolloutEngine(Protocol):
+class RolloutEngine(ABC):
     """Samples tokens from a copy of the policy.
 
     Every engine keeps these promises (one contract test runs against all of them): a segment carries the
-    version of the weights that sampled it; log-probs are those of the distribution that was sampled from,
+    version of the weights that sampled it; log-probs refer to the distribution that was sampled from,
     temperature included (0 under greedy sampling); equal seeds give equal tokens on the same CPU, whatever
     else is sampled with them, and equal random numbers on a GPU; the trainer's random state, threads,
-    environment and process group are left alone; `generate` returns one result per request, in order.
+    environment and process group do not change; `generate` returns one result per request, in order.
 
-    A class that a configuration can choose has more attributes, read before an engine is made:
-    `runs_in: RunsIn`; `shares_gpu: bool`, true if all ranks together take turns with the trainer on its
-    GPUs, so that nothing is generated during training; and `most_noted: int`, the largest
-    `SamplingParams.noted` that it serves, 0 without it.
+    The class attributes are read before an engine is made.
     """
 
+    runs_in: ClassVar[RunsIn] = "trainer"
+    # Whether all ranks share the trainer's GPUs by turns: nothing is generated during training.
+    shares_gpu: ClassVar[bool] = False
+    streams: ClassVar[bool] = False  # whether it has `stream`
+    most_noted: ClassVar[int] = 0  # largest `SamplingParams.noted`
+    # Lowest and highest `SamplingParams.temperature` above 0.
+    temperatures: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+    version: int = UNSYNCED_VERSION  # policy version of the weights held
+
     @property
-    def version(self) -> int:
-        """Policy version of the weights held, or `UNSYNCED_VERSION`."""
-        ...
+    def wanted(self) -> Wanted:
+        """Form in which the engine takes all weights."""
+        return MERGED
 
+    @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples one continuation per request; `progress.phases.advance` may count those that are done.
+        """Samples one continuation per request; `progress.phases.advance` may count finished requests.
 
-        Raises EngineDied when the process is lost or hangs.
+        Raises EngineDied if the process is lost or hangs.
         """
-        ...
 
+    @abstractmethod
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Replaces all weights, streamed tensor by tensor, and clears what was cached under the old ones.
+        """Replaces all weights, streamed tensor by tensor, and clears caches of the old weights.
 
-        Raises EngineError unless every weight came.
+        Raises EngineError unless every weight arrived.
         """
-        ...
-
-    def sleep(self) -> None:
-        """Gives device memory, if shared, to the trainer until the next `load_weights`."""
-        ...
-
-    def restart(self) -> None:
-        """Starts a dead process anew, without weights. Raises EngineError where there is no process."""
-        ...
-
-    def close(self) -> None:
-        """Gives back memory and processes. Calling it twice is fine."""
-        ...
-
-
-@runtime_checkable
-class StreamingEngine(Protocol):
-    """A further method of a `RolloutEngine` whose requests come and go between decoding steps."""
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
-        """Samples for some steps; what came of each request that got tokens, by its number.
+        """Samples for some steps; returns the new tokens of each request that got any, by its number.
 
-        Requests that find no room wait in the engine. What has not ended goes on at the next call, also after
-        `load_weights`, and `generate` may be called in between, beside which an engine may go on with them.
-        Log-probs are those of the distribution that was sampled from, with the context that the call asks
-        for. A request's seed, the number of its tokens and its distribution determine the next token,
-        whatever comes and goes beside it. Raises EngineDied, after which the engine knows no request.
+        Requests enter and leave between decoding steps; requests without room wait in the engine. Unfinished
+        requests continue at the next call, also after `load_weights`; `generate` may be called in between,
+        and an engine may continue them during that call. Log-probs refer to the distribution that was
+        sampled from, with the context that the call specifies. A request's seed, its number of tokens and
+        its distribution determine the next token, whatever else is sampled. Raises EngineDied, after which
+        the engine has forgotten all requests.
         """
-        ...
-
-
-@runtime_checkable
-class SeveralEngines(Protocol):
-    """Further methods of a `RolloutEngine` that is several engines together."""
+        raise EngineError("requests of this engine cannot enter and leave between decoding steps")
 
     def generate_on_each(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Mapping[int, Sequence[Generation]]:
-        """Samples the same requests on every engine; the generations of each by its number, which stays the
-        same as long as the engine holds its weights. Raises EngineDied as `generate` does.
+        """Samples the same requests on each of the engines that this one consists of. Returns generations by
+        the engine's number, which stays the same as long as it holds its weights. Raises EngineDied.
         """
-        ...
-
-    def take_counts(self) -> dict[str, float]:
-        """Metrics of the engines since the last call, by their full names."""
-        ...
-
-
-@runtime_checkable
-class Verifiable(Protocol):
-    """Further methods of a `RolloutEngine` that can digest the weights it holds."""
+        return {0: self.generate(requests, sampling)}
 
     def weight_digests(self, seed: int) -> Mapping[int, Mapping[str, int]]:
-        """Digests (`weight_digests`) of the weights that each engine holds, by its number and their module;
-        without those that it holds in another form than they were sent.
+        """Returns digests (`weight_digests`) of the weights held, by the engine's number and the module,
+        without weights held in another form than they were sent; empty if it cannot digest them.
         """
-        ...
+        return {}
+
+    def take_counts(self) -> dict[str, float]:
+        """Returns metrics of the engines since the last call, by their full names."""
+        return {}
+
+    def sleep(self) -> None:  # noqa: B027 (most engines have nothing to release)
+        """Gives device memory, if shared, to the trainer until the next `load_weights`."""
+
+    def restart(self) -> None:
+        """Restarts a dead process, without weights. Raises EngineError if there is no process."""
+        raise EngineError("an engine inside the training process cannot be restarted")
+
+    def close(self) -> None:
+        """Releases memory and processes. May be called twice."""
+        self.version = UNSYNCED_VERSION
+
+
+def engine_class(named: object) -> type[RolloutEngine]:
+    """Returns the class of an engine that a configuration names; for a function that makes an engine, the
+    base class, which promises least.
+    """
+    return named if isclass(named) and issubclass(named, RolloutEngine) else RolloutEngine

@@ -1,5 +1,5 @@
-"""What came of the requests of a stream, kept until it is asked for: an engine goes on with them also where
-another call needs its model.
+"""Keeps results of a stream's requests until they are taken: an engine continues the requests even while
+another call uses its model.
 """
 
 from __future__ import annotations
@@ -7,20 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bapo_lightning.phases import advance
 from bapo_lightning.rollout.engine import Streamed
+from bapo_lightning.system.phases import advance
 from bapo_lightning.types import FinishReason, Segment
 
 
 @dataclass(eq=False)
 class Gathered:
-    """What came of the requests of a stream since it was last taken."""
+    """Results of a stream's requests since they were last taken."""
 
     _made: dict[int, list[Segment]] = field(default_factory=dict, init=False)
     _finished: dict[int, FinishReason] = field(default_factory=dict, init=False)
 
     def add(self, number: int, fresh: Segment, finish: FinishReason | None) -> None:
-        """Tokens of a request, maybe its last."""
+        """Adds tokens of a request, possibly its last."""
         parts = self._made.setdefault(number, [])
         if parts and parts[-1].version == fresh.version:
             fresh = parts.pop().joined(fresh)
@@ -37,6 +37,6 @@ class Gathered:
             self._finished.pop(number, None)
 
     def take(self) -> dict[int, Streamed]:
-        """What came of the requests since the last time."""
+        """Returns the results of the requests since the last call."""
         made, finished, self._made, self._finished = self._made, self._finished, {}, {}
         return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in made.items()}

@@ -1,14 +1,14 @@
-"""Which models keep more than keys and values of what they have read."""
+"""Finds models that keep more than keys and values of the tokens they have read."""
 
 from __future__ import annotations
 
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-ATTENTION_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")  # that keep keys and values
+ATTENTION_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")  # keep keys and values
 
 
 def recurrent_part(config: PreTrainedConfig) -> str | None:
-    """What keeps a state, in words: `layers of type mamba`. None for attention alone."""
+    """Returns the part that keeps a state, in words: `layers of type mamba`. None if only attention does."""
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if others:
         return f"layers of type {', '.join(others)}"

@@ -1,5 +1,5 @@
-"""Random numbers that belong to a request, not to an engine: they are the same after a restart, in another
-order, or in another batch. On a CPU so are the tokens; a GPU rounds differently in another batch.
+"""Random numbers that belong to a request, not to an engine: they stay the same after a restart, in another
+order, or in another batch. On a CPU the tokens do, too; a GPU rounds differently in another batch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def request_seed(
     position: int = 0,
     variant: str = "",
 ) -> int:
-    """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share
-    nothing.
+    """Returns the seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples
+    share nothing.
 
-    `epoch`: of the problem stream, as a small set can come twice under one version. `position`: tokens
-    sampled before; a resumed rollout must not repeat its first random numbers. `variant`: another way to ask
-    the same problem again.
+    `epoch`: of the problem stream, since a small set can come twice under one version. `position`: number of
+    tokens sampled before; a resumed rollout must not repeat its first random numbers. `variant`: another way
+    to ask the same problem again.
     """
     key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (
         f"/{epoch}/{position}" if epoch or position else ""
@@ -35,7 +35,7 @@ def request_seed(
 
 
 def turn_seed(seed: int, length: int) -> int:
-    """Seed of a later turn in a pass, in [0, 2^63); `length`: tokens that the policy has sampled before."""
+    """Returns the seed of a later turn in a pass, in [0, 2^63); `length`: number of tokens sampled before."""
     return _hashed(f"{seed}/turn {length}")
 
 
@@ -44,8 +44,8 @@ def _hashed(key: str) -> int:
 
 
 def uniforms(seeds: np.ndarray, positions: int | np.ndarray) -> np.ndarray:
-    """Number `positions` (from 0; one, or [B]) of the SplitMix64 stream of each of `seeds` [B] uint64
-    (Steele, Lea and Flood, OOPSLA 2014), as float64 in [0, 1).
+    """Returns the numbers at `positions` (from 0; one, or [B]) in the SplitMix64 streams of `seeds` [B]
+    uint64 (Steele, Lea and Flood, OOPSLA 2014), as float64 in [0, 1).
     """
     z = seeds + (np.atleast_1d(positions).astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN_GAMMA)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

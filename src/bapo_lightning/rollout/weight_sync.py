@@ -5,12 +5,13 @@
              |                              |                                     |
           digests                        digests                 the engine samples again meanwhile
 
-The data module decides *when* weights are handed over; this file is only about *how*. What cannot be proven
-raises, because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
+The data module decides *when* weights are handed over, this file only *how*. A failed proof raises, because
+stale weights in an engine would only show as slightly wrong log-probs, days later.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from array import array
@@ -20,22 +21,20 @@ from itertools import chain
 from statistics import fmean
 from typing import Any, Protocol
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import (
     Generation,
     GenerationRequest,
     MeasuredWeights,
     RolloutEngine,
     SamplingParams,
-    SeveralEngines,
-    Verifiable,
 )
 from bapo_lightning.rollout.weight_digests import SentWeights
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.values import Count, NonNegative
 from bapo_lightning.types import Rollout
-from bapo_lightning.values import Count, NonNegative
 
-PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
-# Nats, mean over the probe's tokens. Where the trainer's log-probs have changed by so little, an engine's may
+PROBE_TOKEN_BUDGET = 4096  # so that a probe passes through the trainer's model at once
+# Nats, mean over the probe's tokens. If the trainer's log-probs have changed by so little, an engine's may
 # not have changed at all: the learning rate is still 0, or its weights were rounded.
 SMALLEST_CHANGE = 1e-5
 
@@ -45,31 +44,31 @@ class ScoringWeightSource(MeasuredWeights, Protocol):
 
     @property
     def update_kept(self) -> float | None:
-        """Share of the adapters' update that the last pass over the weights handed on; None without one."""
+        """Share of the adapters' update that the last pass over the weights delivered; None without one."""
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
+        """Returns log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
 
     def response_scores(
         self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
     ) -> list[tuple[array[float], ...]]:
-        """Several scores of the same tokens, in the order of their names."""
+        """Returns several scores of the same tokens, in the order of their names."""
 
     def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs under the weights that the run began with."""
+        """Returns log-probs under the run's first weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """Cost of one push, and agreement of both sides after it."""
+    """Cost of one push, and agreement of engine and trainer after it."""
 
     version: int
     transfer_seconds: float  # load_weights
     probe_seconds: float  # the proof
-    # Nats, over the probe's tokens; of the worst engine where there are several.
+    # Nats, over the probe's tokens; of the worst engine if there are several.
     mean_logprob_difference: float
     max_logprob_difference: float
-    compared_share: float = 0.0  # of the modules, whose weights were compared
+    compared_share: float = 0.0  # share of the modules whose weights were compared
     update_kept: float | None = None  # see `ScoringWeightSource`
 
     @property
@@ -88,26 +87,26 @@ class ProbeAnswer:
 
     @property
     def differences(self) -> list[float]:
-        """|engine's log-prob - trainer's| in nats of every sampled token."""
+        """|engine's log-prob - trainer's log-prob| in nats of every sampled token."""
         return [abs(a - b) for a, b in zip(self.engine, self.trainer, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What shows whether an engine took its weights, but for the trainer's part, which needs no engine."""
+    """Evidence of whether an engine took its weights, still without the trainer's part of the proof."""
 
     source: ScoringWeightSource  # holds the weights that were sent
     version: int
     requests: Sequence[GenerationRequest]  # the probe
-    made: Mapping[int, Sequence[Generation]]  # its answer by each engine
-    held: Mapping[int, Mapping[str, int]]  # digests of the weights of each engine that tells them
+    made: Mapping[int, Sequence[Generation]]  # answer of each engine to the probe
+    held: Mapping[int, Mapping[str, int]]  # digests of the weights of each engine that reports them
     transfer_seconds: float
     answer_seconds: float  # to sample it
     digest_seconds: float
 
 
 MOST_PROBED = 65_536  # tokens of all probes, which are sampled and scored after each update
-LEAST_FAULT = 1.0  # nats by which real faults differ, at least
+LEAST_FAULT = 1.0  # smallest difference of real faults, in nats
 
 
 @dataclass(slots=True)
@@ -118,28 +117,28 @@ class WeightSync:
     The engine samples instead of scoring, as it does for training data, so that the proof also finds a stale
     prefix cache, a wrong temperature, or log-probs of another distribution.
 
-    Stale weights of a slow policy, or a single lost layer, agree with the trainer's within any tolerance that
-    rounding needs. Digests of what was sent and of what the engine holds find them (`weight_digests`), where
-    an engine can tell. Of others, one that keeps its weights is found by what does not change: it answers the
-    same probe the same, to the bit, while the trainer's log-probs of the answer have moved.
+    Stale weights of a slowly changing policy, or a single lost layer, agree with the trainer's within any
+    tolerance that rounding needs. Digests of the weights sent and held find them (`weight_digests`), if the
+    engine can report these. Other engines that keep old weights are found because they give the same answer
+    to the same probe, to the bit, while the trainer's log-probs of the answer have moved.
     """
 
-    # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
-    # when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
+    # Largest allowed mean |log-prob difference| in nats: about 1e-3 if both sides compute in float32, 0.2 if
+    # one of them computes in bfloat16. Real faults cause 1 to 18 nats.
     tolerance: float
     temperature: NonNegative = 1.0  # of training's sampling
     num_probes: Count = 4  # prompts
     # Tokens of a prompt, drawn uniformly from the vocabulary; longer than a block of the engine's prefix
-    # cache, if it has one, so that a stale cache is met.
+    # cache, if it has one, so that a stale cache is used and detected.
     probe_tokens: Count = 16
     sampled_tokens: Count = 4  # after each prompt
-    # Of each engine, the first time that it gave its newest answer.
+    # Each engine's newest answer, as scored when it was first given.
     _answers: dict[int, ProbeAnswer] = field(default_factory=dict, init=False, repr=False, compare=False)
     _sent: SentWeights = field(default_factory=SentWeights, init=False, repr=False, compare=False)
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """A tolerance that no push would meet, or every push; probes that take longer than training."""
+        """Yields tolerances that no push or every push would meet, and probes that would take too long."""
         each = options.get("probe_tokens", 0) + options.get("sampled_tokens", 0)
         if (count := options.get("num_probes", 0)) * each > MOST_PROBED:
             yield (
@@ -170,7 +169,7 @@ class WeightSync:
         version: int,
         vocab_size: int,
     ) -> SyncReport:
-        """Loads weights and proves it; see `load` and `prove`."""
+        """Loads weights and proves them; see `load` and `prove`."""
         return self.prove(self.load(source, engine, version, vocab_size))
 
     def load(
@@ -180,10 +179,10 @@ class WeightSync:
         version: int,
         vocab_size: int,
     ) -> Proof:
-        """Loads the weights of `source` into `engine` as policy version `version`, of several engines into
-        each, and lets it answer the probe. Raises EngineError when a weight is missing or has another shape.
+        """Loads the weights of `source` as policy version `version` into `engine`, or into each of several,
+        and lets it answer the probe. Raises EngineError if a weight is missing or has another shape.
 
-        The engine is free then. The proof is still to be had, before the weights of `source` change.
+        After this the engine is free. The proof must follow before the weights of `source` change.
         """
         start = time.perf_counter()
         self._sent.source, self._sent.next_seed = source, version
@@ -195,30 +194,33 @@ class WeightSync:
             )
         requests = self.probe(vocab_size)
         sampling = SamplingParams(self.temperature, stop_token_ids=())
-        made: Mapping[int, Sequence[Generation]] = (
-            engine.generate_on_each(requests, sampling)
-            if isinstance(engine, SeveralEngines)
-            else {0: engine.generate(requests, sampling)}
-        )
+        made = engine.generate_on_each(requests, sampling)
         answered = time.perf_counter()
-        held = engine.weight_digests(self._sent.seed) if isinstance(engine, Verifiable) else {}
+        held = engine.weight_digests(self._sent.seed)
         told = time.perf_counter()
         return Proof(
             source, version, requests, made, held, loaded - start, answered - loaded, told - answered
         )
 
     def prove(self, proof: Proof) -> SyncReport:
-        """Raises EngineError when the two sides disagree about the probe, an engine holds other weights than
-        it was sent, or still gives an old answer.
+        """Raises EngineError if the two sides disagree about the probe, or if an engine holds other weights
+        than it was sent, or still gives an old answer.
         """
         start, version = time.perf_counter(), proof.version
         answers = probe_answers(proof.source, proof.requests, proof.made)
+        own = chain.from_iterable(answer.trainer for answer in answers.values())
+        if not all(map(math.isfinite, own)):
+            raise EngineError(
+                f"after the sync of version {version} the trainer's own log-probs of the probe are not "
+                "finite: its weights have become NaN or infinite, or overflow in its precision. Resume from "
+                "an earlier checkpoint with a lower optimizer.optimizer.lr"
+            )
         mean = worst([fmean(answer.differences) for answer in answers.values()])
         if not mean <= self.tolerance:
             raise EngineError(
                 f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean "
                 f"over the probe's tokens, tolerance {self.tolerance:.3g}) about log-probs: the engine does "
-                "not hold the trainer's weights, or samples from another distribution than it says. "
+                "not hold the trainer's weights, or samples from another distribution than it reports. "
                 "Rollouts from it would be mislabelled; check the engine's weight loading and temperature, "
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
@@ -237,7 +239,7 @@ class WeightSync:
         )
 
     def _check_digests(self, every: Mapping[int, Mapping[str, int]], version: int) -> float:
-        """Share of the modules that could be compared. Raises EngineError if an engine holds others."""
+        """Returns the share of modules that could be compared. Raises EngineError for wrong weights."""
         if not every:
             return 0.0
         sent, shares = self._sent.digests(), []
@@ -255,7 +257,7 @@ class WeightSync:
         return min(shares, default=0.0)
 
     def _check_fresh(self, number: int, answer: ProbeAnswer, version: int) -> None:
-        """Raises EngineError if an engine answers as it did under weights that score the answer otherwise."""
+        """Raises EngineError for an answer that is the same as under weights with other scores for it."""
         earlier = self._answers.get(number)
         if earlier is None or (answer.token_ids, answer.engine) != (earlier.token_ids, earlier.engine):
             self._answers[number] = answer
@@ -265,13 +267,13 @@ class WeightSync:
             raise EngineError(
                 f"after the sync of version {version} the engine answers the probe as it did before, to the "
                 f"last bit, while the trainer's log-probs of the answer have moved by {moved:.3g} nats: the "
-                "engine did not take the new weights. Its rollouts would be older than they say; check the "
+                "engine did not take the new weights. Its rollouts would be older than labelled; check the "
                 "engine's weight loading"
             )
 
 
 def worst(means: Sequence[float]) -> float:
-    """The largest of several engines' means, so that right engines hide no wrong one; NaN is the largest."""
+    """Returns the largest mean of several engines, so that none hides another's fault; NaN is largest."""
     return next((mean for mean in means if mean != mean), max(means))
 
 
@@ -280,7 +282,7 @@ def probe_answers(
     requests: Sequence[GenerationRequest],
     made: Mapping[int, Sequence[Generation]],
 ) -> dict[int, ProbeAnswer]:
-    """Each engine's answer to the probe with the trainer's scores, by the engine's number."""
+    """Returns each engine's answer to the probe with the trainer's scores, by the engine's number."""
     rollouts = [
         Rollout(request.token_ids, (generation.segment,), generation.finish)
         for generations in made.values()

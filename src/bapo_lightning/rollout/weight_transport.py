@@ -1,4 +1,4 @@
-"""Weights on their way to another process through shared memory. `vllm.nccl` sends them between GPUs."""
+"""Sends weights to another process through shared memory. `vllm.nccl` sends them between GPUs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Protocol, TypedDict
 
 import torch
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import MERGED, Wanted, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
-from bapo_lightning.values import Dtype, Megabytes
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.values import Dtype, Megabytes
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
 PREFIX = "bapo-weights-"
@@ -30,7 +30,7 @@ ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its
 class WeightTransport(Protocol):
     """Sends all weights to all servers. A (re)started server must be announced with `connect`."""
 
-    backend: ClassVar[str | None]  # vLLM's own weight transfer that it uses, if any: it takes no adapters
+    backend: ClassVar[str | None]  # vLLM's weight transfer that it uses, if any, which takes no adapters
 
     def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
         """Prepares a new server."""
@@ -38,11 +38,11 @@ class WeightTransport(Protocol):
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
-        """Replaces the weights of all servers. Raises EngineError when one of them did not get all."""
+        """Replaces the weights of all servers. Raises EngineError if one of them did not get all."""
 
 
 class WeightPart(TypedDict):
-    """A number of weights in one file of shared memory."""
+    """Some weights in one file of shared memory."""
 
     path: str
     num_bytes: int
@@ -54,19 +54,19 @@ class WeightPart(TypedDict):
 
 @dataclass(frozen=True)
 class SharedMemoryTransport:
-    """Writes weights into shared memory part by part, each of which all servers load before the next."""
+    """Writes weights into shared memory in parts; all servers load a part before the next is written."""
 
     backend: ClassVar[None] = None
-    part_megabytes: Megabytes = 256  # size of a part in MiB; a larger tensor is a part of its own
-    dtype: Dtype | None = None  # weights are cast to it before they are sent; None: the servers' own
+    part_megabytes: Megabytes = 256  # size of a part in MiB; a larger tensor is a separate part
+    dtype: Dtype | None = None  # dtype to which weights are cast before they are sent; None: the servers'
 
     def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
-        """Needs nothing of a new server."""
+        """Does nothing: a new server needs no preparation."""
 
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
-        """Sends weights to all servers, in its own precision if it has one."""
+        """Sends weights to all servers, in the transport's own precision if it has one."""
         wanted = replace(wanted, dtype=self.dtype or wanted.dtype)
         with ThreadPoolExecutor(len(clients)) as pool:
 
@@ -80,8 +80,8 @@ class SharedMemoryTransport:
 def send_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted, call: Callable[..., list[Any]]
 ) -> None:
-    """Lets vLLM's workers load weights in parts by `call`. Raises EngineError when some were missing or
-    unfit.
+    """Lets vLLM's workers load weights in parts through `call`. Raises EngineError if some were missing or
+    did not fit.
     """
     call("begin_reload", wanted.content != "adapters")
     try:
@@ -98,8 +98,8 @@ def send_parts(
 def weight_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted = MERGED
 ) -> Generator[WeightPart, None, None]:
-    """Writes weights into files of shared memory, each of which exists until the next one is requested; at
-    most `part_megabytes` [MiB] each, or one larger tensor. Raises EngineError without room.
+    """Writes weights into files of shared memory, each of which exists until the next is requested; at most
+    `part_megabytes` [MiB] each, or one larger tensor. Raises EngineError if there is no room.
     """
     remove_abandoned()
     for tensors in in_parts(source.named_weights(wanted), part_megabytes):
@@ -109,7 +109,7 @@ def weight_parts(
 def in_parts(
     weights: Iterable[tuple[str, torch.Tensor]], megabytes: int
 ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """Named weights on the host, in lists of at most so many MiB; a larger tensor is one by itself."""
+    """Yields named weights on the host, in lists of at most `megabytes` MiB or one larger tensor."""
     part: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, weight in weights:
@@ -124,7 +124,7 @@ def in_parts(
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
-    """Yields one file of shared memory with tensors, then removes it. Raises EngineError without room."""
+    """Yields one file of shared memory with tensors, then removes it. Raises EngineError if out of room."""
     sizes = (-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors)
     *offsets, num_bytes = accumulate(sizes, initial=0)
     free = shutil.disk_usage(SHARED_MEMORY_FOLDER).free
@@ -150,16 +150,16 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
 
 
 def remove_abandoned() -> None:
-    """Removes the files of trainers that were killed while they handed weights over: nobody locks them."""
+    """Removes the unlocked files of trainers that were killed while they handed over weights."""
     for path in SHARED_MEMORY_FOLDER.glob(f"{PREFIX}*"):
-        with suppress(OSError), path.open("rb") as file:  # of another user, locked, or gone meanwhile
+        with suppress(OSError), path.open("rb") as file:  # another user's, locked, or removed meanwhile
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.stat().st_size:  # an empty one may have been made this instant
+            if path.stat().st_size:  # an empty file may have been made this instant
                 path.unlink()
 
 
 def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a part: views of shared memory that stay valid after the file is removed."""
+    """Yields the tensors of a part: views of shared memory that stay valid after the file is removed."""
     memory = torch.from_file(part["path"], shared=True, size=part["num_bytes"], dtype=torch.uint8)
     for name, dtype_name, shape, offset in zip(
         part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True
@@ -170,9 +170,9 @@ def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_complete(missing: Sequence[str]) -> None:
-    """Raises EngineError when weights were missing."""
+    """Raises EngineError if weights were missing."""
     if missing:
         raise EngineError(
-            f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is in no "
-            "usable state"
+            f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is not "
+            "in a usable state"
         )

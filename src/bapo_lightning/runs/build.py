@@ -1,4 +1,4 @@
-"""Builds the objects of a run from its configuration. The only place that knows how they fit together.
+"""Builds the objects of a run from its configuration; the only place that combines them.
 
 RunConfig -> engine, sampler -> data module -+
 -> policy, objective -> module     +-> BuiltRun -> fit
@@ -27,20 +27,16 @@ from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
-from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.folder import model_path, models_behind
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.objectives.weighting import weigh
-from bapo_lightning.phases import phase
-from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 from bapo_lightning.rollout.distributed import DistributedEngine, LocalEngine
-from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams, engine_class
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
@@ -53,8 +49,12 @@ from bapo_lightning.runs.inputs import (
     turn_ends,
 )
 from bapo_lightning.runs.resume import RunStart
+from bapo_lightning.system.errors import FOREIGN, ConfigError, in_words, pass_stops
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.ranks.channel import Channel
+from bapo_lightning.system.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 
-VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
+VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ only by the policy
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,18 @@ class BuiltRun:
     trainer: L.Trainer
     module: BapoModule
     data_module: RolloutDataModule | WorkerDataModule
-    account: dict[str, Any]  # of the problems that were read; empty on ranks other than 0
+    account: dict[str, Any]  # account of the problems that were read; empty on ranks other than 0
 
 
 def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
-    """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it. Raises
-    BapoLightningError: an input cannot be had, or the run folder cannot be made.
+    """Builds everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
+    Raises BapoLightningError: an input is not available, or the run folder cannot be made.
     """
-    inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
+    inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, start, ranks))
     account = inputs.problems.account if inputs else {}
-    ranks.on_controller(lambda: start.prepare(config.plain, account))
+    models = models_behind(config.plain) if inputs else {}
+    needs_first_weights = config.model.lora is not None or config.scores_by_reference
+    ranks.on_controller(lambda: start.prepare(config.plain, account, models, needs_first_weights))
     sets = validation_sets(config, inputs) if inputs else []
     description = {
         "experiment": config.name,
@@ -82,6 +84,9 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
         "seed": config.seed,
         "staleness": config.staleness.updates_per_rollout_batch,
         "problems": account,
+        "models": models,
+        "date": start.date.isoformat(),
+        "first_prompt": inputs.first_prompt if inputs else "",
     }
     callbacks = build_callbacks(config, start, ranks, sets, description)
     loggers = build_loggers(config, start.folder) if ranks.is_controller else []
@@ -105,7 +110,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
 
 
 def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
-    """The algorithm of a configuration."""
+    """Returns the algorithm of a configuration."""
     return Algorithm(
         advantages=_tried(nodes.advantages, lambda advantages: advantages(torch.tensor([[1.0, 0.0]]))),
         objective=nodes.objective.make(1),
@@ -117,21 +122,22 @@ def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
 
 
 def _tried(node: Target, call: Callable[[Any], Any]) -> Any:
-    """What the node makes, if it gives numbers for [1, 2] values. Raises ConfigError if it does not."""
+    """Returns the node's object if it maps [1, 2] values to numbers. Raises ConfigError otherwise."""
     made = node.make()
     try:
         found = call(made)
-    except Exception as error:  # whatever it raises
-        raise ConfigError([f"{node.name} cannot be used ({type(error).__name__}: {error})"]) from error
+    except FOREIGN as error:  # any error of foreign code
+        pass_stops(error)
+        raise ConfigError([f"{node.name} cannot be used ({in_words(error)})"]) from error
     if not isinstance(found, torch.Tensor) or found.shape != (1, 2):
-        raise ConfigError([f"{node.name} returns a {type(found).__name__}, no number for each value"])
+        raise ConfigError([f"{node.name} returns a {type(found).__name__}, not a number for each value"])
     return made
 
 
 def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
-    """This rank's rollout engine."""
+    """Returns this rank's rollout engine."""
     node, own = config.rollout.engine, {}
-    # Engines in processes of their own would all take the first GPU.
+    # Engines in separate processes would all take the first GPU.
     if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
         own = {"visible_gpus": own_gpu(ranks.local_rank)}
     with phase("starting the engine"):
@@ -140,16 +146,16 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
 
 
 def _build_parts(
-    config: RunConfig, ranks: RankGroup
+    config: RunConfig, start: RunStart, ranks: RankGroup
 ) -> tuple[Inputs | None, RolloutDataModule | WorkerDataModule, BapoModule, Any]:
-    inputs = read_inputs(config) if ranks.is_controller else None
+    inputs = read_inputs(config, start.date) if ranks.is_controller else None
     data_module = build_data_module(config, inputs, ranks) if inputs else _worker_data_module(config, ranks)
     strategy = config.strategy.make()
     return inputs, data_module, build_module(config, strategy), strategy
 
 
 def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
-    """Engine, sampler, queue: everything before the update."""
+    """Builds engine, sampler and queue: everything before the update."""
     channels, engine = _channels(config, ranks), build_engine(config, ranks)
     if not channels:
         return RolloutDataModule(**data_parts(config, inputs, engine), folder=config.folder)
@@ -158,7 +164,7 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
 
 
 def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
-    """Arguments of a RolloutDataModule that samples with `engine`."""
+    """Returns arguments of a RolloutDataModule that samples with `engine`."""
     scale, algorithm, problems = config.scale, build_algorithm(config.algorithm), inputs.problems
     weight_sync, vocab_size = config.rollout.weight_sync.make(WeightSync), inputs.tokenizer.vocab_size
     max_restarts = config.rollout.max_restarts
@@ -186,8 +192,8 @@ def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
 def build_sampler(
     config: RunConfig, inputs: Inputs, engine: RestartingEngine, algorithm: Algorithm
 ) -> RolloutSampler:
-    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems lack
-    what a rule of the algorithm needs.
+    """Returns the sampler, which turns problems into scored groups. Raises DataError if the problems have no
+    field that a rule of the algorithm needs.
     """
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
     ends = stop_token_ids(model_path(config.model.path), tokenizer)
@@ -220,19 +226,19 @@ def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule
 
 
 def build_module(config: RunConfig, strategy: Any) -> BapoModule:
-    """The module of the update, sharded if the strategy shards."""
+    """Returns the module of the update, sharded if the strategy shards."""
     sharding = strategy.sharding if isinstance(strategy, ShardedStrategy) else None
     return BapoModule(**module_parts(config), sharding=sharding)
 
 
 def module_parts(config: RunConfig) -> dict[str, Any]:
-    """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
+    """Returns arguments of a BapoModule: policy, bound rule, objective, optimizer."""
     correction, optimizer = config.correction, config.optimizer
     path, on_gpu = model_path(config.model.path), uses_cuda(config.accelerator)
-    options = ModelOptions.of(config.model, path, on_gpu)
+    options = ModelOptions.of(config.model, path, on_gpu, config.scale.context_length)
     return {
         "make_policy": partial(
-            build_policy, options, config.rollout.temperature, is_cut=config.rollout.is_cut
+            build_policy, options, config.rollout.temperature, is_cut=config.rollout.is_cut, seed=config.seed
         ),
         "algorithm": build_algorithm(config.algorithm),
         "optimizer": optimizer.optimizer.make(),
@@ -248,7 +254,7 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
 
 
 def _channels(config: RunConfig, ranks: RankGroup) -> tuple[Channel, ...]:
-    """(channel of the trainer's thread, channel of the generating thread); empty for a process of its own."""
+    """Returns the channels of the trainer's and of the generating thread; empty for a single process."""
     if ranks.control is None or ranks.engines is None:
         return ()
     return ranks.control, ranks.engines if config.staleness.async_generation else ranks.control
@@ -258,15 +264,14 @@ def _distributed_engine(
     config: RunConfig, engine: RolloutEngine, channels: tuple[Channel, ...]
 ) -> DistributedEngine:
     rollout = config.rollout
-    shares_gpu = getattr(rollout.engine.object, "shares_gpu", False)
-    ranks_per_engine = rollout.tensor_parallel_size if shares_gpu else 1
+    ranks_per_engine = rollout.tensor_parallel_size if engine_class(rollout.engine.object).shares_gpu else 1
     on_controller_only = rollout.placement == "controller"
     control, engines = channels
     return DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
 
 
 def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
-    """Held-out problems, with the number of answers to each."""
+    """Returns held-out problems, with the number of answers to each."""
     samples, usual = config.data.validation_samples, config.scale.validation_samples
     return [
         ValidationSet(name, problems, samples.get(name, usual), VALIDATION_SEED)

@@ -1,4 +1,4 @@
-"""Tokenizer and problems of a run, read before anything is started, so that a missing file shows at once."""
+"""Reads tokenizer and problems of a run before anything starts, so that a missing file is reported early."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data, EnvironmentSection
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.data.problems.prompts import Encode, PromptRule, unknown_token
-from bapo_lightning.data.problems.selection import Selection, select
+from bapo_lightning.data.problems.prompts import Encode, PromptRule, contradiction_of, dated, unknown_token
+from bapo_lightning.data.problems.selection import Selection, overlap_warnings, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.environments.environment import Environment
-from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.modules.policy.folder import generation_config, model_path
-from bapo_lightning.phases import phase
-from bapo_lightning.pretrained import read_pretrained
-from bapo_lightning.run_folder.checkpoint import last_journals
-from bapo_lightning.run_folder.config_keys import differences, shapes_schedule
-from bapo_lightning.run_folder.journal import JournalDigest
-from bapo_lightning.run_folder.record import SCHEDULE_FILE, read_config
 from bapo_lightning.runs.reward_trial import try_reward
+from bapo_lightning.system.errors import CheckpointError, ConfigError, DataError
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.pretrained import read_model_config, read_pretrained
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.run_folder.checkpoint import last_journals
+from bapo_lightning.system.run_folder.config_keys import differences, shapes_schedule
+from bapo_lightning.system.run_folder.journal import JournalDigest
+from bapo_lightning.system.run_folder.record import SCHEDULE_FILE, read_config
 from bapo_lightning.types import Problem
 
 
@@ -44,18 +46,26 @@ class Inputs:
     prompt: PromptRule
     problems: Selection
 
+    @property
+    def first_prompt(self) -> str:
+        """First training problem as the policy reads it."""
+        text: str = self.tokenizer.decode(self.prompt(self.tokenizer, self.problems.train[0]))
+        return text
+
 
 @phase("reading tokenizer and problems")
-def read_inputs(config: RunConfig) -> Inputs:
-    """Tokenizer, prompt rule and problems, on which the reward is tried. Raises DataError when one of them
-    cannot be loaded, and RewardError, see `try_reward`.
+def read_inputs(config: RunConfig, date: datetime | None = None) -> Inputs:
+    """Reads tokenizer, prompt rule and problems, and tries the reward on them. Chat templates write the
+    `date`, or the present. Raises DataError if one cannot be loaded, and RewardError, see `try_reward`.
     """
     path = model_path(config.model.path)
-    num_embeddings = read_pretrained(AutoConfig, path).get_text_config().vocab_size
-    tokenizer = read_pretrained(AutoTokenizer, path)
+    num_embeddings = read_model_config(path).get_text_config().vocab_size
+    tokenizer = dated(read_pretrained(AutoTokenizer, path), date or datetime.now(UTC))
     prompt, scale = config.data.prompt.make(2), config.scale
     encode = known(within(partial(prompt, tokenizer), num_embeddings, path), tokenizer)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
+    if asked := contradiction_of(problems.train, lambda problem: tokenizer.decode(encode(problem).tolist())):
+        say(f"warning: {asked}", sys.stderr)
     judged = {"data.train": problems.train}
     if any(node.is_a(Validation) and node.options.get("every") for node in config.callbacks.nodes.values()):
         judged |= {f"data.validation.{name}": held_out for name, held_out in problems.validation.items()}
@@ -64,7 +74,7 @@ def read_inputs(config: RunConfig) -> Inputs:
 
 
 def within(encode: Encode, num_embeddings: int, path: str) -> Encode:
-    """Returns `encode` with a DataError for tokens that the model has no embedding of."""
+    """Returns `encode` with a DataError for tokens without an embedding in the model."""
 
     def encoded(problem: Problem) -> array[int]:
         ids = encode(problem)
@@ -80,7 +90,7 @@ def within(encode: Encode, num_embeddings: int, path: str) -> Encode:
 
 
 def known(encode: Encode, tokenizer: Any) -> Encode:
-    """Returns `encode` with one warning for the first prompt of which the model cannot read a character."""
+    """Returns `encode` with one warning for the first prompt with a character that the model cannot read."""
     unknown, warned = unknown_token(tokenizer), list[str]()
 
     def encoded(problem: Problem) -> array[int]:
@@ -92,38 +102,41 @@ def known(encode: Encode, tokenizer: Any) -> Encode:
             what = f"{', '.join(lost) or 'a character around it'}, which the model reads as"
             note = f"problem {problem.id} has {what} {tokenizer.convert_ids_to_tokens(unknown)}"
             note += ": its tokenizer has no token for it, and other problems may have more"
-            print(f"warning: {note}", file=sys.stderr, flush=True)
+            say(f"warning: {note}", sys.stderr)
         return ids
 
     return encoded
 
 
 def read_set(node: Target, key: str) -> list[Problem]:
-    """The problems of a set. Raises DataError where it gives something else."""
+    """Returns the problems of a set. Raises DataError if it gives something else."""
     made = node.make(list)
     for number, item in enumerate(made):
         if not isinstance(item, Problem):
             what = f"a {type(item).__name__} as item {number}"
-            raise DataError(f"{key}: {node.name} gives {what}, no bapo_lightning.types.Problem")
+            raise DataError(f"{key}: {node.name} gives {what}, not a bapo_lightning.types.Problem")
     return made
 
 
 def read_problems(
     data: Data, encode: Callable[[Problem], array[int]], max_prompt_tokens: int, validation_problems: int
 ) -> Selection:
-    """Training and validation problems, filtered; those with longer prompts are left out and counted, and
-    the first of each validation set are taken. Raises DataError when they cannot be had.
+    """Reads training and validation problems and filters them; longer prompts are left out and counted, and
+    the first problems of each validation set are taken. Raises DataError if they are not available.
     """
     datasets.disable_progress_bars()
     train = read_set(data.train, "data.train")
     validation = {name: read_set(node, f"data.validation.{name}") for name, node in data.validation.items()}
     filters = {name: node.make(2) for name, node in data.filters.items()}
-    return select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
+    selection = select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
+    for text in overlap_warnings(selection.account):
+        say(f"warning: {text}", sys.stderr)
+    return selection
 
 
 def read_recorded_schedule(config: RunConfig, problems: Iterable[Problem]) -> list[Row] | None:
-    """The schedule that the run is to follow; None where it has its own. Raises ConfigError: there is none,
-    it was changed, or it is of a run with other sizes. `problems`: those of the training set.
+    """Returns the schedule that the run must follow; None if it has its own. Raises ConfigError: it is
+    missing, was changed, or belongs to a run with other sizes. `problems`: of the training set.
     """
     folder = config.staleness.schedule
     if folder is None:
@@ -155,8 +168,8 @@ def read_recorded_schedule(config: RunConfig, problems: Iterable[Problem]) -> li
 
 
 def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens that end a response: the tokenizer's end token and those of the model's generation config, or
-    without one of its config.json.
+    """Returns the tokens that end a response: the tokenizer's end token and the end tokens of the generation
+    configuration or, if it has none, of its config.json.
     """
     configured = generation_config(path).eos_token_id
     listed = configured if isinstance(configured, list) else [configured]
@@ -170,7 +183,7 @@ def build_conversations(
     max_new_tokens: int,
     max_feedback_tokens: int,
 ) -> Conversations | None:
-    """Makes the turn taking; None where a response is one turn. Raises DataError: the tokenizer's chat
+    """Returns the conversations; None if a response is one turn. Raises DataError: the tokenizer's chat
     template cannot be continued by feedback.
     """
     if environment is None:
@@ -192,7 +205,7 @@ def build_conversations(
 
 
 def turn_ends(environment: EnvironmentSection | None, tokenizer: Any) -> tuple[int, ...]:
-    """Returns the tokens that end a turn besides the end tokens. Raises ConfigError for a text of several."""
+    """Returns the tokens that end a turn, except end tokens. Raises ConfigError for a text of several."""
     texts = environment.stop if environment is not None else ()
     encoded = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts}
     problems = [

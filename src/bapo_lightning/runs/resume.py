@@ -1,9 +1,10 @@
-"""`resume=`: which run goes on, from which of its checkpoints, and what is cut off before. Needs no torch."""
+"""`resume=`: finds the run to continue and its checkpoint, and cuts off later records. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,8 +17,9 @@ from bapo_lightning.configuration.compose import (
     is_timed_folder,
     run_folder,
 )
-from bapo_lightning.errors import CheckpointError, ConfigError, DataError
-from bapo_lightning.run_folder.checkpoint import (
+from bapo_lightning.modules.policy.folder import changed_models, other_model
+from bapo_lightning.system.errors import CheckpointError, ConfigError, DataError
+from bapo_lightning.system.run_folder.checkpoint import (
     JOURNALS,
     Checkpoint,
     list_checkpoints,
@@ -25,33 +27,44 @@ from bapo_lightning.run_folder.checkpoint import (
     set_aside,
     verify,
 )
-from bapo_lightning.run_folder.config_keys import Role, changes, makes_longer, role_of
-from bapo_lightning.run_folder.find import unfinished
-from bapo_lightning.run_folder.journal import Journal, JournalDigest
-from bapo_lightning.run_folder.lock import RunLock
-from bapo_lightning.run_folder.record import read_config, read_manifest
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.system.run_folder.config_keys import Role, changes, makes_longer, role_of, value_of
+from bapo_lightning.system.run_folder.find import unfinished
+from bapo_lightning.system.run_folder.journal import Journal, JournalDigest
+from bapo_lightning.system.run_folder.lock import RunLock
+from bapo_lightning.system.run_folder.record import (
+    SCHEDULE_FILE,
+    STOPPED_EARLY,
+    correct_status,
+    read_config,
+    read_manifest,
+)
+from bapo_lightning.system.run_folder.text_file import write_text
 
 if TYPE_CHECKING:
     from bapo_lightning.configuration.run_config import RunConfig
 
 Plain = dict[str, Any]
 AUTO = "auto"
-_MOST_CHANGES = 8  # refused ones that are listed
-_MOST_CHARACTERS = 160  # of one of them
+_MOST_CHANGES = 8  # largest number of refused changes that are listed
+_MOST_CHARACTERS = 160  # of a listed change
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 @dataclass
 class RunStart:
-    """How a session begins: a new run, or one that goes on."""
+    """Start of a session: a new run, or one that continues."""
 
     folder: Path
     is_new: bool = True
-    checkpoint: Checkpoint | None = None  # None of a run that goes on: killed before its first one
-    changed: Sequence[str] = ()  # configuration keys that differ from the session before
-    outdated: Sequence[Path] = ()  # checkpoints that are corrupt, or newer than the one chosen
+    checkpoint: Checkpoint | None = None  # None for a continued run that was killed before its first
+    changed: Sequence[str] = ()  # configuration keys that differ from the previous session
+    outdated: Sequence[Path] = ()  # checkpoints that are corrupt, or newer than the chosen one
     lock: RunLock | None = field(default=None, repr=False)
     run_id: str = field(default_factory=lambda: uuid4().hex)
+    date: datetime = field(default_factory=_now)  # of the run's start, for chat templates
 
     @property
     def resume_entry(self) -> dict[str, Any] | None:
@@ -60,10 +73,24 @@ class RunStart:
             return None
         return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}
 
-    def prepare(self, plain: Plain, account: Plain | None = None) -> None:
-        """Makes the folder of a new run, or cuts an earlier one back; may be killed and done again. Raises
-        ConfigError: the folder of a new run cannot be made or is taken; DataError: of a run that goes on,
-        the held-out problems are others, by their `account`.
+    def prepare(
+        self,
+        plain: Plain,
+        account: Plain | None = None,
+        models: Mapping[str, Mapping[str, str]] | None = None,
+        needs_first_weights: bool = True,
+    ) -> None:
+        """Makes the folder of a new run, or cuts back an earlier run's folder; may be killed and repeated.
+
+        Args:
+            plain: resolved configuration.
+            account: account of the problems.
+            models: result of `models_behind`.
+            needs_first_weights: whether a resumed run computes with its first weights.
+
+        Raises:
+            ConfigError: the folder of a new run cannot be made or already exists.
+            DataError: the held-out problems or the models of a resumed run have changed.
         """
         if self.is_new:
             if self.lock is None:
@@ -71,12 +98,15 @@ class RunStart:
                 self.lock = RunLock(self.folder)
         else:
             self._refuse_other_held_out(account or {})
+            self._refuse_other_models(plain, models or {}, needs_first_weights)
             remove_leftovers(self.folder / "checkpoints")
             for folder in self.outdated:
                 print(f"moved aside: {set_aside(folder)}")
             for name in JOURNALS:
-                journal = self.checkpoint.journals.get(name) if self.checkpoint else None
-                Journal(self.folder / name).cut(journal["bytes"] if journal else 0)
+                known = self.checkpoint.journals.get(name) if self.checkpoint else None
+                journal = Journal(self.folder / name)
+                journal.cut(known["bytes"] if known else 0)
+                journal.repair()  # the cut may tear a row of changed records
         write_config(self.folder, plain)
 
     def _refuse_other_held_out(self, account: Plain) -> None:
@@ -92,31 +122,44 @@ class RunStart:
                     "it back, or begin a new run"
                 )
 
+    def _refuse_other_models(
+        self, plain: Plain, models: Mapping[str, Mapping[str, str]], needs_first_weights: bool
+    ) -> None:
+        if self.checkpoint is None:
+            return
+        for key, part in changed_models(read_manifest(self.folder).get("models", {}), models):
+            text = other_model(key, part, value_of(plain, key))
+            if key != "model.path" or part != "weights" or needs_first_weights:
+                raise DataError(f"{text}; restore the files, or begin a new run")
+            print(f"warning: {text}; the run continues with the weights of its checkpoint", flush=True)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Without the lock, which rank 0 alone holds."""
+        """Leaves out the lock, which only rank 0 holds."""
         return {**self.__dict__, "lock": None}
 
     def release(self) -> None:
-        """Let other processes in."""
+        """Lets other processes use the folder."""
         if self.lock is not None:
             self.lock.release()
 
 
 def open_run(config: RunConfig) -> RunStart | None:
-    """How a run begins, in the folder that `run_to_continue` found; None when finished. Changes nothing yet.
+    """Returns the start of a run in the folder that `run_to_continue` found; None if it is finished. Changes
+    nothing yet except the status of a killed run.
 
     Raises:
-        ConfigError: the configuration is not the one that the run began with.
-        CheckpointError: another process is in the run folder, or no checkpoint is good.
+        ConfigError: the configuration differs from the run's.
+        CheckpointError: another process uses the run folder, or no checkpoint is good.
     """
     folder = config.folder
     if config.resume is None or not folder.exists():
         return RunStart(folder)
     lock = RunLock(folder)
+    correct_status(folder, "interrupted")
     if has_lost_config(folder):
         if config.resume == AUTO:
             raise _lost_config(folder)
-        print(f"{folder} has lost its config.yaml: it goes on with the configuration that was given")
+        print(f"{folder} has lost its config.yaml: it continues with the given configuration")
         stored = config.plain
     elif not (folder / "config.yaml").exists():
         refuse_foreign_files(folder, "no run to resume")
@@ -126,7 +169,7 @@ def open_run(config: RunConfig) -> RunStart | None:
         stored = read_config(folder)
     allowed, refused = changes(stored, config.plain)
     if refused:
-        stay = f"to go on with this run write the values of {folder / 'config.yaml'}"
+        stay = f"to continue this run write the values of {folder / 'config.yaml'}"
         if stored.get("name") != (name := config.plain["name"]):
             named = f"resume={config.resume}: {folder} is a run of experiment {stored.get('name')}"
             raise ConfigError([f"{named}, this is {name}; to begin another leave resume out"])
@@ -137,15 +180,17 @@ def open_run(config: RunConfig) -> RunStart | None:
             problems.append(f"... and {more} more")
         raise ConfigError([*problems, f"{stay}; to begin another leave resume out"])
     if is_finished(folder, stored, config.plain):
-        print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
+        print(f"{folder} {_why_done(read_manifest(folder))}")
         return None
     for change in allowed:
-        print(f"changed since the session before: {change}")
+        print(f"changed since the previous session: {change}")
     checkpoint, outdated = choose_checkpoint(folder, config.resume)
     if checkpoint is None:
-        print(f"{folder} has no checkpoint yet: it begins again")
+        print(f"{folder} has no checkpoint yet: it starts again")
     start = RunStart(folder, False, checkpoint, allowed, outdated, lock)
     start.run_id = run_id_of(folder) or (checkpoint.run if checkpoint else start.run_id)
+    if date := read_manifest(folder).get("date"):
+        start.date = datetime.fromisoformat(date)
     return start
 
 
@@ -155,8 +200,8 @@ def _on_one_line(change: str) -> str:
 
 
 def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
-    """The run folder that `resume` means; None when there is none and the configured one is to be made.
-    Raises ConfigError: `resume` names something that is no run.
+    """Returns the run folder that `resume` means; None if there is none and the configured folder is to be
+    made. Raises ConfigError: `resume` names something that is not a run.
     """
     wanted = run_folder(plain)
     if resume is None:
@@ -184,8 +229,8 @@ def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
 
 
 def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
-    """The newest run below `parent` that has this configuration and has not reached its end. Raises
-    ConfigError: one has checkpoints, and nothing says what it trains.
+    """Returns the newest unfinished run below `parent` with this configuration. Raises ConfigError: a run has
+    checkpoints, but no record of its configuration.
     """
     for folder in sorted(parent.glob(f"{folder_prefix(plain)}*"), reverse=True):
         if not is_timed_folder(folder, plain):
@@ -203,7 +248,7 @@ def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
 
 
 def has_lost_config(folder: Path) -> bool:
-    """Whether checkpoints lie next to a configuration that is empty, as after a power failure, or gone."""
+    """Whether there are checkpoints but the configuration is missing, or empty as after a power failure."""
     path = folder / "config.yaml"
     is_lost = not path.exists() or not path.stat().st_size
     return is_lost and bool(list_checkpoints(folder / "checkpoints"))
@@ -211,33 +256,45 @@ def has_lost_config(folder: Path) -> bool:
 
 def _lost_config(folder: Path) -> ConfigError:
     return ConfigError([
-        f"{folder} has checkpoints, but its config.yaml is empty or gone, so that nothing says whether it is "
-        f"this run; write resume={folder} to go on with it under this configuration, or move it away"
+        f"{folder} has checkpoints, but its config.yaml is empty or gone, so it is unknown whether it is "
+        f"this run; write resume={folder} to continue it with this configuration, or move it away"
     ])  # fmt: skip
 
 
 def is_finished(folder: Path, stored: Plain, plain: Plain) -> bool:
-    """Whether a run reached its end, and the configuration does not make it longer."""
-    return read_manifest(folder).get("status") == "finished" and not makes_longer(stored, plain)
+    """Whether a run has nothing left to do: it reached its end and the configuration does not make it longer,
+    or a callback stopped it and the configuration is the same.
+    """
+    status = read_manifest(folder).get("status")
+    if status == STOPPED_EARLY:  # by a callback whose state would stop it again
+        return not any(changes(stored, plain))
+    return status == "finished" and not makes_longer(stored, plain)
+
+
+def _why_done(manifest: Plain) -> str:
+    if manifest.get("status") != STOPPED_EARLY:
+        return "is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)"
+    name = manifest.get("stopped_by", "a callback")
+    remedy = "a larger trainer.max_time" if name == "Timer" else f"a configuration without {name}"
+    return f"was stopped by {name}: nothing to do ({remedy} continues it)"
 
 
 def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, list[Path]]:
-    """The newest good checkpoint, or the one that `resume` names, and all that are newer. Raises
-    CheckpointError: none is good, or with other than `auto` there is none at all.
+    """Returns the newest good checkpoint, or the one that `resume` names, and all newer checkpoints. Raises
+    CheckpointError: none is good, or `resume` is not `auto` and there is none.
     """
     found = list_checkpoints(folder / "checkpoints")
     if not found:
         if resume != AUTO:
             raise CheckpointError(
-                f"resume={resume}: {folder} has no checkpoint yet; write resume=auto to let it begin again"
+                f"resume={resume}: {folder} has no checkpoint yet; write resume=auto to start it again"
             )
         return None, []
     named = [path for path in found if path.absolute() == Path(resume).absolute()]
     chosen, reasons = first_good(named or found, lambda path: _verified(path, folder, bool(named)))
     if chosen is None:
         raise CheckpointError(
-            f"resume={resume}: no checkpoint is good ({reasons}); name one as resume=FOLDER/checkpoints/NAME "
-            "to use it in spite of changed records, or leave resume out to begin a new run"
+            f"resume={resume}: no checkpoint is good ({reasons}); leave resume out to begin a new run"
         )
     return chosen, found[: found.index(chosen.path)]
 
@@ -245,7 +302,7 @@ def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, lis
 def first_good(
     folders: Sequence[Path], check: Callable[[Path], Checkpoint] = verify
 ) -> tuple[Checkpoint | None, str]:
-    """The first checkpoint that passes the check, and why those before it do not; prints the latter."""
+    """Returns the first checkpoint that passes the check, and the faults of earlier ones, which it prints."""
     reasons: list[str] = []
     for folder in folders:
         try:
@@ -257,19 +314,19 @@ def first_good(
 
 
 def refuse_foreign_files(folder: Path, lack: str) -> None:
-    """Raises ConfigError for files in a folder without a configuration, unless a killed start left them."""
+    """Raises ConfigError for files in a folder without configuration, unless a killed start left them."""
     if {path.name for path in folder.iterdir()} - {".lock", ".config.yaml.partial"}:
         raise ConfigError([f"run_folder={folder} holds files, but {lack}; write another run_folder"])
 
 
 def make_run_folder(folder: Path) -> None:
-    """Create a run folder. Raises ConfigError when it cannot be made or is taken."""
+    """Creates a run folder. Raises ConfigError if it cannot be made or already exists."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise ConfigError([
-            f"run_folder={folder} exists already, and nothing in it may be lost; write resume=auto to go on "
-            "with it, or another run_folder"
+            f"run_folder={folder} exists already, and nothing in it may be lost; write resume=auto to "
+            "continue it, or another run_folder"
         ]) from None  # fmt: skip
     except OSError as error:
         reason = f"run_folder={folder} cannot be made ({error.strerror})"
@@ -277,29 +334,33 @@ def make_run_folder(folder: Path) -> None:
 
 
 def write_config(folder: Path, plain: Plain) -> None:
-    """Write the resolved configuration, so that a reader sees the old one or the whole new one."""
+    """Writes the resolved configuration, so that a reader sees either the old or the whole new one."""
     write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def run_id_of(folder: Path) -> str | None:
-    """Id of a run; None if its manifest is lost."""
+    """Returns the id of a run; None if its manifest is lost."""
     return read_manifest(folder).get("id")
 
 
 def _verified(path: Path, folder: Path, is_named: bool) -> Checkpoint:
-    """A checkpoint of this run; one that `is_named` may have changed records."""
+    """Returns a checkpoint of this run with whole weights. Records of the run may have changed since only if
+    it `is_named`; the record of the order may always, as no run learns from it. Raises CheckpointError.
+    """
     checkpoint = verify(path)
     if run_id_of(folder) not in (None, checkpoint.run):
         raise CheckpointError(f"{path} was written by another run: move it back to where it came from")
     for name, journal in checkpoint.journals.items():
+        if JournalDigest(folder / name).read_on(journal["bytes"]) == journal:
+            continue
+        text = f"{folder / name} differs from what it was when {path} was written: rows have changed"
         if Journal(folder / name).size < journal["bytes"]:
             text = f"{folder / name} is shorter than when {path} was written: rows are missing"
-            raise CheckpointError(text)
-        if JournalDigest(folder / name).read_on(journal["bytes"]) != journal:
-            text = f"{folder / name} differs from what it was when {path} was written: rows have changed"
-            if not is_named:
-                raise CheckpointError(text)
-            print(f"used all the same: {text}")
+        if name == SCHEDULE_FILE:
+            text += ", so that no run can follow the order of this one"
+        elif not is_named:
+            raise CheckpointError(f"{text}; to use it anyway write resume={path}")
+        print(f"used anyway: {text}")
     return checkpoint
 
 

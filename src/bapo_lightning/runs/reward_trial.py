@@ -1,33 +1,32 @@
-"""The first call of a run's reward, before a model is loaded: what is wrong with a reward shows at once."""
+"""Calls a run's reward before a model is loaded, so that faults of the reward are reported at once."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import RewardError
-from bapo_lightning.phases import phase
-from bapo_lightning.random_states import random_states_kept
 from bapo_lightning.rewards.scores import judged
+from bapo_lightning.system.errors import RewardError
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.random_states import random_states_kept
 from bapo_lightning.types import Closes, Completion, FinishReason, Problem, Reply
 
-COMPLETIONS = 2  # of a call: one value for all of them is no score each
+COMPLETIONS = 2  # in a call, which shows a single value in place of a score for each
 
 
 @phase("trying the reward")
 def try_reward(node: Target, sets: Mapping[str, Sequence[Problem]], tokenizer: Any, has_turns: bool) -> None:
     """Lets a reward judge made-up completions of the first problem of each set.
 
-    Nothing of it stays: it is a reward of its own, closed at the end, and random states are restored. One
-    that judges elsewhere says by `here()` what does it in this process.
+    It leaves no trace: it uses a separate reward object, closed at the end, and restores random states. A
+    reward that judges elsewhere returns from `here()` an object that judges in this process.
 
     Args:
-        node: of the reward.
-        sets: problems, by the name for errors.
-        tokenizer: of the completions' token ids.
+        node: node of the reward.
+        sets: problems, by the name used in errors.
+        tokenizer: tokenizer of the completions' token ids.
         has_turns: whether an environment answers.
 
     Raises:
@@ -39,7 +38,7 @@ def try_reward(node: Target, sets: Mapping[str, Sequence[Problem]], tokenizer: A
         try:
             for name, problems in sets.items():
                 for problem in problems[:1]:
-                    _try(tried, deepcopy(problem), name, tokenizer, has_turns)
+                    _try(tried, problem, name, tokenizer, has_turns)
         finally:
             for part in (tried, reward):
                 if isinstance(part, Closes):
@@ -55,6 +54,4 @@ def _try(reward: Any, problem: Problem, name: str, tokenizer: Any, has_turns: bo
     try:
         judged(reward, [problem] * COMPLETIONS, [completion] * COMPLETIONS)
     except RewardError as error:
-        raise RewardError(
-            f"{error} (asked about a made-up completion of problem {problem.id} of {name})"
-        ) from error
+        raise RewardError(f"{error} (for a made-up completion of problem {problem.id} of {name})") from error

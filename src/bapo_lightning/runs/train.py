@@ -24,7 +24,7 @@ import transformers
 from bapo_lightning.callbacks.graceful_stop import stop_code
 from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.run_bar import RunBar
-from bapo_lightning.callbacks.run_manifest import RunManifest
+from bapo_lightning.callbacks.run_manifest import RunManifest, ending
 from bapo_lightning.configuration.compose import wants_display
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.plan import check_architecture
@@ -33,47 +33,49 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.errors import BapoLightningError, DiskFull
-from bapo_lightning.phases import phase
-from bapo_lightning.precision import FULL, MIXED, is_mixed
-from bapo_lightning.ranks.channel import rank_loss_raised
-from bapo_lightning.ranks.launch import leads
-from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.report.progress.display import hidden, phases_shown
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
-from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
-from bapo_lightning.run_folder.record import read_manifest, read_rollouts, read_rows
-from bapo_lightning.run_folder.text_file import is_disk_full
 from bapo_lightning.runs.build import BuiltRun, build
 from bapo_lightning.runs.resume import RunStart, open_run
+from bapo_lightning.system.errors import BapoLightningError, DiskFull
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.precision import is_mixed
+from bapo_lightning.system.ranks.channel import rank_loss_raised
+from bapo_lightning.system.ranks.launch import leads
+from bapo_lightning.system.ranks.rank_group import ALONE, RankGroup, join
+from bapo_lightning.system.run_folder.checkpoint import TRAINER_FILE, Checkpoint
+from bapo_lightning.system.run_folder.record import correct_status, read_manifest, read_rollouts, read_rows
+from bapo_lightning.system.run_folder.text_file import is_disk_full
+from bapo_lightning.system.stopping import at_once, heard, noted
+from bapo_lightning.system.values import FULL, MIXED
 
-# Lightning's advice about what is meant here (no workers, dropout off), or its own upkeep.
+# Lightning's advice about intended choices (no workers, dropout off), or about its own maintenance.
 EXPECTED_WARNINGS = (
     ".*does not have many workers.*",
     ".*your dataloader is not resumable.*",  # RunCheckpoint resumes the data itself
     ".*module.s. in eval mode at the start of training.*",
     ".*Total length of .* across ranks is zero.*",  # held-out sets are answered outside Lightning's loop
     ".*LeafSpec.* is deprecated.*",
-    ".*callbacks used to create the checkpoint need to be provided.*",  # the manifest's, on another rank
-    ".*returned a view tensor.*",  # of FSDP2: nothing changes a policy's scores in place
-    ".*srun. command is available.*",  # of a run that starts its ranks itself
+    ".*callbacks used to create the checkpoint need to be provided.*",  # the manifest's is on rank 0
+    ".*returned a view tensor.*",  # FSDP2: nothing changes a policy's scores in place
+    ".*srun. command is available.*",  # the run starts its ranks itself
     ".*no pre-optimization state was saved.*",  # ModelCheckpoint with manual optimisation
 )
 
 
 def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> tuple[int, Path]:
-    """Train as a rank of a run; returns the exit code, 0 or that of a signal's stop, and the run folder.
+    """Trains as a rank of a run; returns the exit code, 0 or the code of a signal's stop, and the run folder.
 
     Args:
         config: resolved configuration of this process.
-        find_folder: returns it with the run folder; the answer of rank 0 holds for all ranks.
+        find_folder: returns it with the run folder; rank 0's result holds for all ranks.
 
     Raises:
-        ConfigError: everything that is wrong, before any weight is loaded.
+        ConfigError: lists all mistakes, before any weight is loaded.
     """
-    with phases_shown(wants_display(config)):
+    with heard(at_once if leads() else noted), phases_shown(wants_display(config)):
         with phase("checking the configuration"):
             own = validate(config)
             found = check_machine(own)
@@ -90,28 +92,42 @@ def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> 
 
 
 def run(config: RunConfig, ranks: RankGroup = ALONE) -> int:
-    """Train as `config` says, on this rank; returns the exit code."""
+    """Trains as `config` says, on this rank; returns the exit code."""
     start = ranks.on_controller(partial(begin, config))
     if start is None:
         return 0
-    quiet_libraries()
-    if config.cpu_threads:
-        torch.set_num_threads(config.cpu_threads)
-    L.seed_everything(config.seed, verbose=False)
-    built = build(config, start, ranks)
-    with reported(built, config, start, ranks) if ranks.is_controller else ended(built.data_module):
-        fit(built, start.checkpoint)
+    with settled(start, ranks):
+        quiet_libraries()
+        if config.cpu_threads:
+            torch.set_num_threads(config.cpu_threads)
+        L.seed_everything(config.seed, verbose=False)
+        built = build(config, start, ranks)
+        with reported(built, config, start, ranks) if ranks.is_controller else ended(built.data_module):
+            fit(built, start.checkpoint)
     return stop_code(built.trainer)
 
 
+@contextmanager
+def settled(start: RunStart, ranks: RankGroup) -> Iterator[None]:
+    """Context that holds the run folder. After it, the manifest does not say "running"."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks.is_controller:
+            correct_status(start.folder, ending(error))
+        raise
+    finally:
+        start.release()
+
+
 def begin(config: RunConfig) -> RunStart | None:
-    """How the run begins; None when it is finished."""
+    """Returns the start of the run; None if it is finished."""
     check_architecture(config.model)
     return open_run(config)
 
 
 def fit(built: BuiltRun, checkpoint: Checkpoint | None) -> None:
-    """Train from the beginning or from a checkpoint to the end."""
+    """Trains from the beginning or from a checkpoint to the end."""
     num_updates = built.data_module.num_updates
     if checkpoint is None or checkpoint.update < num_updates:
         path = checkpoint.path / TRAINER_FILE if checkpoint else None
@@ -120,7 +136,7 @@ def fit(built: BuiltRun, checkpoint: Checkpoint | None) -> None:
         with nullcontext() if is_ours else hidden():
             built.trainer.fit(built.module, datamodule=built.data_module, ckpt_path=path)
         return
-    # Stopped between its last update and its end. Lightning would run the whole epoch again.
+    # The run stopped between its last update and its end. Lightning would repeat the whole epoch.
     if built.trainer.is_global_zero:
         print(f"all {num_updates} updates were done: only the report was missing")
     for callback in built.trainer.callbacks:  # type: ignore[attr-defined]
@@ -130,55 +146,51 @@ def fit(built: BuiltRun, checkpoint: Checkpoint | None) -> None:
 
 @contextmanager
 def reported(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGroup) -> Iterator[None]:
-    """On rank 0: announce the run, and report on it when it ends, however it ends."""
+    """Announces the run on rank 0, and reports on it at its end, however it ends."""
     introduce(built, config, start, ranks)
     loggers = [logger for logger in built.trainer.loggers if isinstance(logger, RunLogger)]
-    try:
-        with disk_full_told(start.folder), concluded(built, start, loggers):
-            for logger in loggers:
-                logger.describe({**config.plain, "staleness": config.staleness.updates_per_rollout_batch})
-                if not start.is_new:
-                    logger.catch_up(read_rows(start.folder))
-            yield
-    finally:
-        start.release()
+    with disk_full_told(start.folder), concluded(built, start, loggers):
+        for logger in loggers:
+            logger.describe({**config.plain, "staleness": config.staleness.updates_per_rollout_batch})
+            if not start.is_new:
+                logger.catch_up(read_rows(start.folder))
+        yield
 
 
 @contextmanager
 def concluded(built: BuiltRun, start: RunStart, loggers: Sequence[RunLogger]) -> Iterator[None]:
-    """Report on what happens inside, if it came to be a run."""
+    """Context that reports on the run at its end."""
     try:
         yield
     finally:
         with phase("closing the engine"):
             built.data_module.close()  # Lightning leaves it open after an error
-        if (start.folder / "manifest.json").exists():
-            with phase("drawing plots"):
-                summary = write_summary(start.folder)
-                plot_run(start.folder)
-            with hidden():
-                print_summary(summary, start.folder)
-            for logger in loggers:
-                logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
+        with phase("drawing plots"):
+            summary = write_summary(start.folder)
+            plot_run(start.folder)
+        with hidden():
+            print_summary(summary, start.folder)
+        for logger in loggers:
+            logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
 
 
 @contextmanager
 def disk_full_told(folder: Path) -> Iterator[None]:
-    """Raises DiskFull, in a sentence, for every error that a full disk caused inside."""
+    """Context that raises DiskFull, with a sentence, for every error that a full disk caused."""
     try:
         yield
     except Exception as error:
         if not is_disk_full(error):
             raise
         raise DiskFull(
-            f"there is no room left to write to {folder}; make some, and go on from the last checkpoint with "
-            "resume=auto"
+            f"there is no space left to write to {folder}; free some, and continue from the last checkpoint "
+            "with resume=auto"
         ) from None
 
 
 @contextmanager
 def ended(data_module: RolloutDataModule | WorkerDataModule) -> Iterator[None]:
-    """On any other rank: end the process even when a thread of it still waits for another rank."""
+    """Ends the process on any other rank, even if one of its threads still waits for another rank."""
     try:
         yield
     except Exception as error:
@@ -193,7 +205,7 @@ def ended(data_module: RolloutDataModule | WorkerDataModule) -> Iterator[None]:
 
 
 def introduce(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGroup) -> None:
-    """Say what is about to happen, with the resolved counts: batch sizes are where frameworks are misread."""
+    """Prints the plan of the run with resolved counts, since batch sizes are often misunderstood."""
     scale, staleness = config.scale, config.staleness.updates_per_rollout_batch
     rollouts = scale.prompts_per_batch * scale.group_size
     if ranks.size > 1:
@@ -206,18 +218,21 @@ def introduce(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGr
         f"{scale.group_size} responses ({rollouts} rollouts), {staleness} updates on each "
         f"(staleness {staleness}): {built.data_module.num_updates} updates"
     )
+    low = config.algorithm.bounds.options.get("low")
+    if isinstance(low, int | float) and low < 0.5:
+        print(f"algorithm.bounds.low={low} is an importance ratio; for an epsilon of {low} write {1 - low:g}")
     oldest = config.staleness.age_bound
     if oldest == 0:
         print("every update is on fresh data: ratios are 1, no bound can act, the objective is REINFORCE")
     else:
         print(f"tokens are up to {oldest} updates old when trained; bounds can act on all that are not fresh")
     if config.staleness.schedule is not None:
-        print(f"generation follows the schedule of {config.staleness.schedule}, in turns with training")
+        print(f"generation follows the schedule of {config.staleness.schedule}, alternating with training")
     print("\n".join(account_lines(built.account)), flush=True)
 
 
 def quiet_libraries() -> None:
-    """Silence advice that does not apply; errors and other warnings stay."""
+    """Silences advice that does not apply; errors and other warnings stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for asked_for in ("profilers", "callbacks.model_summary", "callbacks.timer"):
         logging.getLogger(f"lightning.pytorch.{asked_for}").setLevel(logging.INFO)
@@ -225,7 +240,7 @@ def quiet_libraries() -> None:
 
 
 def ignore_expected_warnings() -> None:
-    """Silence what is meant here, and the bar of models that load in a second."""
+    """Silences warnings about intended choices, and the bar of models that load in a second."""
     transformers.utils.logging.disable_progress_bar()
     for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)

@@ -1,1 +1,1 @@
-"""Toy languages and tiny causal LMs that know them by half, which show off-policy phenomena on a laptop."""
+"""Toy languages, and tiny causal LMs that half know them, which show off-policy phenomena on a laptop."""

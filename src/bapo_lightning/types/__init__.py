@@ -4,8 +4,8 @@
 
 In a conversation an environment answers between the policy's turns: its tokens are Segments of feedback.
 
-Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some
-seventy as tuples.
+Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes per token, compared with some
+seventy in tuples.
 """
 
 from bapo_lightning.types.candidates import NO_CANDIDATE, Candidates

@@ -6,22 +6,22 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NO_CANDIDATE = -1e4  # nats, in place of a candidate that there is not: of no probability, yet finite
+NO_CANDIDATE = -1e4  # nats, in place of a missing candidate: finite, but without probability
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Tokens that could have been sampled at each place of a segment, place after place: where the sampling
-    distribution was cut, all of those that were left.
+    """Tokens that could have been sampled at each place of a segment, place after place: all remaining tokens
+    if the sampling distribution was cut.
     """
 
     token_ids: array[int]  # typecode "i"
     logprobs: array[float]  # typecode "f": nats, under the distribution that was sampled from
-    counts: array[int]  # typecode "i": of each place; 0 where nothing was noted
+    counts: array[int]  # typecode "i": number at each place; 0 if none were recorded
 
     @classmethod
     def of_places(cls, places: Iterable[Iterable[tuple[int, float]]]) -> Candidates:
-        """Returns the candidates of some places: of each the tokens with their log-probs."""
+        """Makes candidates from the tokens of each place, with their log-probs."""
         own = [list(place) for place in places]
         every = [entry for place in own for entry in place]
         return cls(
@@ -31,14 +31,14 @@ class Candidates:
         )
 
     def cut(self, places: int) -> Candidates:
-        """Returns those of the first places."""
+        """Returns the candidates of the first `places` places."""
         end = sum(self.counts[:places])
         return Candidates(self.token_ids[:end], self.logprobs[:end], self.counts[:places])
 
 
 def joined_candidates(parts: Iterable[tuple[int, Candidates | None]]) -> Candidates | None:
-    """Returns the candidates of segments one after another, each with its number of tokens; None if nothing
-    was noted of any.
+    """Returns the candidates of successive segments, given with their numbers of tokens; None if no segment
+    has any.
     """
     own = list(parts)
     if all(noted is None for _, noted in own):

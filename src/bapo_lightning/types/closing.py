@@ -1,4 +1,4 @@
-"""What keeps processes, threads or devices."""
+"""Interface of parts that hold processes, threads or devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Closes(Protocol):
-    """Further method of an engine, an environment, a tool or a reward that keeps some."""
+    """Additional method of an engine, environment, tool or reward that holds such resources."""
 
     def close(self) -> None:
-        """Gives them back. Calling it twice is fine."""
+        """Releases them. May be called twice."""
         ...

@@ -50,31 +50,31 @@ class Completion:
     text: str  # decoded response without end tokens; in a conversation the policy's last turn
     num_tokens: int  # sampled, in all turns
     finish: FinishReason
-    turns: tuple[str, ...] = ()  # of the policy, where an environment answers between them
+    turns: tuple[str, ...] = ()  # of the policy, if an environment answers between them
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
-    is_thought: bool = False  # what stands before the text, of the prompt or a reply, ends with <think>
+    is_thought: bool = False  # the context before the text, a prompt or a reply, ends with <think>
     token_ids: Sequence[int] = field(default=(), compare=False, repr=False)  # sampled, in all turns
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Verdict on one answer. `value` is 1.0 for correct and 0.0 otherwise unless the reward says
-    differently.
+    """Verdict on one answer. `value` is 1.0 for correct and 0.0 otherwise, unless the reward uses other
+    values.
     """
 
     value: float
     status: ScoreStatus
-    # Final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none.
+    # Final answer as the verifier read it, its vote in maj@k: equal answers are equal strings. Empty: none.
     answer: str = ""
-    parts: tuple[float, ...] = ()  # single rewards, unweighted, where the value is a sum of several
+    parts: tuple[float, ...] = ()  # single unweighted rewards, if the value is a sum of several
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a response, token by token, and what each was worth."""
+    """The steps of a response, token by token, and their advantages."""
 
-    numbers: array[int]  # typecode "i": of each token's step, from 0 on
-    advantages: array[float]  # typecode "f": of each token's step
+    numbers: array[int]  # typecode "i": number of each token's step, from 0 on
+    advantages: array[float]  # typecode "f": advantage of each token's step
 
     @property
     def count(self) -> int:
@@ -90,11 +90,11 @@ class Sample:
     text: str  # decoded response without end tokens; in a conversation the policy's last turn
     score: Score
     reward: float  # used in training: the score's value plus shaping
-    # Of its tokens when the batch entered training, in nats, by column of the token table:
-    # `proximal_logp` and `entry_*` under its weights, `reference_logp` under those that the run began with.
+    # Scores of its tokens when the batch entered training, in nats, by column of the token table:
+    # `proximal_logp` and `entry_*` under the weights at that time, `reference_logp` under the first weights.
     scores: Mapping[str, array[float]] = field(default_factory=dict)
     steps: Steps | None = None  # None: all of its tokens have the advantage of the response
-    is_trained: bool = True  # False: it counts in its group's baseline, and its tokens nowhere
+    is_trained: bool = True  # False: it counts only in its group's baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class Group:
     samples: tuple[Sample, ...]
     advantages: tuple[float, ...] = ()
     epoch: int = 0  # of the problem stream, see `WorkItem`
-    # Trainer version when the last sample finished; splits a token's age into time in generation and time in
+    # Trainer version when the last sample finished; divides a token's age into time in generation and time in
     # the queue.
     ready_version: int = 0
-    weight: float = 1.0  # of its tokens in the loss, next to those of other groups
+    weight: float = 1.0  # of its tokens in the loss, relative to other groups
     hint: float = 0.0  # share of the solution that its prompt shows
 
     @property
@@ -123,19 +123,19 @@ class Group:
 
     @property
     def reward_parts(self) -> tuple[tuple[float, ...], ...]:
-        """Of each sample the single rewards and what shaping added; empty where a score is one reward."""
+        """Single rewards of each sample and the addition of shaping; empty if a score is one reward."""
         if not all(sample.score.parts for sample in self.samples):
             return ()
         return tuple((*each.score.parts, each.reward - each.score.value) for each in self.samples)
 
     @property
     def is_uniform(self) -> bool:
-        """True when every score is equal, so that advantages relative to the group carry no signal."""
+        """True if all scores are equal, so that advantages relative to the group carry no signal."""
         return len({sample.score.value for sample in self.samples}) <= 1
 
     @property
     def num_tokens(self) -> int:
-        """Response tokens of all samples."""
+        """Number of response tokens of all samples."""
         return sum(sample.rollout.length for sample in self.samples)
 
     @property
@@ -150,7 +150,7 @@ class Group:
 
     @property
     def trained_samples(self) -> tuple[Sample, ...]:
-        """The samples that are trained on; all, without advantages, where none of the policy's would be."""
+        """The samples that are trained on; if none is the policy's, all of them, without advantages."""
         if not are_trained(self.samples):
             return self.samples
         return tuple(sample for sample in self.samples if sample.is_trained)
@@ -162,5 +162,5 @@ class Group:
 
 
 def are_trained(samples: Iterable[Sample]) -> bool:
-    """Returns whether any is trained on of those that a policy version sampled."""
+    """Returns whether any sample of a policy version is trained on."""
     return any(sample.is_trained and sample.rollout.aging_segments for sample in samples)

@@ -1,4 +1,4 @@
-"""Tokens of a response and where they come from."""
+"""Tokens of a response and their origin."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from bapo_lightning.types.candidates import Candidates, joined_candidates
 
 
 class FinishReason(StrEnum):
-    """Why a rollout ended."""
+    """Reason for the end of a rollout."""
 
     STOP = "stop"  # the policy wrote an end token (kept as the last token)
     LENGTH = "length"  # the limit of tokens or of turns was reached
 
 
 class Origin(IntEnum):
-    """Where a rollout comes from, and with it what its behaviour log-probs mean."""
+    """Origin of a rollout, which determines the meaning of its behaviour log-probs."""
 
     POLICY = 0  # sampled from the policy, for the batch in which it is trained on
     REPLAYED = 1  # sampled from the policy, for an earlier batch
-    TEMPERED = 2  # sampled from the policy at a temperature of its own; its log-probs are of that temperature
-    EXPERT = 3  # written by somebody else; log-probs are 0 by definition, and it has no policy version
+    TEMPERED = 2  # sampled from the policy at a separate temperature, to which its log-probs refer
+    EXPERT = 3  # written by an expert; log-probs are 0 by definition, and it has no policy version
 
 
-CHUNK = 2048  # tokens of a segment that is still copied for each few that join it
-NO_VERSION = -1  # of tokens that no policy of the run sampled
+CHUNK = 2048  # tokens of a segment up to which it is copied whenever a few tokens join it
+NO_VERSION = -1  # version of tokens that no policy of the run sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Segment:
     """A run of tokens sampled under one policy version, or of an environment's feedback."""
 
     token_ids: array[int]  # typecode "i"
-    logprobs: array[float]  # typecode "f": nats, under the distribution each token was really sampled from
+    logprobs: array[float]  # typecode "f": nats, under the distribution each token was actually sampled from
     version: int  # optimizer updates in the weights that sampled it; NO_VERSION for an expert's
-    is_feedback: bool = False  # nobody sampled it: context of what follows, and never trained on
-    candidates: Candidates | None = None  # where the run needs them; see `SamplingParams.noted`
+    is_feedback: bool = False  # not sampled: context of later tokens, and never trained on
+    candidates: Candidates | None = None  # if the run needs them; see `SamplingParams.noted`
 
     @classmethod
     def of_feedback(cls, token_ids: array[int]) -> Segment:
@@ -47,11 +47,11 @@ class Segment:
         return cls(token_ids, array("f", bytes(4 * len(token_ids))), NO_VERSION, is_feedback=True)
 
     def goes_on_with(self, later: Segment) -> bool:
-        """Whether a later segment is more of the same version's tokens."""
+        """Whether a later segment continues it with tokens of the same version."""
         return self.version == later.version and self.is_feedback == later.is_feedback is False
 
     def joined(self, later: Segment) -> Segment:
-        """Returns one segment of this one's tokens and those of a later one of the same version."""
+        """Returns one segment with the tokens of this and of a later segment of the same version."""
         own = ((len(part.token_ids), part.candidates) for part in (self, later))
         return Segment(
             self.token_ids + later.token_ids,
@@ -73,19 +73,19 @@ class Reply:
     """An environment's answer to a turn of the policy."""
 
     text: str = ""  # feedback, which the policy reads before its next turn
-    is_done: bool = False  # the conversation ends with the turn; nobody reads the text
+    is_done: bool = False  # the conversation ends with the turn; the text is not read
     score: float | None = None  # of the whole conversation, for reward=environment
-    state: Any = None  # what the environment must know at the next turn: JSON
-    calls: int = 0  # tools that the turn called
-    errors: int = 0  # of them, those that failed
+    state: Any = None  # JSON that the environment needs at the next turn
+    calls: int = 0  # number of tool calls in the turn
+    errors: int = 0  # number of calls that failed
     is_void: bool = False  # the turn had neither a call nor an answer
-    is_lost: bool = False  # the environment cannot go on: the conversation is cut here
+    is_lost: bool = False  # the environment cannot continue: the conversation is cut here
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One response to a prompt, finished or still running. It has several segments when it was stopped and
-    resumed under newer weights, or when an environment answered between its turns.
+    """One response to a prompt, finished or still running. It has several segments if it was stopped and
+    resumed under newer weights, or if an environment answered between its turns.
     """
 
     prompt_ids: array[int]
@@ -98,11 +98,11 @@ class Rollout:
         """Returns the rollout with the tokens of one more generation pass.
 
         Args:
-            segment: the new tokens. They join the last segment if their version is the same, but while a
-                response runs only up to `CHUNK` tokens: a stream brings few of them at a time, and copying a
-                long response for each few would take longer than to sample them.
-            finish: why the pass ended, if it did; after `LENGTH` the rollout runs on until it has
-                `max_new_tokens`.
+            segment: the new tokens. They join the last segment if their version is the same, but only up to
+                `CHUNK` tokens while the response runs: a stream brings few tokens at a time, and copying a
+                long response for each few would take longer than sampling them.
+            finish: reason for the end of the pass, if it ended; after `LENGTH` the rollout continues until it
+                has `max_new_tokens`.
             max_new_tokens: limit of the whole response.
         """
         earlier = self.segments
@@ -116,16 +116,16 @@ class Rollout:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether its log-probs are those of a policy version, at the temperature of the run."""
+        """Whether its log-probs come from a policy version at the temperature of the run."""
         return self.origin <= Origin.REPLAYED
 
     def answered(self, reply: Reply, feedback: array[int]) -> Rollout:
-        """Returns the rollout, running on, with a reply to its last turn and the tokens of its feedback."""
+        """Returns the unfinished rollout with a reply to its last turn and the tokens of its feedback."""
         segments = (*self.segments, Segment.of_feedback(feedback))
         return replace(self, segments=segments, replies=(*self.replies, reply), finish=None)
 
     def cut(self) -> Rollout:
-        """Returns the rollout as one that a limit ended, without feedback that nobody goes on from."""
+        """Returns the rollout as ended by a limit, without feedback after the last turn."""
         segments = self.segments
         if segments and segments[-1].is_feedback:
             segments = segments[:-1]
@@ -133,7 +133,7 @@ class Rollout:
 
     @property
     def awaits_reply(self) -> bool:
-        """Whether its last turn has ended and got no reply; meaningful where an environment answers."""
+        """Whether its last turn has ended and got no reply; meaningful if an environment answers."""
         if self.finish is not FinishReason.STOP or self.origin is Origin.EXPERT:
             return False
         return len(self.replies) == sum(segment.is_feedback for segment in self.segments)
@@ -147,12 +147,12 @@ class Rollout:
 
     @property
     def aging_segments(self) -> tuple[Segment, ...]:
-        """The segments that a policy version sampled, which therefore have an age."""
+        """The segments that a policy version sampled, and which therefore have an age."""
         return () if self.origin is Origin.EXPERT else self.sampled_segments
 
     @property
     def num_versions(self) -> int:
-        """Number of policy versions that sampled it, one after another; 1 for an expert's."""
+        """Number of policy versions that sampled it, one after another; 1 for an expert's rollout."""
         sampled = self.sampled_segments
         return 0 if not sampled else 1 + sum(a.version != b.version for a, b in pairwise(sampled))
 
@@ -184,7 +184,7 @@ class Rollout:
 
     @property
     def candidates(self) -> Candidates | None:
-        """What could have been sampled in place of `response_ids`; None if nothing was noted."""
+        """Tokens that could have been sampled in place of `response_ids`; None if none were recorded."""
         return joined_candidates(
             (len(segment.token_ids), segment.candidates) for segment in self.sampled_segments
         )
@@ -192,7 +192,7 @@ class Rollout:
     @property
     def length(self) -> int:
         """Number of sampled tokens."""
-        if len(self.segments) == 1:  # of nearly all, and asked for all the time
+        if len(self.segments) == 1:  # the usual case of a frequent call
             return len(self.segments[0].token_ids)
         return sum(len(segment.token_ids) for segment in self.sampled_segments)
 
@@ -203,7 +203,7 @@ class Rollout:
 
     @property
     def turns(self) -> tuple[array[int], ...]:
-        """Sampled tokens of each of the policy's turns; one turn where no environment answers."""
+        """Sampled tokens of each of the policy's turns; one turn if no environment answers."""
         runs = groupby(self.segments, key=lambda segment: segment.is_feedback)
         return tuple(
             _joined("i", [segment.token_ids for segment in run])
@@ -213,7 +213,7 @@ class Rollout:
 
 
 def _joined_segments(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """The segments with those of one version that follow each other as one."""
+    """Returns the segments, with successive segments of one version joined."""
     found: list[Segment] = []
     for segment in segments:
         if found and found[-1].goes_on_with(segment):

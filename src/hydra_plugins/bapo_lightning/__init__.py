@@ -26,6 +26,6 @@ class RunsSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Ends the process when all runs have ended."""
-        from bapo_lightning.cli.multirun import sweep
+        from bapo_lightning.tools.commands.multirun import sweep
 
         sweep(self.hydra_context, self.task_function, self.config, arguments)

@@ -22,8 +22,8 @@ from bapo_lightning.algorithms.direct_advantage.make import (
     read_critic,
     split_problems,
 )
-from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.types import Problem
 
 COMMAND, TRAIN = "bapo_lightning.algorithms.direct_advantage.command", "bapo_lightning.cli.train"
@@ -68,8 +68,8 @@ def test_the_command_makes_the_same_and_says_what_to_do_next(made, tmp_path):
 @pytest.mark.parametrize(
     ("own", "complaint"),
     [
-        ({"split": "(a"}, "critic.split=(a is no regular expression"),
-        ({"split": 0}, "critic.split=0 must be"),
+        ({"split": "(a"}, "critic.split=(a is not a regular expression"),
+        ({"split": 0}, "critic.split=0 is a number"),
         ({"sample": 4}, "critic.sample is not an option of critic; did you mean samples?"),
         ({"held_out": 1.0}, "critic.held_out=1.0 must be a number in (0, 1)"),
         ({"to": None}, "critic.to=None must be text"),
@@ -111,7 +111,7 @@ def test_a_folder_that_is_there_is_replaced_only_if_that_is_allowed(tmp_path):
         make_critic(plain)
     (tmp_path / "critic/config.json").unlink()
     plain["critic"] = {"to": str(tmp_path / "critic"), "overwrite": True}
-    with pytest.raises(DataError, match="is no model folder"):
+    with pytest.raises(DataError, match="is not a model folder"):
         make_critic(plain)
 
 
@@ -156,9 +156,9 @@ def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):
         "TO=FOLDER; then write algorithm.stages.step_advantages.critic=FOLDER"
     )
     (nowhere,) = found("algorithm=direct_advantage", f"{CRITIC}=no/such/folder")
-    assert nowhere.startswith(f"{CRITIC}=no/such/folder is no model folder; make one: make critic EXP=")
+    assert nowhere.startswith(f"{CRITIC}=no/such/folder is not a model folder; make one: make critic EXP=")
     (policy,) = found("algorithm=direct_advantage", f"{CRITIC}={ADDITIONS}")
-    assert "is a model, but no critic of steps; make one: make critic EXP=additions" in policy
+    assert "is a model, but not a critic of steps; make one: make critic EXP=additions" in policy
     other = written_description(tmp_path, model=ADDITIONS.replace("additions/model", "locks/model"))
     (foreign,) = found("algorithm=direct_advantage", f"{CRITIC}={other}")
     assert "was made of another model, with 42 tokens; model.path=" in foreign
@@ -191,10 +191,10 @@ def test_no_size_is_beyond_what_a_machine_can_hold(key):
 def test_a_model_whose_weights_are_not_its_own_becomes_no_critic(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(model_path("package://bapo_lightning/tiny_worlds/additions/model"), model)
-    with pytest.raises(DataError, match=r"the files lack score\.bias, score\.weight\)"):
+    with pytest.raises(DataError, match=r"the files do not have score\.bias, score\.weight\)"):
         StepCritic(str(model)).values([], [], 1, torch.device("cpu"))
     config = json.loads((model / "config.json").read_text())
     config["num_hidden_layers"] += 1
     (model / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"the files lack model\.layers\.2\."):
+    with pytest.raises(DataError, match=r"the files do not have model\.layers\.2\."):
         build_critic(str(model), "float32", {"split": 1})

@@ -21,9 +21,9 @@ from bapo_lightning.algorithms.direct_advantage.training import (
     fit_critic,
     with_completions,
 )
-from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import FinishReason, Problem, Sample, Score, ScoreStatus, Segment
 
 CPU = torch.device("cpu")

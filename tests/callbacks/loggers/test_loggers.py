@@ -13,8 +13,8 @@ from bapo_lightning.callbacks.loggers.run_logger import RunCSVLogger, RunLogger
 from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, run_id
 from bapo_lightning.configuration import machine_rules
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.run_folder.record import read_rollouts
 from bapo_lightning.runs.callbacks import build_loggers
+from bapo_lightning.system.run_folder.record import read_rollouts
 
 ROWS = [{"step": step, "train/reward": step / 10} for step in range(6)]
 

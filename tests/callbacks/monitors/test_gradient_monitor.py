@@ -16,7 +16,7 @@ from bapo_lightning.callbacks.monitors.gradient import GradientMonitor
 from bapo_lightning.modules.fsdp import Sharding, clip_gradients, gradient_sync
 from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.objectives.gradients import cosine, inner_product
-from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.system.ranks.launch import free_port
 
 WAYS = (Sharding(), Sharding(reduce_every_micro_batch=True), Sharding(cpu_offload=True))
 SEEDS = (0, 1, 0)  # of the batches of three updates

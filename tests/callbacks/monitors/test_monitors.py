@@ -22,12 +22,13 @@ from bapo_lightning.callbacks.monitors.gradient import GradientMonitor
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor, RatioMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.search_forecast import forecast
-from bapo_lightning.callbacks.validation import Validation, one_line
+from bapo_lightning.callbacks.validation import Validation, console_lines, one_line
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
+from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Origin, Problem, Score, ScoreStatus, Segment
 
@@ -373,8 +374,8 @@ def test_validation_judges_its_sets_when_it_is_due_before_the_first_update_and_a
     ("algorithm", "advantages", "said"),
     [
         ("bapo", [1.0, -1.0, -1.0, -1.0], "of positive tokens about 0.25, target 0.4: it will usually run"),
-        ("bapo", [1.0, 1.0, -1.0], "tokens about 0.67, target 0.4: it will usually rest at [0.60"),
-        ("bapo_rest", [1.0, 1.0, -1.0], "it will usually rest at [0.80, 1.20]"),
+        ("bapo", [1.0, 1.0, -1.0], "tokens about 0.67, target 0.4: it will usually stay at [0.60"),
+        ("bapo_rest", [1.0, 1.0, -1.0], "it will usually stay at [0.80, 1.20]"),
         ("bapo", [2.0, -3.0], "it will move between [0.60, 1.20] and [0.90, 3.00]"),
         ("bapo_authors_code", [1.0, 1.0, -1.0], "ratio of positive tokens about 2.00, target 1: it will"),
         ("bapo", [0.0, 0.0], "no sample of the first minibatch has an advantage"),
@@ -389,3 +390,15 @@ def test_a_long_text_is_one_line_with_its_end():
     assert one_line("two\n  lines", 24) == "two lines"
     shortened = one_line("The question is: " + "word " * 50 + "answer 42", 24)
     assert len(shortened) == 24 and shortened.startswith("The") and shortened.endswith("answer 42")
+
+
+@pytest.mark.parametrize(("asked", "num_lines"), [("1+1=", 2), ("How many are left? " * 9, 3)])
+def test_a_preview_uses_the_width_of_the_console(asked, num_lines):
+    answer = SimpleNamespace(
+        score=SimpleNamespace(status="wrong"), text="It is so: " + "2 " * 90 * (num_lines - 2)
+    )
+    chosen = SimpleNamespace(name="own", num_samples=1, problems=[Problem("1", asked, "2")])
+    lines = console_lines(chosen, [answer], {"val/own/avg@1": 0.0}, 0)
+    width = get_console().width
+    assert len(lines) == num_lines and all(len(line) <= width for line in lines)
+    assert num_lines == 2 or min(map(len, lines[1:])) > width - 3

@@ -10,7 +10,7 @@ from tests.callbacks.monitors.token_table import module
 from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.monitors.bounds import ContributionMonitor
-from bapo_lightning.callbacks.monitors.monitor import Update
+from bapo_lightning.callbacks.monitors.monitor import MonitoredUpdate
 from bapo_lightning.callbacks.monitors.tokens import context_lengths, turn_numbers
 from bapo_lightning.callbacks.monitors.turns import MOST_TURNS, TurnMonitor
 from bapo_lightning.types import FinishReason, Origin, Reply
@@ -39,7 +39,7 @@ def tokens(**columns):
 def measured(found, rollouts=ROLLOUTS, weight="none"):
     monitor = TurnMonitor()
     monitor.has_environment = True
-    update = Update(0, 0, found, [], SimpleNamespace(rollouts=rollouts), module(weight), {})
+    update = MonitoredUpdate(0, 0, found, [], SimpleNamespace(rollouts=rollouts), module(weight), {})
     return {name: float(value) for name, value in monitor.measure(update).items()}
 
 
@@ -70,7 +70,11 @@ def test_turns_calls_and_faults_are_counted_by_conversation():
 def test_columns_are_needed_and_an_update_looked_at_where_an_environment_answers(data_module, is_needed):
     monitor, found = TurnMonitor(), Recording(tokens().columns)
     monitor.on_train_start(SimpleNamespace(datamodule=data_module), None)
-    made = Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), module(), {}) if is_needed else None
+    made = (
+        MonitoredUpdate(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), module(), {})
+        if is_needed
+        else None
+    )
     assert bool(monitor.measure(made)) == is_needed == monitor.has_environment
     assert found.read == monitor.needs and bool(monitor.needs) == is_needed
 
@@ -96,7 +100,7 @@ def test_the_share_of_a_turn_is_weighed_and_cut_as_that_of_the_run_is():
     assert shares["turns/positive_share_1"] == pytest.approx(1.7 / 1.8)
     alone = [conversation([5], replies=[DONE])] * len(TURN)
     each = replace(made, sequence=torch.arange(len(TURN)), position=torch.zeros(len(TURN), dtype=torch.long))
-    whole = ContributionMonitor().measure(Update(0, 0, made, [], None, module(), {}))
+    whole = ContributionMonitor().measure(MonitoredUpdate(0, 0, made, [], None, module(), {}))
     assert measured(each, alone, "rollout_prob")["turns/positive_share_1"] == pytest.approx(
         float(whole["bapo/positive_share"])
     )

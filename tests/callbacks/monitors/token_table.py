@@ -25,7 +25,7 @@ from types import SimpleNamespace
 import torch
 from tests.builders import group
 
-from bapo_lightning.callbacks.monitors.monitor import Update
+from bapo_lightning.callbacks.monitors.monitor import MonitoredUpdate
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import TokenTable, table_of
@@ -88,7 +88,7 @@ def update(versions=VERSIONS, oldest_trained=None, **changes):
         "module": module(),
         "metrics": {"time/update_seconds": 2.0},
     }
-    return Update(**(fields | changes))
+    return MonitoredUpdate(**(fields | changes))
 
 
 def module(weight="rollout_prob"):

@@ -4,8 +4,8 @@ import pytest
 from tests.builders import group, random_policy, rollout, stale_batch
 
 from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.errors import StaleDataError
 from bapo_lightning.objectives.weighting import token_mean
+from bapo_lightning.system.errors import StaleDataError
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
 

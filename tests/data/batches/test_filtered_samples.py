@@ -18,7 +18,7 @@ from tests.builders import (
 from tests.modules.test_turn_batches import conversations
 
 from bapo_lightning.data.batches.batch import collate, split_over_ranks
-from bapo_lightning.data.batches.layout import Layout
+from bapo_lightning.data.batches.model_input import Layout
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions

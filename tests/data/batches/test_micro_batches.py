@@ -2,8 +2,7 @@ import random
 
 import pytest
 
-from bapo_lightning.data.batches.layout import Layout
-from bapo_lightning.data.batches.micro_batches import balanced_parts, rows_by_token_budget
+from bapo_lightning.data.batches.model_input import Layout, balanced_parts, rows_by_token_budget
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bapo_lightning.data.problems.columns import (
     text_of,
 )
 from bapo_lightning.data.problems.table import problem_table
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 ASKED = [{"role": "user", "content": "1+1?"}]
 
@@ -42,7 +42,7 @@ def test_messages_in_any_layout_are_read(cell):
         ([["4"]], "a list"),
         (b"4", "bytes"),
         (object(), "an object"),
-        ([{"role": "user", "content": [{"type": "image", "url": "a"}]}], "a part that is no text"),
+        ([{"role": "user", "content": [{"type": "image", "url": "a"}]}], "a part that is not text"),
     ],
 )
 def test_what_is_no_text_is_refused_by_its_fields_as_problem_and_as_answer(cell, named):
@@ -81,7 +81,7 @@ def test_cells_of_csv_are_what_the_file_has(tmp_path):
 def test_a_file_of_another_type_is_not_taken_for_a_name_of_the_hub(tmp_path):
     path = tmp_path / "own.xlsx"
     path.write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"own\.xlsx is no table of a known type; they are \.jsonl"):
+    with pytest.raises(DataError, match=r"own\.xlsx is not a table of a known type; they are \.jsonl"):
         problem_table("own", str(path), ColumnMapping("problem", "answer"))
 
 

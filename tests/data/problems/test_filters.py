@@ -13,7 +13,7 @@ from bapo_lightning.data.problems.overlap import LeakageFilter
 from bapo_lightning.data.problems.reasoning_gym import reasoning_gym_problems
 from bapo_lightning.data.problems.selection import account_lines, select
 from bapo_lightning.data.problems.table import ProblemSet, problem_table
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 NAMES = "abcdefghij"
@@ -43,7 +43,7 @@ def test_difficulties_outside_the_range_and_unknown_ones_are_removed_and_the_end
     }
     assert Difficulty(low=1)(problems, {}) == {"0": "easier than 1", "None": "difficulty unknown"}
     assert Difficulty()(problems, {}) == {}
-    with pytest.raises(DataError, match=r"no problem of data.train a difficulty; name its column"):
+    with pytest.raises(DataError, match=r"no problem of data.train has a difficulty; name its column"):
         Difficulty(1, 15)([problem("a"), problem("b")], {})
 
 

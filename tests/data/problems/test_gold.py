@@ -10,7 +10,7 @@ from bapo_lightning.data.problems.columns import (
     text_of,
 )
 from bapo_lightning.data.problems.solutions import require_solutions, solutions
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bapo_lightning.data.problems.mixture import furthest_behind, mixture
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.types import Problem
 
 
@@ -85,14 +85,14 @@ def test_a_training_set_that_changed_is_not_gone_on_with():
     state = stream(WEIGHTS).state_dict()
     changed = {**SETS, "a": [*SETS["a"][:-1], Problem("a/29", "another text", "")]}
     for other in (stream(), stream(WEIGHTS, changed)):
-        with pytest.raises(DataError, match=r"the training set is not the one of the checkpoint"):
+        with pytest.raises(DataError, match=r"the training set differs from the checkpoint's"):
             other.load_state_dict(state)
 
 
 def test_weights_that_do_not_fit_and_sets_that_share_ids_or_are_empty_are_refused():
     for weights, words in (
-        ({"a": 1, "b": 1}, "data.train.weights lacks c"),
-        ({"a": 1, "b": 1, "c": 1, "d": 1}, "data.train.weights.d weighs no set; there are a, b, c"),
+        ({"a": 1, "b": 1}, "data.train.weights has no c"),
+        ({"a": 1, "b": 1, "c": 1, "d": 1}, "data.train.weights.d names no set; the sets are a, b, c"),
     ):
         with pytest.raises(ConfigError, match=words):
             mixture(SETS, weights)

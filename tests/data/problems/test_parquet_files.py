@@ -6,7 +6,7 @@ import pytest
 
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.table import problem_table
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 # A column in one file, and the answers that it holds.
 COLUMNS = {
@@ -54,6 +54,14 @@ def test_fields_of_a_column_may_differ_and_a_folder_is_read_alike(tmp_path):
     ):
         write(tmp_path / f"{name}.parquet", pyarrow.array([cell]))
     assert [problem.answer for problem in table(tmp_path, "answer.text")] == ["4", "5"]
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_files_without_rows_are_one_sentence(names, tmp_path):
+    for name in names:
+        write(tmp_path / f"{name}.parquet", pyarrow.array([], pyarrow.string()))
+    with pytest.raises(DataError, match=r"gives no problem \(it has no rows\)"):
+        table(tmp_path / "*.parquet" if "b" in names else tmp_path / "a.parquet")
 
 
 def test_files_that_are_alike_are_left_to_the_general_reader(tmp_path, monkeypatch):

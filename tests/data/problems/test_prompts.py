@@ -9,11 +9,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bapo_lightning.data.problems.prompts import ChatPrompt, MessagesPrompt, PlainPrompt
+from bapo_lightning.data.problems.prompts import ChatPrompt, MessagesPrompt, PlainPrompt, contradiction_of
 from bapo_lightning.data.problems.selection import keep_short_prompts
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
-from bapo_lightning.errors import DataError
 from bapo_lightning.runs.inputs import known, stop_token_ids, within
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 MODEL = Path(__file__).resolve().parents[3] / "src/bapo_lightning/tiny_worlds/additions/model"
@@ -218,3 +218,28 @@ def test_long_prompts_are_skipped_and_counted_in_order():
         keep_short_prompts(problems, encode, 2, "data.train")
     with pytest.raises(DataError, match=r"data\.validation holds no problems"):
         keep_short_prompts([], encode, 2, "data.validation")
+
+
+HASH, BOX = 'Output the final answer after "####".', "Put your final answer within \\boxed{}."
+
+
+@pytest.mark.parametrize(
+    ("in_data", "in_prompt", "named"),
+    [
+        (HASH, BOX, ("####", r"\boxed")),
+        (BOX, HASH, (r"\boxed", "####")),
+        (BOX, BOX, None),
+        (HASH, "", None),
+        ("", BOX, None),
+    ],
+)
+def test_a_data_set_and_a_prompt_that_ask_for_two_forms_are_named(in_data, in_prompt, named):
+    problems = [Problem(f"p{number}", f"{number}+1? {in_data}", "2") for number in range(3)]
+    said = contradiction_of(problems, lambda problem: f"<user>{problem.prompt} {in_prompt}")
+    assert (said is None) is (named is None)
+    assert said is None or (all(form in said for form in named) and "p0" in said)
+
+
+def test_one_problem_that_names_a_form_is_no_instruction():
+    problems = [Problem(str(number), f"{number}? {HASH * (number == 0)}", "2") for number in range(3)]
+    assert contradiction_of(problems, lambda problem: problem.prompt + BOX) is None

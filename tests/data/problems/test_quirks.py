@@ -6,7 +6,7 @@ import pytest
 
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.table import problem_table
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 ASKED = [{"role": "user", "content": "1+1?"}]
 TOLD = [*ASKED, {"role": "assistant", "content": "2"}]
@@ -54,7 +54,7 @@ def test_an_answer_of_the_field_is_read(cell, mapping, answer, tmp_path):
         ("####", BEHIND, "no gold answer"),
         (r"\boxed{}", {"answer_form": "last_box"}, "no gold answer"),
         ("[]", {"answer_form": "json_list"}, "no gold answer"),
-        ('{"a": 1}', {"answer_form": "json_list"}, "no JSON list"),
+        ('{"a": 1}', {"answer_form": "json_list"}, "not a JSON list"),
         ([["4"]], {}, "a list"),
         (["1", "2"], {}, "several gold answers"),
     ],
@@ -88,9 +88,9 @@ def test_a_question_of_the_field_is_read(row, mapping, prompt, tmp_path):
     [
         (TOLD, "a conversation, not one question"),
         (TOLD + ASKED, "a conversation"),
-        ([], "no text"),
+        ([], "not text"),
         ([{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}], "a conversation"),
-        ([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "1?"}]}], "no text"),
+        ([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "1?"}]}], "not text"),
         ({"text": "1+1?"}, "text; name a field"),
         ("", "no problem text"),
         ("  ", "no problem text"),

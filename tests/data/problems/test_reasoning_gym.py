@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from bapo_lightning.data.problems.reasoning_gym import check_speed, reasoning_gym_problems
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 TWO_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 

@@ -5,10 +5,17 @@ from array import array
 from dataclasses import replace
 
 from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.collector import scheduler_kind
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, SamplingParams, Streamed
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    EngineDied,
+    Generation,
+    RolloutEngine,
+    SamplingParams,
+    Streamed,
+)
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import Proof, SyncReport
 from bapo_lightning.types import (
@@ -33,7 +40,7 @@ def segment(count, version=0, start=0):
     return Segment(array("i", range(start, start + count)), array("f", [-1.0] * count), version)
 
 
-class ScriptedEngine:
+class ScriptedEngine(RolloutEngine):
     """The length of a response is drawn from its problem; tokens count up, so that lost ones show."""
 
     def __init__(self, longest, seed=0, dies=lambda: False):
@@ -44,15 +51,9 @@ class ScriptedEngine:
     def load_weights(self, source, version):
         self.version = version
 
-    def sleep(self):
-        pass
-
     def restart(self):
         self.version = UNSYNCED_VERSION
         self.running.clear()
-
-    def close(self):
-        pass
 
     def generate(self, requests, sampling):
         assert self.version != UNSYNCED_VERSION
@@ -181,4 +182,5 @@ def scheduler(
     problems = [Problem(str(index), "", "") for index in range(num_problems)]
     stream = ProblemStream(problems, seed=0, overlong=[Problem(OVERLONG, "", "")])
     source = replace(sampler(engine, regime.max_new_tokens, max_restarts), rules=Rules(rules or {}))
-    return RolloutScheduler(stream, source, regime, group_size, groups_per_batch, num_batches, observers)
+    kind = scheduler_kind(regime)
+    return kind(stream, source, regime, group_size, groups_per_batch, num_batches, observers)

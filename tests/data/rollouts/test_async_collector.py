@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
@@ -12,21 +13,21 @@ from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.stream_collector import StreamCollector
 from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
 from bapo_lightning.data.rollouts.streaming import Streaming
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.weight_sync import SyncReport
+from bapo_lightning.system.errors import EngineError
 
 REGIME = Regime("async", 1, 1, max_new_tokens=4, async_generation=True, max_age=3)
 START = TrainerState(version=0, clock=0)
 
 
 def collector(engine, max_restarts=0, wait_warning_seconds=100.0):
-    started = scheduler(engine, REGIME, groups_per_batch=2, num_batches=4, max_restarts=max_restarts)
+    regime = replace(REGIME, wait_warning_seconds=wait_warning_seconds)
+    started = scheduler(engine, regime, groups_per_batch=2, num_batches=4, max_restarts=max_restarts)
     sampler = started.sampler
-    return AsyncCollector(
-        started, sampler, lambda: sampler.engine.hand_over(None, 0), 2, wait_warning_seconds
-    )
+    return AsyncCollector(started, sampler, lambda: sampler.engine.hand_over(None, 0), 2)
 
 
 def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
@@ -70,12 +71,54 @@ def test_an_error_of_the_generating_thread_is_raised_in_training(dies, error, wo
     rollouts.close()
 
 
+def streaming(engine, given):
+    """A collector of a stream whose weights are noted in `given`."""
+    regime = Regime("stream", 1, 1, max_new_tokens=6, async_generation=True, max_age=7, stream="keep")
+    started = scheduler(engine, regime, groups_per_batch=2, num_batches=4)
+    restarting = started.sampler.engine
+
+    def refresh():
+        given.append(threading.current_thread().name)
+        restarting.hand_over(None, 0)
+
+    return StreamCollector(started, started.sampler, refresh, 2)
+
+
+def test_a_pass_of_a_stream_ends_after_the_restart_of_its_engine():
+    deaths, begun, leave, given = [True], threading.Event(), threading.Event(), []
+    engine = ScriptedEngine(6, dies=lambda: bool(deaths) and deaths.pop())
+    starts, restart = [], engine.restart
+
+    def late():
+        starts.append(threading.current_thread().name)
+        begun.set()
+        leave.wait(10)
+        restart()
+
+    engine.restart = late
+    rollouts = streaming(engine, given)
+    with rollouts._changed:
+        rollouts._visit(START)
+        rollouts._protocol.wants_weights = True
+        rollouts._protocol.serve_weights()
+        rollouts._changed.notify_all()
+    assert begun.wait(10)
+    with rollouts._changed:
+        assert rollouts._protocol.in_pass, "else the trainer would use an engine that is being restarted"
+        rollouts._protocol.serve_weights()
+    assert given == ["MainThread"]
+    leave.set()
+    assert len(rollouts.next_groups(2, START)) == 2
+    assert starts == ["rollouts"] and given == ["MainThread"] * 2
+    rollouts.close()
+
+
 def test_a_long_wait_says_what_it_is_for(capsys):
     engine = ScriptedEngine(4, dies=lambda: time.sleep(0.1))
     rollouts = collector(engine, wait_warning_seconds=0.02)
     rollouts.next_groups(2, START)
     rollouts.close()
-    words = "0 of 2 groups are ready, 2 are on their way, a pass began"
+    words = "0 of 2 groups are ready, 2 are in progress, a pass began"
     assert f"training has waited 0 s for a rollout batch: {words}" in capsys.readouterr().err
 
 
@@ -125,7 +168,7 @@ def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it()
         engine.load_weights(None, protocol.trainer.version)
 
     protocol = StreamProtocol(scheduler(engine, regime, 2, num_batches=4), refresh, needed=2)
-    streaming, scored = Streaming(protocol.scheduler, "keep"), []
+    streaming, scored = Streaming(protocol.scheduler), []
     for version in range(12):
         protocol.visit(TrainerState(version // 6, version // 6))
         protocol.serve_weights()

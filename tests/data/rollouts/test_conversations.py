@@ -1,8 +1,10 @@
 """Conversations by hand: what is sampled, what is feedback, and where limits cut."""
 
+import math
 from array import array
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.data.rollouts.scripted import segment
 from tests.data.rollouts.turns import FEEDBACK, ITEM, Counting, TurnEngine, TurnTokenizer, made, one_pass
@@ -12,7 +14,7 @@ from bapo_lightning.callbacks.monitors.turns import conversation_metrics
 from bapo_lightning.data.rollouts.answers import sample_answers
 from bapo_lightning.data.rollouts.conversations import ReplyJournal
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
-from bapo_lightning.errors import DataError, EnvironmentFault
+from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Score, ScoreStatus
 
 
@@ -235,6 +237,68 @@ def test_a_fault_of_the_environment_names_the_turn():
         source = made(environment)
         with pytest.raises(EnvironmentFault, match=f"turn 0 of problem 4: .*{message}"):
             one_pass(source, source.start([ITEM], 1))
+
+
+def replying(**fields):
+    """What a conversation keeps of a first reply with these fields."""
+
+    class Replying(Counting):
+        is_pure = True  # or a journal would judge it as well
+
+        def respond(self, turn):
+            return Reply(**{"text": "500", **fields}) if turn.number == 0 else Reply(is_done=True)
+
+    source = made(Replying())
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    return group.rollouts[0].replies[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("text", value) for value in (5, None, {"a": 1}, [{"type": "text", "text": "a"}], b"a")),
+        *(("score", value) for value in ("5", [1], math.nan, math.inf, 10**400, 1e200, {})),
+        *(("is_done", value) for value in ("false", 1, None)),
+        *(("calls", value) for value in ("1", -1, 1.5, None)),
+        ("is_lost", "no"),
+    ],
+)
+def test_a_reply_of_other_types_is_a_fault_that_names_the_field(name, value):
+    with pytest.raises(EnvironmentFault, match=rf"turn 0 of problem 4: .*Reply\.{name}: ") as caught:
+        replying(**{name: value})
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("state", [object(), {"a": math.nan}, b"a", {(1, 2): 3}, {1}])
+def test_a_state_that_json_cannot_hold_is_a_fault_that_names_it(state):
+    with pytest.raises(EnvironmentFault, match=r"turn 0 of problem 4: .*Reply\.state: "):
+        replying(state=state)
+
+
+def test_a_reply_is_at_once_what_a_checkpoint_gives_back():
+    kept = replying(state={"pair": (1, 2), 3: "a\ud800"}, score=np.float32(0.5), calls=np.int64(2))
+    assert kept.state == {"pair": [1, 2], "3": "a\ufffd"} and (kept.score, kept.calls) == (0.5, 2)
+    assert type(kept.score) is float and type(kept.calls) is int
+
+
+def test_halves_of_a_character_in_a_reply_are_joined_or_replaced(tmp_path):
+    class Halves(Counting):
+        def respond(self, turn):
+            return replace(super().respond(turn), text="\ud83d\ude00 \ud800 \udc00")
+
+    class Unicode(TurnTokenizer):
+        def encode(self, text, **options):
+            return [FEEDBACK] * (len(text.encode()) > 0)  # as a real one, which takes whole characters alone
+
+    read = []
+    for environment in (Halves(), Halves(lambda problem: 1 / 0)):  # nobody asks the second one
+        source = made(environment, tokenizer=Unicode())
+        source.keep_replies(tmp_path)
+        groups = source.start([ITEM], 1)
+        one_pass(source, groups)
+        read.append(groups[0].rollouts)
+    assert read[0] == read[1] and read[0][0].replies[0].text == "\U0001f600 \ufffd \ufffd"
 
 
 def test_a_cut_rollout_has_no_feedback_that_nobody_read():

@@ -5,8 +5,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.rollouts.feedback import ChatFeedback, PlainFeedback
-from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.runs.inputs import turn_ends
+from bapo_lightning.system.errors import ConfigError, DataError
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 CHAT_ML = (

@@ -5,6 +5,7 @@ and versions, log-probs and ages of what is trained on.
 import copy
 import json
 import re
+import time
 from collections import Counter
 
 import lightning as L
@@ -13,11 +14,13 @@ import torch
 from tests.builders import VOCAB_SIZE, logprobs, module, random_model, random_policy
 
 from bapo_lightning.configuration.targets import options_with_defaults
+from bapo_lightning.data.batches.replay_queue import ReuseBuffer
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.prompts import PlainPrompt
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.rollout.engine import SamplingParams
@@ -89,7 +92,7 @@ class WitnessedEngine(HFEngine):
         return super().generate(requests, sampling)
 
 
-def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES, witnessed=False):
+def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES, witnessed=False, callbacks=()):
     random_model().save_pretrained(tmp_path)
     witness, policy = Witness(), random_policy()
     engine = WitnessedEngine(str(tmp_path), witness, policy) if witnessed else HFEngine(str(tmp_path))
@@ -113,7 +116,9 @@ def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES, witnessed=Fa
         folder=folder,
     )
     silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=[witness], **dict.fromkeys(silent, False))
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=1, callbacks=[witness, *callbacks], **dict.fromkeys(silent, False)
+    )
     trainer.fit(module(policy, FixedBounds(0.8, 1.2), max_age=regime.age_bound), datamodule=data)
     return witness, policy
 
@@ -181,6 +186,35 @@ def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampl
     # Beside training, passes may all fall between two updates.
     if regime.is_partial and not regime.async_generation:
         assert max(len(rollout.segments) for rollout in witness.rollouts) > 1
+
+
+class Saver(L.Callback):
+    """Takes the state of a checkpoint after every update, slowly, and the files as they are at its end."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.found = folder, []
+        slow = lambda taken: lambda *args: (time.sleep(0.05), taken(*args))[1]  # noqa: E731
+        for kind in (ReuseBuffer, RolloutScheduler):
+            monkeypatch.setattr(kind, "state_dict", slow(kind.state_dict))
+
+    def on_train_batch_end(self, trainer, *args):
+        state = trainer.datamodule.resume_state()
+        written = {name: (self.folder / name).read_bytes()[:size] for name, size in state["journals"].items()}
+        self.found.append((written, state))
+
+
+@pytest.mark.parametrize("stream", [None, "keep"])
+def test_a_checkpoint_is_of_one_moment_though_a_thread_writes_all_the_time(tmp_path, monkeypatch, stream):
+    regime = Regime("async", 1, 2, 8, async_generation=True, max_age=7, stream=stream)
+    saver = Saver(tmp_path, monkeypatch)
+    trained(tmp_path, regime, tmp_path, callbacks=[saver])
+    for written, state in saver.found:
+        assert sorted(written) == ["ledger.jsonl", "schedule.jsonl"]
+        rows = [json.loads(line) for line in written["schedule.jsonl"].splitlines()]
+        begun = {name for row in rows if row["do"] == "pass" for name, _ in row["requests"]}
+        ended = {name for row in rows if row["do"] == "scored" for name in row["ready"] + row["rejected"]}
+        running = {f"{group['epoch']}/{group['problem']}" for group in state["scheduler"]["running"]}
+        assert begun - ended == running
 
 
 def test_masked_tokens_are_context_and_rollouts_end_at_the_cap_on_segments(tmp_path):

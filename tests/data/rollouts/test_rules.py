@@ -76,8 +76,8 @@ FILTER = "+algorithm.rules.x={_target_: bapo_lightning.data.rollouts.turn_rules.
     ("overrides", "complaint"),
     [
         (
-            ["+algorithm.rules.x={_target_: bapo_lightning.errors.first_line}"],
-            "first_line is no rule; derive it from bapo_",
+            ["+algorithm.rules.x={_target_: bapo_lightning.system.errors.first_line}"],
+            "first_line is not a rule; derive it from bapo_",
         ),
         (["+algorithm.rules.x=3"], "algorithm.rules.x=3 has no _target_; write {_target_: "),
         (["algorithm.rules=3"], "algorithm.rules=3 must be a mapping"),

@@ -16,7 +16,8 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.schedule import read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
-from bapo_lightning.errors import DataError, EngineError
+from bapo_lightning.system.errors import DataError, EngineError
+from bapo_lightning.system.run_folder.journal import Journal
 
 NUM_RUNS = 36
 PROBLEMS = {str(number) for number in range(NUM_PROBLEMS)}
@@ -89,9 +90,7 @@ def test_an_engine_has_forgotten_what_the_recorded_one_lost_when_new_weights_com
         replace(asynchronous(Random(1), 1), stream="keep", partial_tokens=None),
     )
     source = scheduler(engine, regime, 2, 4)
-    collector = ScheduledStream(
-        source, source.sampler, lambda: engine.load_weights(None, 0), 2, rows, context="keep"
-    )
+    collector = ScheduledStream(source, source.sampler, lambda: engine.load_weights(None, 0), 2, rows)
     for clock, has_some in enumerate((False, True, False)):
         collector.between_updates(TrainerState(0, clock))
         assert bool(engine.running) is has_some
@@ -129,8 +128,14 @@ def test_another_policy_under_the_same_schedule_keeps_batches_whole_and_ages_wit
 
 def test_a_death_of_the_engine_ends_a_run_that_follows_a_schedule(tmp_path):
     recorded = recorded_run(tmp_path / "recorded", 0)
-    with pytest.raises(EngineError, match="resume=auto goes on from the last checkpoint"):
+    with pytest.raises(EngineError, match="resume=auto continues from the last checkpoint"):
         followed(recorded, tmp_path / "again", death_rate=1.0)
+
+
+def test_a_problem_may_be_named_with_what_ends_a_line_elsewhere(tmp_path):
+    rows = [{"do": "evict", "groups": ["0/a\u2028b\u0085c"]}, {"do": "end"}]
+    Journal(tmp_path / "schedule.jsonl").append(rows)
+    assert read_schedule(tmp_path) == rows
 
 
 def test_a_schedule_that_is_missing_damaged_or_open_is_refused(tmp_path):
@@ -144,7 +149,7 @@ def test_a_schedule_that_is_missing_damaged_or_open_is_refused(tmp_path):
     ]  # fmt: skip
     for content in ("", "{", "[1]\n", *(f'{row}\n{{"do": "end"}}\n' for row in damaged)):
         path.write_text(content)
-        with pytest.raises(DataError, match="is no schedule, or damaged"):
+        with pytest.raises(DataError, match="is not a schedule, or is damaged"):
             read_schedule(tmp_path)
     path.write_text('{"do": "visit", "clock": 0, "version": 0}\n')
     with pytest.raises(DataError, match="did not reach its end; finish it with resume="):
@@ -191,3 +196,5 @@ def test_a_row_that_cannot_stand_where_it_does_is_found(row, field, values):
         changed = [*COURSE[:row], {**COURSE[row], field: value}, *COURSE[row + 1 :]]
         assert contradiction(changed, 2, PROBLEMS) == row + 1, value
     assert contradiction([*COURSE[:7], COURSE[6]], 2) == 8  # taken twice
+    assert contradiction(COURSE[5:], 2) == 1  # what came before is lost
+    assert contradiction([COURSE[0], {**COURSE[5], "clock": 2}], 2) == 2  # an update is lost

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.environments.call_formats import JsonCalls
 from bapo_lightning.rewards.format_reward import is_think_answer
+from bapo_lightning.system.pretrained import read_pretrained
 from bapo_lightning.types import FinishReason, Problem, Reply, Rollout, Score, ScoreStatus, Segment
 
 SPECIAL = ("<|eot|>", "<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "<|x|>")
@@ -154,3 +155,18 @@ def test_a_fast_tokenizer_makes_all_texts_in_one_call(monkeypatch):
     tokenizer = byte_level()
     monkeypatch.setattr(PreTrainedTokenizerFast, "_decode", None)  # as `decode` calls it for each row
     assert decoded(tokenizer, [array("i", [40, 41]), array("i", [257])]) == ["IJ", ""]
+
+
+def test_no_spaces_of_a_text_are_tidied(tmp_path):
+    """transformers tidies texts of tokenizers that are not BPE: `is n't so .` would become `isn't so.`."""
+    words = ["It", "is", "n't", "so", "."]
+    vocabulary = [(f"\u2581{word}", -1.0) for word in words]
+    rust = Tokenizer(models.Unigram([("<unk>", 0.0), *vocabulary], 0))
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    made = PreTrainedTokenizerFast(tokenizer_object=rust, clean_up_tokenization_spaces=True)
+    made.save_pretrained(tmp_path)
+    text = " ".join(words)
+    row = array("i", made.encode(text))
+    assert made.decode(row.tolist()) != text
+    assert decoded(made, [row]) == [text]
+    assert read_pretrained(PreTrainedTokenizerFast, str(tmp_path)).decode(row.tolist()) == text

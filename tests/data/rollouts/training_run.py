@@ -10,15 +10,11 @@ from tests.data.rollouts.scripted import Expert, Hints, ScriptedEngine, ruled, s
 from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, random_turns, talking
 
 from bapo_lightning.data.rollouts.admission import DynamicSampling
-from bapo_lightning.data.rollouts.async_collector import AsyncCollector
-from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.collector import TrainerState, collector_for
 from bapo_lightning.data.rollouts.conversations import ReplyJournal
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.observer import Ledger
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
-from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
-from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
-from bapo_lightning.data.rollouts.stream_collector import StreamCollector
 
 NUM_PROBLEMS = 7
 FILES = ("ledger.jsonl", "schedule.jsonl")
@@ -67,16 +63,8 @@ class TrainingRun:
             if self.regime.is_stream:
                 self.scheduler.in_flight.conversations = self.scheduler.sampler.conversations
         self.engine = self.scheduler.sampler.engine
-        parts = (self.scheduler, self.scheduler.sampler, self.push)
-        stream = [self.regime.stream] * self.regime.is_stream
-        if self.schedule is not None:
-            kind = ScheduledStream if stream else ScheduledCollector
-            self.collector = kind(*parts, self.groups_per_batch, self.schedule, *stream)
-        elif self.regime.async_generation:
-            kind = StreamCollector if stream else AsyncCollector
-            self.collector = kind(*parts, self.groups_per_batch, 100, *stream)
-        else:
-            self.collector = SyncCollector(*parts)
+        parts = self.scheduler, self.scheduler.sampler, self
+        self.collector = collector_for(*parts, self.groups_per_batch, self.schedule)
 
     def engine_dies(self):
         if self.schedule is None and random.random() < 0.3:
@@ -86,6 +74,8 @@ class TrainingRun:
     def push(self):
         overlaps = self.regime.async_generation and self.schedule is None
         (self.engine.hand_over if overlaps else self.engine.load_weights)(None, self.version)
+
+    refresh_engine = hand_over_weights = push_weights = push
 
     def chance(self, what):
         return random.Random(f"{self.seed}/{what}/{self.clock}").random()

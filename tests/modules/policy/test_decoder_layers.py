@@ -8,10 +8,10 @@ from tests.builders import random_policy, stale_batch
 from tests.configuration.compositions import found
 from tests.modules.policy.families import family_folder, family_model
 
-from bapo_lightning.host import missing_to_build
 from bapo_lightning.modules.policy.factory import build_policy, checkpoint_layers, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.system.host import missing_to_build
 
 ROUNDING = 0.2  # nats: what a proof of a sync allows for
 KINDS = pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from tests.modules.policy.families import FAMILIES, SIZES, family_folder, family
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, NemotronConfig, Qwen2Config
 
 from bapo_lightning.configuration.sections import Model
-from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy import options
 from bapo_lightning.modules.policy.factory import build_policy, check_scores, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.system.errors import ConfigError, DataError
 
 QWEN_7B = {
     "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
@@ -90,7 +90,7 @@ def test_code_that_a_models_folder_brings_is_neither_run_nor_asked_about(tmp_pat
     mine = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": mine}))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(DataError, match=r"could not be loaded .*code of its own"):
+    with pytest.raises(DataError, match=r"could not be loaded .*its own code"):
         build_policy(ModelOptions(str(folder)), 1.0)
     assert not canary.exists()
 

@@ -11,13 +11,13 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 from transformers.core_model_loading import PrefixChange
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.file_names import file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import Wanted
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.tools.export.model_folder import write_model_folder
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_what_cannot_be_adapted_is_refused_at_the_start_with_what_can_which_then
         ("jamba", "has"),
         ("mamba", "has"),
         ("bart", "is an encoder with a decoder"),
-        ("gemma3", "has parts beside its language model"),
+        ("gemma3", "has parts other than its language model"),
     ],
 )
 def test_what_the_engine_cannot_hold_is_refused_before_anything_starts(family, words, tmp_path):

@@ -3,7 +3,8 @@
 import pytest
 from huggingface_hub import constants
 
-from bapo_lightning.modules.policy.folder import hub_problem, is_hub_name, model_folder_problems
+from bapo_lightning.modules.policy.folder import hub_problem, model_folder_problems
+from bapo_lightning.system.hub import is_hub_name
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,8 @@ def test_a_model_is_had_from_the_cache_when_it_has_weights_there(weights, cached
     problem = hub_problem("owner/name", "checkpoint")
     assert problem == (
         f"checkpoint=owner/name is neither a folder here nor in the cache ({cached.parents[2]}), and the hub "
-        f"({constants.ENDPOINT}) is not asked (HF_HUB_OFFLINE=1); write checkpoint=FOLDER, or fetch it where "
-        "there is a network: hf download owner/name"
+        f"({constants.ENDPOINT}) is not asked (HF_HUB_OFFLINE=1); write checkpoint=FOLDER, or fetch it on "
+        "a machine with a network: hf download owner/name"
     )
     (cached / weights).touch()
     assert hub_problem("owner/name") is None

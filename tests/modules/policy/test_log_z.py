@@ -8,7 +8,7 @@ import torch
 from tests.builders import group, random_model, random_policy, rollout, stale_batch
 
 from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.layout import Layout, PromptCells, arranged
+from bapo_lightning.data.batches.model_input import Layout, PromptCells, arranged
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions

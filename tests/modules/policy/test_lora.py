@@ -7,11 +7,11 @@ from tests.builders import stale_batch
 from tests.modules.policy.families import adapted, family_folder
 from transformers import AutoModelForCausalLM
 
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.lora import is_adapted
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import Wanted
+from bapo_lightning.system.errors import ConfigError
 
 
 @pytest.fixture

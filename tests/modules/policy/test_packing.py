@@ -12,15 +12,14 @@ from tests.modules.policy.families import FAMILIES, family_folder
 from transformers import AutoConfig, modeling_flash_attention_utils
 from transformers.integrations import hub_kernels
 
-from bapo_lightning import precision
 from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.layout import Layout
-from bapo_lightning.data.batches.model_input import model_input
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.data.batches.model_input import Layout, model_input
 from bapo_lightning.modules.policy import factory
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import FLASH, FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import row_arguments
+from bapo_lightning.system import precision
+from bapo_lightning.system.errors import ConfigError
 
 CPU = torch.device("cpu")
 LENGTHS = [(3, 9), (1, 1), (4, 14), (2, 5), (6, 11)]  # prompt and response
@@ -246,10 +245,7 @@ def test_a_kernel_that_the_hub_does_not_give_is_no_fault_of_the_model(error, on_
     ("change", "message"),
     [
         ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention"),
-        (
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-            "type dynamic change with the longest",
-        ),
+        ({"attn_temperature_tuning": True}, "scales attention by the place in the row"),
     ],
 )
 def test_models_in_which_sequences_would_mix_are_refused(change, message, tmp_path):

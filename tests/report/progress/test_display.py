@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from bapo_lightning.phases import Phase, advance, phase
 from bapo_lightning.report.progress import display
 from bapo_lightning.report.progress.display import Place, hidden, on_terminal, shown
 from bapo_lightning.report.progress.lines import Pace, PhaseLine, bar_line, clock, folded, phase_text, wrapped
 from bapo_lightning.report.progress.tables import fits, in_parts
+from bapo_lightning.system.phases import Phase, advance, phase
 
 SHOW_CURSOR = "\x1b[?25h"
 

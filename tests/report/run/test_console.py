@@ -1,20 +1,22 @@
 """What a person reads on the console, at several widths and without a terminal."""
 
 import io
+import json
 import re
 
 import pytest
 import yaml
 from rich.console import Console
 
-from bapo_lightning.report.comparison.console import print_comparison
-from bapo_lightning.report.comparison.runs import COLUMNS
-from bapo_lightning.report.comparison.settings import collect
-from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.run.console import GO_ON, print_summary
 from bapo_lightning.report.run.summary import write_summary
-from bapo_lightning.run_folder.checkpoint import checkpoint_name
-from bapo_lightning.run_folder.find import SWEEP_RECORD
+from bapo_lightning.system.run_folder.checkpoint import checkpoint_name
+from bapo_lightning.system.run_folder.find import SWEEP_RECORD
+from bapo_lightning.tools.comparison.console import print_comparison
+from bapo_lightning.tools.comparison.runs import COLUMNS
+from bapo_lightning.tools.comparison.settings import collect
+from bapo_lightning.tools.comparison.table import compare
+from bapo_lightning.tools.view.page import View
 
 
 def summary_text(folder, width=80, **options):
@@ -59,7 +61,35 @@ def test_a_run_that_did_not_end_says_how_to_go_on(make_run, status, says):
     folder = make_run(status, num_updates=4, status=status)
     assert GO_ON not in summary_text(folder)  # there is nothing to go on from
     (folder / "checkpoints" / checkpoint_name(4)).mkdir(parents=True)
-    assert (f"to go on        {GO_ON}" in summary_text(folder)) == says
+    assert (f"to continue     {GO_ON}" in summary_text(folder)) == says
+
+
+def test_all_epochs_are_summarised_zeros_left_out_and_the_next_command_is_named(make_run):
+    row = {"train/reward": 0.5, "val/sums/avg@4": 0.0, "val/sums/failed_fraction": 0.0}
+    folder = make_run(
+        "a run", rows=[{"step": step, **row, "val/sums/cut_fraction": 0.1} for step in range(4)]
+    )
+    fates = [(epoch, "trained") for epoch in range(9) for _ in range(2)] + [(9, "trained"), (9, "dropped")]
+    ledger = [{"epoch": epoch, "problem": "1+1=", "fate": fate} for epoch, fate in fates]
+    (folder / "ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger))
+    text = summary_text(folder, 120)
+    assert re.search(r"\n  epochs +0 to 8: 2 trained in each, 9: 1 trained and 1 dropped\n", text)
+    assert "failed_fraction" not in text and "sums/cut_fraction" in text and "sums/avg@4" in text
+    assert f"make view RUN='{folder}'\n" in text
+    alternating = [{"epoch": n, "problem": "x", "fate": f"fate{n % 2}"} for n in range(20)]
+    (folder / "ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in alternating))
+    assert "0 to 15: see summary.json, 16: 1 fate0, 17: 1 fate1, 18: 1 fate0" in summary_text(folder, 120)
+
+
+def test_a_run_that_a_callback_stopped_says_which_one_and_of_how_many_updates(make_run):
+    folder = make_run("run", num_updates=7, status="stopped", stopped_by="EarlyStopping")
+    config = yaml.safe_load((folder / "config.yaml").read_text()) | {"scale": {"num_rollout_batches": 60}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "checkpoints" / checkpoint_name(7)).mkdir(parents=True)
+    text = summary_text(folder)
+    assert "seed 0: stopped by EarlyStopping after 7 of 480 updates in" in text
+    assert f"to continue     {GO_ON}, without what stopped it" in text
+    assert "stopped by EarlyStopping" in View(folder).write(5.0)[0].read_text()
 
 
 @pytest.mark.parametrize(("max_age", "line"), [(9, "\n  age bound       9, reached 7\n"), (None, "")])
@@ -134,5 +164,5 @@ def test_runs_that_a_sweep_has_not_begun_are_counted_in_one_line(make_run):
     folder = make_run("good", num_updates=4)
     (folder.parent / SWEEP_RECORD).write_text("{}")
     warnings = compare(collect([folder, folder.parent / "later", folder.parent / "last"])).warnings
-    assert "left out: 2 of the runs of this sweep, which have not begun" in warnings
+    assert "left out: 2 runs of this sweep, which have not started" in warnings
     assert not any("later" in warning for warning in warnings)

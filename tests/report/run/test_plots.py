@@ -8,7 +8,7 @@ from bapo_lightning.report.run.charts import panel_charts, target_share
 from bapo_lightning.report.run.curves import moving_average, smoothing_window
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.style import Look
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.system.run_folder.record import read_run
 
 PANELS = ("reward", "entropy", "positive_share", "bounds", "grad_norm", "clip_fraction")
 NAMES = [f"{name}.png" for name in (*PANELS, "overview")]

@@ -1,20 +1,23 @@
 """Curves that are recorded from several runs, and shown beside one."""
 
 import io
+import json
+from statistics import fmean
 
 import pytest
 from rich.console import Console
 from tests.configuration.compositions import composed
 
-from bapo_lightning.cli.record import main
-from bapo_lightning.errors import DataError
 from bapo_lightning.report.run import plots
 from bapo_lightning.report.run import recorded as module
 from bapo_lightning.report.run.charts import panel_charts
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import draw_chart
 from bapo_lightning.report.run.recorded import NUM_POINTS, find_recorded, protocol_of, record
-from bapo_lightning.report.run.summary import write_summary
+from bapo_lightning.report.run.summary import compared_to_recorded, write_summary
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.record import RunRecord
+from bapo_lightning.tools.commands.record import main
 
 
 @pytest.fixture
@@ -79,6 +82,31 @@ def test_the_summary_and_the_plots_show_them(shipped, make_run, monkeypatch):
     module._shipped.cache_clear()
     (module.FOLDER / "mine.json").unlink()
     assert write_summary(folder)["compared_to_recorded"] is None and find_recorded({}) is None
+
+
+@pytest.mark.parametrize("num_done", [60, 33, 32, 8, 2, 1, 0])
+def test_a_run_that_ended_early_is_compared_with_the_same_updates_of_the_recorded_curves(
+    shipped, make_run, num_done
+):
+    config = {"scale": {"num_rollout_batches": 12}}  # of 5 updates each
+    module._shipped.cache_clear()
+    path = module.FOLDER / "mine.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"protocol": protocol_of(config)}))
+    rows = module.read_run(shipped[0]).rows[:num_done]
+    run = RunRecord(shipped[0], config, {"staleness": 5, "status": "interrupted"}, rows)
+    found = compared_to_recorded(run)
+    if num_done < 2:  # a part has two updates
+        assert found is None
+        return
+    others = [module.read_run(folder).rows[: 2 * (num_done // 2)] for folder in shipped]
+    own, theirs = ([row["train/reward"] for run in runs for row in run] for runs in (others[:1], others))
+    reward = found["metrics"]["train/reward"]
+    assert reward["mean"] == pytest.approx(fmean(own), abs=1e-5)
+    assert reward["recorded_mean"] == pytest.approx(fmean(theirs), abs=1e-5)
+    last = 2 * max(1, num_done // 20)  # updates of the last tenth of its parts
+    ends = [row["train/reward"] for run in others for row in run[-last:]]
+    assert reward["recorded_last"] == pytest.approx(fmean(ends), abs=1e-5)
+    assert (found["updates"], found["of"]) == (2 * (num_done // 2), 60)
 
 
 def test_runs_that_cannot_be_averaged_are_refused(make_run, capsys):

@@ -10,7 +10,7 @@ import pytest
 from bapo_lightning.report.metrics import EXPECTED, HELD_OUT, HIGH_RAISED, LOW_RAISED, metric_of
 from bapo_lightning.report.run.curves import series
 from bapo_lightning.report.run.summary import TIME_PARTS, count_fates, summarise, write_summary
-from bapo_lightning.run_folder.record import RunRecord
+from bapo_lightning.system.run_folder.record import RunRecord
 
 
 def rows_of(name, values):

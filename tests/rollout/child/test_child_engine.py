@@ -13,10 +13,10 @@ from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SmallSteps, SomeWeights, requests
 from tests.rollout.stream_contract import StreamContract
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.system.errors import EngineError
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,14 @@ def test_weights_go_in_the_precision_of_the_engine(dtype, folder):
     assert dtypes == {dtype}
 
 
+def test_an_option_that_the_engine_refuses_is_one_sentence(folder, capfd):
+    with pytest.raises(
+        EngineError, match=r"failed in its process \(RuntimeError: Invalid device string: '1'"
+    ):
+        ChildEngine(folder, partial(HFEngine, device="1"), cpu_threads=1)
+    assert capfd.readouterr().err == ""
+
+
 def weight_files():
     return [name for name in os.listdir("/dev/shm") if name.startswith(f"bapo-weights-{os.getpid()}-")]
 
@@ -61,7 +69,7 @@ def revived(engine):
     assert engine.version == UNSYNCED_VERSION and engine.pid is None
     with pytest.raises(EngineError, match="before it was given weights"):
         engine.generate(requests(1), SAMPLING)
-    with pytest.raises(EngineDied, match="ended before"):
+    with pytest.raises(EngineDied, match="had ended already"):
         engine.load_weights(random_policy(), version=3)
     engine.restart()
     assert engine.version == UNSYNCED_VERSION

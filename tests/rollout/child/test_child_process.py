@@ -15,13 +15,13 @@ from tests.commands import Command, command_line, run_command, train
 from tests.rollout.child.test_child_engine import weight_files
 from tests.rollout.contract import SAMPLING, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
-from tests.runs.sweeps.pretended import wait_until
+from tests.tools.sweeps.pretended import wait_until
 
-from bapo_lightning.errors import ConfigError, DataError, EngineError
-from bapo_lightning.phases import phase
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.system.errors import ConfigError, DataError, EngineError
+from bapo_lightning.system.phases import phase
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_errors_of_the_constructor_come_back(folder):
     before = children()
     for path, kind, changes, error, text in [
         (folder, partial(HFEngine, dtype="float99"), {}, EngineError, "AttributeError: .*float99"),
-        ("nowhere", HFEngine, {}, DataError, "^model.path=nowhere is no folder here"),
+        ("nowhere", HFEngine, {}, DataError, "^model.path=nowhere is not a folder here"),
         ("nowhere", Complaining, {}, ConfigError, "2 problems:\n  1. first\n  2. second"),
         ("nowhere", Exiting, {}, EngineError, "did not start: its process ended with exit code 3"),
         ("nowhere", OddEngine, {"start_seconds": 0.2}, EngineError, "did not answer within 0.2 s"),

@@ -8,13 +8,13 @@ from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.faults import step
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bapo_lightning import precision
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA
+from bapo_lightning.rollout.hf.reader import CACHED_SDPA
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system import precision
 from bapo_lightning.types import Rollout
 
 SAMPLING = SamplingParams(1.0, stop_token_ids=())
@@ -40,6 +40,17 @@ def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_hol
     ]
     for rollout, scores in zip(rollouts, policy.response_logprobs(rollouts, 1000), strict=True):
         assert list(rollout.logprobs) == pytest.approx(list(scores), abs=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bf16-mixed"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_in_16_bits_it_notes_what_could_have_been_sampled(folder, dtype, temperature):
+    engine = HFEngine(folder, dtype=dtype, device="cpu")
+    engine.load_weights(random_policy(), 0)
+    made = engine.generate(
+        [GenerationRequest(array("i", [1, 2]), 3, 5)], SamplingParams(temperature, (), noted=2)
+    )
+    assert made[0].segment.candidates.counts.tolist() == [2 if temperature else 1] * 3
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bf16-mixed"])

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from bapo_lightning.cli.export import main
-from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.run_folder.checkpoint import list_checkpoints
+from bapo_lightning.system.run_folder.checkpoint import list_checkpoints
+from bapo_lightning.tools.commands.export import main
+from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 # A process of its own: vLLM's own loader is what is meant, without anything that this package changes in

@@ -13,13 +13,13 @@ from tests.rollout.stream_contract import Stream, StreamContract, by_number
 from tests.rollout.vllm.vllm_contract import VLLMContract
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, StreamCall
 from bapo_lightning.rollout.vllm import weights as vllm_weights
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.streamed import StreamedRequests
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system.errors import EngineError
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_without_a_reset_of_the_prefix_cache_the_probe_fails(engine, monkeypatch
 
 
 def test_a_trainer_of_another_temperature_is_found_out(engine):
-    with pytest.raises(EngineError, match="samples from another distribution than it says"):
+    with pytest.raises(EngineError, match="samples from another distribution than it reports"):
         WeightSync(tolerance=1e-3, temperature=1.0).push(
             random_policy(temperature=0.6), engine, 3, VOCAB_SIZE
         )
@@ -126,6 +126,37 @@ def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(folder, 
     engine = VLLMLocalEngine(folder, replace(options, max_model_len=10_000))
     with pytest.raises(EngineError, match="max_model_len"):
         engine.load_weights(random_policy(), 0)
+
+
+def test_a_cache_that_is_too_small_names_the_key_that_sets_it(folder, options):
+    engine = VLLMLocalEngine(folder, replace(options, kv_cache_bytes=1024))
+    with pytest.raises(EngineError, match=r"Try increasing kv_cache_bytes in the options of rollout\.engine"):
+        engine.load_weights(random_policy(), 0)
+
+
+def in_vllm(engine):
+    return engine._llm.llm_engine.get_num_unfinished_requests()
+
+
+@pytest.mark.parametrize("call", ["generate", "stream"])
+@pytest.mark.parametrize("fault", ["parameters", "step"])
+def test_a_failed_call_leaves_no_request_in_vllm(engine, call, fault, monkeypatch):
+    stream, wanted = Stream(engine), requests(9, limit=40)
+    stream.call(by_number(wanted[:2]), steps=3)
+    sampling, error, words = replace(SAMPLING, temperature=3.0), EngineError, "refused a request: temperature"
+    if fault == "step":
+        monkeypatch.setattr(engine, "_step", lambda: 1 / 0)
+        sampling, error, words = SAMPLING, ZeroDivisionError, "division by zero"
+    with pytest.raises(error, match=words):
+        if call == "generate":
+            engine.generate(wanted, sampling)
+        else:
+            engine.stream(StreamCall(dict(enumerate(wanted[2:], 2)), (), 3), sampling)
+    monkeypatch.undo()
+    assert in_vllm(engine) == 2, "those of the calls before"
+    stream.to_the_end()
+    assert in_vllm(engine) == 0 and set(stream.tokens) == {0, 1}
+    engine.load_weights(random_policy(), version=3)
 
 
 def test_generating_without_weights_is_refused(tmp_path, options):

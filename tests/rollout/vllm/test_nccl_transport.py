@@ -9,18 +9,18 @@ import pytest
 import torch
 from gpu.checks import Machine
 from gpu_check import checks_of
-from tests.bench.rehearsed import read_rehearsal
+from tests.bench.faults_of_checks import read_rehearsal
 from tests.builders import logprobs, random_policy
 from tests.configuration.compositions import found
 from tests.rollout.contract import SAMPLING, requests
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer import nccl_engine
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import MERGED, EngineDied, Wanted
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.nccl import NCCLTransport, StreamedWeights
 from bapo_lightning.rollout.vllm.options import VLLMOptions
+from bapo_lightning.system.errors import EngineError
 
 
 class Group:

@@ -13,14 +13,14 @@ import pytest
 from tests.rollout.vllm import test_vllm_training as training
 from tests.rollout.vllm.test_vllm_training import SERVER, servers_of, start
 
-from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.system.ranks.launch import free_port
 
 
 @pytest.mark.drill
 def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
     options = [option for option in SERVER if not option.startswith("callbacks")]
     own = f"output_root={tmp_path}", f"rollout.serve_port={free_port()}"
-    command = [sys.executable, "-m", "bapo_lightning.cli.serve", *options, *own]
+    command = [sys.executable, "-m", "bapo_lightning.tools.commands.serve", *options, *own]
     serve = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         lines = iter(serve.stdout.readline, "")
@@ -60,6 +60,6 @@ def test_a_server_that_is_stopped_ends_with_the_run_that_started_it_and_is_kille
 
 
 def test_a_rollout_without_servers_has_nothing_to_serve(tmp_path):
-    command = [sys.executable, "-m", "bapo_lightning.cli.serve", f"output_root={tmp_path}"]
+    command = [sys.executable, "-m", "bapo_lightning.tools.commands.serve", f"output_root={tmp_path}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and "this rollout has no server; write rollout=vllm_server" in done.stderr

@@ -14,7 +14,6 @@ from tests.rollout.vllm.vllm_contract import VLLMContract
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import EngineDied, GenerationRequest
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
@@ -22,6 +21,7 @@ from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.vllm.server_process import server_arguments
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
+from bapo_lightning.system.errors import ConfigError, EngineError
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_a_stream_ends_with_its_server_and_begins_anew_on_the_next_one(engine, n
     assert [again.tokens[row] for row in range(5)] == tokens(engine.generate(requests(5), SAMPLING))
 
 
-def test_a_server_that_a_killed_run_left_paused_samples_again_with_the_first_weights(engine, options):
+def test_a_server_that_a_killed_run_left_paused_samples_again_with_the_first_weights(engine, options, folder):
     (client,) = engine._clients
     client.pause()
     other = VLLMServerEngine(
-        "unused", options, SharedMemoryTransport(), "unused", urls=[client.url], deadline_seconds=8
+        folder, options, SharedMemoryTransport(), "unused", urls=[client.url], deadline_seconds=8
     )
     other.load_weights(random_policy(), 3)
     assert len(other.generate(requests(3), SAMPLING)) == 3
@@ -118,7 +118,7 @@ def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
     assert time.monotonic() - start < 30
     assert "nothing for 8 s" in str(death)
     start = time.monotonic()
-    with pytest.raises(EngineDied, match="does not answer"):
+    with pytest.raises(EngineDied, match="did not answer"):
         engine.load_weights(random_policy(), 4)
     assert time.monotonic() - start < 60
     restarting = RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=1)
@@ -127,29 +127,29 @@ def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
     assert len(restarting.generate(requests(5), SAMPLING)) == 5
 
 
-def test_a_second_client_finds_the_server_by_its_url(engine, options):
+def test_a_second_client_finds_the_server_by_its_url(engine, options, folder):
     (url,) = [client.url for client in engine._clients]
-    VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[url])
+    VLLMServerEngine(folder, options, SharedMemoryTransport(), "unused", urls=[url])
     with pytest.raises(ConfigError, match="serves at most 64 tokens, prompt and response need 65"):
-        VLLMServerEngine(
-            "unused", VLLMOptions(max_model_len=65), SharedMemoryTransport(), "unused", urls=[url]
-        )
+        VLLMServerEngine(folder, VLLMOptions(max_model_len=65), SharedMemoryTransport(), "unused", urls=[url])
 
 
 @pytest.mark.drill
-def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_has_weights(engine, options):
+def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_has_weights(
+    engine, options, folder
+):
     (process,) = engine._processes
-    client = VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[process.url])
+    client = VLLMServerEngine(folder, options, SharedMemoryTransport(), "unused", urls=[process.url])
     client.load_weights(random_policy(), 5)
     before = client.generate(requests(5), SAMPLING)
     process.start(deadline_seconds=300)
-    with pytest.raises(EngineDied, match="version 5 was sent: it was started anew"):
+    with pytest.raises(EngineDied, match="version 5 was sent: the server was restarted"):
         client.generate(requests(5), SAMPLING)
     client.restart()
     client.load_weights(random_policy(), 5)
     assert client.generate(requests(5), SAMPLING) == before
     process.start(deadline_seconds=300)
-    with pytest.raises(EngineDied, match="it was started anew"):
+    with pytest.raises(EngineDied, match="the server was restarted"):
         client.load_weights(random_policy(), 6)
     client.restart()
     client.load_weights(random_policy(), 6)

@@ -15,14 +15,16 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[
 def test_two_ranks_sync_sample_and_keep_their_process_group(tmp_path, folder, tensor_parallel_size):
     worker = Path(__file__).with_name("spmd_worker.py")
 
-    def start(rank):
-        given = rank, tmp_path / "rendezvous", folder, tensor_parallel_size, tmp_path / str(rank)
+    def start(rank, run=""):
+        given = rank, tmp_path / f"rendezvous{run}", folder, tensor_parallel_size, tmp_path / f"{rank}{run}"
         command = [sys.executable, str(worker), *map(str, given)]
         return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
-    for process in [start(0), start(1)]:
+    runs = ["", "b"] if tensor_parallel_size == 2 else [""]  # two at a time share no memory
+    for process in [start(rank, run) for run in runs for rank in (0, 1)]:
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
+    assert not list(Path("/dev/shm").glob("bapo-*-tp:0-*"))
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1))
     assert first["total"] == second["total"] == 3
     assert max(first["differences"] + second["differences"]) < 1e-4

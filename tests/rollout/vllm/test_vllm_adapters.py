@@ -9,7 +9,6 @@ from tests.builders import VOCAB_SIZE
 from tests.rollout.contract import SAMPLING, requests, tokens
 from tests.rollout.faults import OldWeights, planted_on_the_way, step
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.child.engine import ChildEngine
@@ -18,6 +17,7 @@ from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
+from bapo_lightning.system.errors import EngineError
 
 PART = ("q_proj", "v_proj", "down_proj")  # of fused layers one part, and one layer that is not fused
 

@@ -11,11 +11,11 @@ import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SmallSteps, requests, tokens
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system.errors import EngineError
 
 
 @pytest.fixture(scope="module")

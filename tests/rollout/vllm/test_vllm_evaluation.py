@@ -21,7 +21,7 @@ ENGINES = {
 
 def evaluate(folder, engine):
     arguments = [*SETTINGS, f"rollout={engine}", *ENGINES[engine], f"run_folder={folder}"]
-    command = [sys.executable, "-m", "bapo_lightning.cli.evaluate", *arguments]
+    command = [sys.executable, "-m", "bapo_lightning.tools.commands.evaluate", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return (folder / "samples.jsonl").read_bytes()

@@ -10,11 +10,11 @@ import pytest
 from bench.family_checks import TOLERANCE, VOCAB, make, policy_of, synced, update
 from transformers import Olmo2Model
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.vllm import gpt_oss
 from bapo_lightning.rollout.vllm import weights as vllm_weights
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.system.errors import EngineError
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, requests, tokens
 
-from bapo_lightning.ray.engine import RayEngine
+from bapo_lightning.extras.ray.engine import RayEngine
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 

@@ -3,8 +3,8 @@ from array import array
 import pytest
 from tests.rollout.contract import SAMPLING, EngineContract, requests
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.system.errors import EngineError
 
 
 class VLLMContract(EngineContract):

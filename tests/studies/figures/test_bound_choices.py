@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import QuadMesh
 
-from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.tools.comparison.runs import Run
 from studies.figures.bounds import draw_bounds
 from studies.figures.catalogue import read_figure, read_protocol
 from studies.figures.values import CURVES

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.metrics import metric_of
-from bapo_lightning.run_folder.record import read_tokens
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.record import read_tokens
+from bapo_lightning.tools.comparison.runs import Run
 from studies.figures.catalogue import Claim
 from studies.figures.findings import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
 from studies.figures.values import CURVES, MEASURED, PREDICTED, VALUES, rank_correlation

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from tests.children import forked_children
 
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.runs.sweeps.plan import compose_runs
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.tools.sweeps.plan import compose_runs
 from studies.figures.__main__ import help_text, main
 from studies.figures.catalogue import FOLDER, figure_names, read_figure, read_protocol
 from studies.figures.plan import read_figures_plan
@@ -71,7 +71,7 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own():
             "model.path={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML",
         ),
         pytest.param(["figure=2", "scale.nothing=1"], "scale.nothing", marks=pytest.mark.slow),
-        (["launcher=cloud"], "hydra/launcher=cloud is no choice here; it takes local"),
+        (["launcher=cloud"], "hydra/launcher=cloud is not a choice here; it takes local"),
     ],
 )
 def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp_path, capsys):

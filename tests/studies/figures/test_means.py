@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.metrics import HELD_OUT
+from bapo_lightning.tools.comparison.runs import Run
 from studies.figures.catalogue import read_figure, read_protocol
 from studies.figures.means import draw_bars, draw_curves, draw_shares
 from studies.figures.values import CURVES

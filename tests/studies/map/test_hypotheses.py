@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError
 from studies.map.cells import FIRST_COMPARED, write_measured
-from studies.map.hypotheses import draw, judge, means, read_all, render
+from studies.map.hypotheses import draw, judge, means, pair_table, read_all, render
 from studies.map.jobs import all_jobs
-from studies.map.law import crossing, draw_law, exponents, largest_rates, render_law
+from studies.map.law import crossing, draw_law, exponents, largest_rates, rate_table, render_law
 from studies.map.plan import MapConfig, read_map
 
 SHIPPED = ["score_centering", "random_rewards", "reuse", "staleness_law"]
@@ -54,8 +54,10 @@ def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
     verdicts = {(item.comparison.method, item.comparison.against): item.verdict for item in judged}
     assert verdicts["low_only", "none"] == "more", "its last value, 0.2 above, not its mean"
     assert verdicts["high_only", "none"] == "equal", "0.01 is within 0.05"
-    page = render(config, config.verdict, judged, "") + means(config, config.verdict, measured)
-    assert "| clip-low |" in page and "8 of 8" in page and "| cell | GRPO" in page
+    page = render(config, config.verdict, judged, "")
+    assert "| clip-low |" in page and "8 of 8" in page
+    assert means(config, config.verdict, measured)[0][:2] == ["cell", "GRPO, [0.8, 1.2]"]
+    assert len(pair_table(config, judged)[1]) == len(judged)
     assert draw(judged, {name: name for name in config.methods}, 0.05, tmp_path / "a.png").stat().st_size > 0
 
 
@@ -85,4 +87,6 @@ def test_the_largest_rate_lies_between_those_of_the_grid_and_its_power_is_found(
     assert exponents(rates, 8)[0] == pytest.approx(-1.0, abs=1e-6)
     found = {("table", name): rates for name in config.methods}
     assert "-1.00 (-1.00 to -1.00)" in render_law(config, config.verdict, found, "")
+    heads, rows = rate_table(config, config.verdict, found)
+    assert rows[0][heads.index("exponent from 8 on")] == "-1.00 (-1.00 to -1.00)"
     assert draw_law(config, found, tmp_path / "law.png").stat().st_size > 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.configuration.compositions import validated
 
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.system.errors import ConfigError, DataError
 from studies.map.cells import FRESH, Measured
 from studies.map.jobs import all_jobs, composed
 from studies.map.kept import KeptRuns

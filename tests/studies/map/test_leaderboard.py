@@ -6,7 +6,7 @@ import pytest
 from bapo_lightning.report.paired import MORE
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.leaderboard import read_boards
-from studies.map.leaderboard_page import draw_ranks, render_leaderboard
+from studies.map.leaderboard_page import draw_ranks, duel_table, render_leaderboard, standing_table
 from studies.map.picture import MethodLook
 
 LOW, HIGH = (MapCell("table", rate, 8, (("wrong_tokens", 9),)) for rate in (0.01, 0.1))
@@ -87,5 +87,7 @@ def test_ranks_of_every_rate_and_the_page(board, tmp_path):
     page = render_leaderboard([board], labels, "6 seeds")
     assert "## table (wrong_tokens 9), staleness 8" in page and "| BAPO - GRPO | +0.100" in page
     assert "0.1, edge" in page
+    assert len(standing_table([board], labels)[1]) == len(board.standings)
+    assert duel_table([board], labels)[1][0][1] == "BAPO - GRPO"
     methods = {name: MethodLook(label, name) for name, label in labels.items()}
     assert draw_ranks([board], methods, tmp_path / "ranks.png").stat().st_size > 10_000

@@ -8,8 +8,8 @@ from rich.console import Console
 from tests.children import forked_children
 from tests.configuration.small_commands import COMMANDS
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import LEAST_VALUES
+from bapo_lightning.system.errors import DataError
 from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
@@ -52,7 +52,8 @@ def test_every_cell_is_measured_judged_and_drawn(drawn):
     assert all(0 < found["area"]["mean"] < 1 for found in figures.values())
     assert figures["grpo"]["rests"] is None and 0 <= figures["bapo_50"]["ends"] <= 1
     page = (drawn / "map.md").read_text()
-    assert "World `table`" in page and "| BAPO 0.5 |" in page and "fresh - grpo" in page
+    assert "World `table`" in page and "| BAPO 0.5 |" in page
+    assert "gate: fresh - grpo" in (drawn / "map.csv").read_text().partition("\n")[0]
     assert all((drawn / name).stat().st_size > 10_000 for name in ("gap.png", "bapo_50.png"))
 
 

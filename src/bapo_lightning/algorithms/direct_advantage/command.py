@@ -2,24 +2,23 @@
 
     python -m bapo_lightning.algorithms.direct_advantage.command experiment=quickstart critic.to=models/critic
 
-Heavy imports come after the configuration is composed, so that a misspelt option answers at once.
+Heavy imports come after the configuration is composed, so that a misspelt option is reported at once.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
-from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.runs.command import end_with, hydra_command
+from bapo_lightning.system.phases import phase
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see cli.train
 HELP = (
@@ -52,4 +51,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

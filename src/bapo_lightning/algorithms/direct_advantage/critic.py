@@ -1,7 +1,7 @@
-"""A critic of steps: a causal language model with a scalar head, which says how likely a prefix is to end in
-a right answer.
+"""A critic of steps: a causal language model with a scalar head that predicts the probability that a prefix
+ends in a right answer.
 
-It is trained before the policy (`make critic`) and frozen ever after (arXiv 2412.18279, Section 3.2).
+It is trained before the policy (`make critic`) and then frozen (arXiv 2412.18279, Section 3.2).
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
+from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from bapo_lightning.algorithms.direct_advantage.steps import Split, StepSplitter, states_of, step_advantages
-from bapo_lightning.data.batches.layout import padded_ids
-from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.batches.model_input import padded_ids, rows_by_token_budget
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.run_facts import RunFacts
-from bapo_lightning.errors import ConfigError, DataError, first_line
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.phases import phase
-from bapo_lightning.pretrained import load_whole
+from bapo_lightning.system.errors import ConfigError, DataError, first_line
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.pretrained import fix_rope, load_whole, read_model_config
 from bapo_lightning.types import Group, Rollout, Steps
 
 CRITIC_KEY = "step_critic"  # of config.json, in the folder of a critic
 
 
 class StepCritic(BatchStage):
-    """The critic in a folder, loaded when it is first asked: it gives each step of the fresh samples its
-    advantage, and each sample the sum of them.
+    """The critic in a folder, loaded at first use. It gives each step of the fresh samples its advantage, and
+    each sample the sum of these.
     """
 
     gives_advantages = "to all"
@@ -48,11 +47,11 @@ class StepCritic(BatchStage):
 
     @staticmethod
     def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields that an environment answers, or that rewards are shaped, which a critic does not see."""
+        """Yields a message if an environment answers, or if rewards are shaped, which a critic cannot see."""
         if run.environment is not None:
             yield (
-                f" with environment={run.environment}: a critic values steps of responses that nobody "
-                "answers; write environment=none, or another algorithm"
+                f" with environment={run.environment}: a critic values steps of responses without "
+                "replies; write environment=none, or another algorithm"
             )
         for name, part in run.parts.items():
             if isclass(part) and issubclass(part, GroupRule) and part.has("shape"):
@@ -63,14 +62,14 @@ class StepCritic(BatchStage):
 
     @staticmethod
     def machine_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields why the folder of a critic is none, or not one for this model."""
+        """Yields why the folder does not hold a critic, or not a critic for this model."""
         path, make = options["critic"], f"make critic EXP={run.experiment} TO=FOLDER"
         if path is None:
             yield f" needs a critic that is trained first: {make}; then write critic=FOLDER"
         elif not (Path(model_path(path)) / "config.json").is_file():
-            yield f"critic={path} is no model folder; make one: {make}"
+            yield f"critic={path} is not a model folder; make one: {make}"
         elif CRITIC_KEY not in _config(path):
-            yield f"critic={path} is a model, but no critic of steps; make one: {make}"
+            yield f"critic={path} is a model, but not a critic of steps; make one: {make}"
         elif Path(model_path(run.model), "config.json").is_file():
             sizes = [_config(each).get("vocab_size") for each in (path, run.model)]
             if sizes[0] != sizes[1]:
@@ -81,13 +80,13 @@ class StepCritic(BatchStage):
 
     @property
     def split(self) -> Split:
-        """How the responses that it was trained on were split."""
+        """Split of the responses that it was trained on."""
         split: Split = _config(self._folder)[CRITIC_KEY]["split"]
         return split
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
         """Adds steps, and gives samples the sum of their advantages; returns `critic/value`, `critic/brier`
-        (both absent where no group is trained on) and `time/critic_seconds`.
+        (both absent if no group is trained on) and `time/critic_seconds`.
         """
         budget, sampler = tools.owner.micro_batch_tokens, tools.sampler
         splitter = StepSplitter(sampler.tokenizer, self.split, sampler.ends)
@@ -133,11 +132,11 @@ def with_step_advantages(
     token_budget: int,
     device: torch.device,
 ) -> tuple[list[Group], dict[str, float]]:
-    """Gives each step of the samples its advantage, and each sample the sum of them. Groups that are not
-    trained on, which fill up a batch, stay as they are.
+    """Gives each step of the samples its advantage, and each sample the sum of these. Groups that only fill a
+    batch and are not trained on stay as they are.
 
-    Returns the groups, and the metrics `critic/value`, `critic/brier` (both absent where no group is trained
-    on) and `time/critic_seconds`.
+    Returns the groups, and the metrics `critic/value`, `critic/brier` (both absent if no group is trained on)
+    and `time/critic_seconds`.
     """
     start = time.perf_counter()
     samples = [sample for group in groups if admits(group) for sample in group.samples]
@@ -180,8 +179,8 @@ def state_inputs(
 
 
 def state_logits(model: PreTrainedModel, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Returns the logits of the values at S states, [S], float32. Padding is on the right, where causal
-    attention never looks.
+    """Returns the logits of the values at S states, [S], float32. Padding is on the right, which causal
+    attention never reads.
     """
     logits = model(input_ids=input_ids, use_cache=False).logits
     return logits[rows, columns].squeeze(-1).float()
@@ -189,13 +188,15 @@ def state_logits(model: PreTrainedModel, input_ids: Tensor, rows: Tensor, column
 
 def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedModel:
     """Returns a critic with the weights of a causal language model and a new head, without dropout. The
-    `record` is written into its configuration; its `split` says where steps end.
+    `record` is written into its configuration; its `split` defines the ends of steps.
 
     Raises:
         ConfigError: the model's family has no such head in transformers.
-        DataError: not all of the model's weights are there.
+        DataError: some of the model's weights are missing.
     """
-    config = AutoConfig.from_pretrained(path, num_labels=1, trust_remote_code=False)
+    config = read_model_config(path)
+    config.num_labels = 1
+    fix_rope(config, path)
     config.classifier_dropout = 0.0
     setattr(config, CRITIC_KEY, record)
     try:
@@ -206,7 +207,7 @@ def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedMod
         raise
     except ValueError as error:
         reason = first_line(error)
-        raise ConfigError([f"model.path={path} cannot be made a critic ({reason}); take another"]) from None
+        raise ConfigError([f"model.path={path} cannot become a critic ({reason}); use another"]) from None
     return model
 
 

@@ -1,4 +1,4 @@
-"""Makes the critic of a run, from its composed configuration: sample, train, save.
+"""Makes the critic of a run from its composed configuration: samples, trains, saves.
 
 model.path --engine--> responses to training problems --> training --> model folder
 """
@@ -34,44 +34,44 @@ from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.answers import all_asked, sample_answers
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.export.model_folder import check_target
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.phases import phase
-from bapo_lightning.ranks.rank_group import ALONE, uses_cuda
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.build import build_algorithm, build_engine, build_sampler
 from bapo_lightning.runs.inputs import Inputs, read_inputs
 from bapo_lightning.runs.train import quiet_libraries
+from bapo_lightning.system.errors import ConfigError, DataError
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.ranks.rank_group import ALONE, uses_cuda
+from bapo_lightning.system.values import MOST, Count, Positive, Size
+from bapo_lightning.tools.export.model_folder import check_target
 from bapo_lightning.types import Problem
-from bapo_lightning.values import MOST, Count, Positive, Size
 
 
 class CriticOptions(Section):
-    """Keys of `make critic` besides those of a run; docs/methods.md explains them."""
+    """Keys of `make critic` in addition to a run's keys; docs/methods.md explains them."""
 
     to: Annotated[str, MinLen(1)]  # folder to make
     overwrite: bool = False
-    # Tokens of a step, or a regular expression that ends one.
+    # Number of tokens in a step, or a regular expression that ends a step.
     split: Annotated[int, Ge(1)] | Annotated[str, MinLen(1)] = r"\n+"
     num_problems: Count | None = None  # of the training problems; None: all
-    samples: Size = 8  # responses to each
-    # Of each prefix, besides the response that it begins; the paper: 16.
+    samples: Size = 8  # responses to each problem
+    # Number for each prefix, in addition to its own response; the paper: 16.
     completions: Annotated[int, Ge(0), Le(MOST)] = 0
-    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
+    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems used to judge it
     epochs: Size = 1
-    batch_size: Size = 64  # responses of an update
-    learning_rate: Positive | None = None  # None: that of the run
+    batch_size: Size = 64  # responses in an update
+    learning_rate: Positive | None = None  # None: the run's
 
     def problems(self) -> Iterator[str]:
-        """A regular expression that can be read."""
+        """Yields a message if the regular expression cannot be read."""
         try:
             re.compile(str(self.split))
         except re.error as error:
-            yield f"split={self.split} is no regular expression ({error}); write one, or a number of tokens"
+            yield f"split={self.split} is not a regular expression ({error}); write one or a number of tokens"
 
 
 class CriticCommand(Section):
@@ -81,7 +81,7 @@ class CriticCommand(Section):
 
 
 def make_critic(plain: dict[str, Any]) -> Path:
-    """Samples responses, trains a critic on them, and writes its folder, which is returned.
+    """Samples responses, trains a critic on them, writes its folder and returns the path.
 
     `plain` is the resolved configuration of a run, with the node `critic`.
 
@@ -129,7 +129,7 @@ def make_critic(plain: dict[str, Any]) -> Path:
 
 
 def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
-    """Returns the typed configuration; a run's own critic, which is not needed, is left out.
+    """Returns the typed configuration, without the run's own critic, which is not needed.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -141,7 +141,7 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
     algorithm = plain["algorithm"]
     plain["algorithm"] = {**algorithm, "stages": {**algorithm["stages"], "step_advantages": None}}
     config = validate(plain)
-    if not uses_cuda(config.accelerator):  # elsewhere a critic needs one GPU, however many its run takes
+    if not uses_cuda(config.accelerator):  # with CUDA a critic needs one GPU, however many its run uses
         check_machine(config)
     return config, found.critic
 
@@ -149,7 +149,7 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
 def split_problems(
     problems: Sequence[Problem], options: CriticOptions, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """Returns problems to learn from, and problems to be judged by; raises DataError if there is only one."""
+    """Returns problems to learn from, and held-out problems; raises DataError if there is only one."""
     chosen = random.Random(seed).sample(
         list(problems), min(options.num_problems or len(problems), len(problems))
     )
@@ -164,7 +164,7 @@ def split_problems(
 def sampled_examples(
     config: RunConfig, inputs: Inputs, options: CriticOptions
 ) -> tuple[list[Example], list[Example]]:
-    """Returns what is learnt and what is held out, from responses of the model that the run starts from."""
+    """Returns training and held-out examples, from responses of the model that the run starts from."""
     parts = split_problems(inputs.problems.train, options, config.seed)
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
@@ -185,11 +185,11 @@ def sampled_examples(
     )
     if len(set(outcomes)) == 1:
         raise DataError(
-            f"all responses have the score {outcomes[0]:g}, so that there is nothing to predict; take other "
+            f"all responses have the score {outcomes[0]:g}, so that there is nothing to predict; use other "
             "problems, or more of critic.samples"
         )
     if prefixes == len(train):
-        print("no response has a second step: all of it gets one advantage; write another critic.split")
+        print("no response has a second step, so each gets one advantage; write another critic.split")
     return train, held_out
 
 
@@ -199,6 +199,7 @@ def policy_sampler(config: RunConfig, inputs: Inputs) -> RolloutSampler:
     weight_sync, vocab_size = rollout.weight_sync.make(WeightSync), inputs.tokenizer.vocab_size
     engine = RestartingEngine(build_engine(config, ALONE), weight_sync, vocab_size, rollout.max_restarts)
     sampler = build_sampler(config, inputs, engine, build_algorithm(config.algorithm))
-    options = ModelOptions.of(config.model, model_path(config.model.path))
+    path, length = model_path(config.model.path), config.scale.context_length
+    options = ModelOptions.of(config.model, path, context_length=length)
     engine.load_weights(build_policy(options, rollout.temperature), 0)
     return sampler

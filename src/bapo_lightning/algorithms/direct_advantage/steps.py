@@ -1,10 +1,10 @@
-"""Steps of responses: where they end, and what each adds to a critic's values.
+"""Steps of responses: their ends, and their contributions to a critic's values.
 
     prompt | first step | second step | last step, end token
            |            |             |                     |
         V(s_0)       V(s_1)        V(s_2)                outcome
 
-The advantage of step k is V(s_k+1) - V(s_k), where the outcome takes the place of the last value.
+The advantage of step k is V(s_k+1) - V(s_k), with the outcome in place of the last value.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.types import Rollout
 
-Split = int | str  # so many tokens a step; or a regular expression that ends one
+Split = int | str  # number of tokens in a step, or a regular expression that ends a step
 
 
 @dataclass(eq=False)
 class StepSplitter:
     """Splits responses into steps.
 
-    A separator belongs to the step that it ends, with the whole token in which it ends. What follows the last
-    one without any text, such as an end token, belongs to the last step. Tokens are decoded one by one.
+    A separator belongs to the step that it ends, with the whole token in which it ends. Tokens without text
+    after the last separator, such as an end token, belong to the last step. Tokens are decoded one by one.
     """
 
     tokenizer: Any  # a transformers tokenizer
@@ -44,8 +44,8 @@ class StepSplitter:
         texts = [self._text(token) for token in token_ids]
         whole, written = "".join(texts), np.cumsum([len(text) for text in texts])
         ends = [found.end() for found in re.finditer(self.split, whole) if found.group()]
-        last = np.unique(np.searchsorted(written, ends))  # token of each step
-        last = last[written[last] < len(whole.rstrip())]  # but of the last one
+        last = np.unique(np.searchsorted(written, ends))  # last token of each step
+        last = last[written[last] < len(whole.rstrip())]  # except the last step
         return array("i", np.searchsorted(last, np.arange(len(texts))).tolist())
 
     def _text(self, token: int) -> str:
@@ -55,7 +55,7 @@ class StepSplitter:
 
 
 def states_of(rollout: Rollout, numbers: Sequence[int]) -> list[int]:
-    """Returns where prompt and response stand before each step: the positions of the last tokens before it.
+    """Returns the state before each step: the position of the last token before it, in prompt and response.
     `numbers` has the number of each token's step.
     """
     start = len(rollout.prompt_ids)
@@ -64,11 +64,11 @@ def states_of(rollout: Rollout, numbers: Sequence[int]) -> list[int]:
 
 
 def step_advantages(values: Sequence[float], outcome: float) -> list[float]:
-    """Returns A_k = V(s_k+1) - V(s_k) of each of K steps, where the outcome takes the place of V(s_K); they
-    add up to outcome - V(s_0).
+    """Returns A_k = V(s_k+1) - V(s_k) for each of K steps, with the outcome in place of V(s_K); they add up
+    to outcome - V(s_0).
 
     This is Eq. 6 of arXiv 2412.18279 at beta = 0. The paper samples several next steps from each state and
-    takes the mean of their values for V(s_k) (Eq. 13); a response has one, so that the critic's own is taken.
+    takes the mean of their values for V(s_k) (Eq. 13); a response has one, so the critic's own value is used.
     The `values` are V(s_0), ..., V(s_K-1) of the prompt and of each prefix that ends a step.
     """
     return [after - before for before, after in zip(values, [*values[1:], outcome], strict=True)]

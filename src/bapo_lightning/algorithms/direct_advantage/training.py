@@ -27,14 +27,14 @@ from bapo_lightning.algorithms.direct_advantage.critic import state_inputs, stat
 from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter, states_of
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.errors import DataError
-from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.phases import advance, phase
+from bapo_lightning.system.values import Count, Positive
 from bapo_lightning.types import Problem, Rollout, Sample, Segment, WorkItem
-from bapo_lightning.values import Count, Positive
 
-AT_ONCE = 64  # responses whose beginnings are completed in one call of the engine
+AT_ONCE = 64  # responses whose prefixes are completed in one call of the engine
 # (input_ids [B, T], row [S], column [S]) of S prefixes, and their targets [S]
 Batch = tuple[tuple[Tensor, Tensor, Tensor], Tensor]
 
@@ -50,7 +50,7 @@ class Example:
 
 
 def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Example]:
-    """Returns what is learnt from scored responses; raises DataError if a score is no probability."""
+    """Returns examples from scored responses; raises DataError if a score is not in [0, 1]."""
     found = []
     for sample in samples:
         if not 0 <= sample.score.value <= 1:
@@ -86,8 +86,8 @@ def completed_scores(
     states: Sequence[Sequence[int]],
     count: int,
 ) -> list[list[list[float]]]:
-    """Returns the scores of `count` completions of each state of each rollout, which answers the problem in
-    its place, by the weights that sampled it.
+    """Returns the scores of `count` completions of each state of each rollout, sampled by the weights that
+    sampled the rollout; each rollout answers the problem at its place.
     """
     found: list[list[list[float]]] = []
     with phase("sampling completions", len(rollouts)):
@@ -120,7 +120,7 @@ def completed_scores(
 
 
 def beginning(rollout: Rollout, state: int) -> Rollout:
-    """Returns a response up to a position in prompt and response, as one that still runs."""
+    """Returns a response up to a position in prompt and response, as an unfinished rollout."""
     length = state + 1 - len(rollout.prompt_ids)
     if not length:
         return Rollout(rollout.prompt_ids)
@@ -165,7 +165,7 @@ class CriticModule(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate)
 
     def on_train_epoch_end(self) -> None:
-        """Says how good it is."""
+        """Prints the held-out Brier score."""
         brier = float(self.trainer.callback_metrics["brier"])
         print(f"epoch {self.current_epoch + 1}: held-out Brier score {brier:.4f}", flush=True)
 
@@ -180,13 +180,13 @@ def fit_critic(
     accelerator: str,
     scratch: Path,
 ) -> dict[str, float]:
-    """Trains a critic by AdamW, `batch_size` responses an update; it ends with the weights of the epoch whose
-    Brier score was best, which `scratch`, an empty folder, keeps meanwhile.
+    """Trains a critic by AdamW, `batch_size` responses an update. It ends with the weights of the epoch with
+    the best Brier score, which `scratch`, an empty folder, keeps meanwhile.
 
     Returns:
-        `brier`, the mean of (value - outcome)^2 over the held-out prefixes; `brier_of_mean`, that of the
-        training responses' mean outcome; `calibration_error`, the mean distance of values and shares of right
-        answers in 15 bins; and the number of `prefixes`.
+        `brier`, the mean of (value - outcome)^2 over the held-out prefixes; `brier_of_mean`, the same for the
+        training responses' mean outcome; `calibration_error`, the mean distance between values and shares of
+        right answers in 15 bins; and the number of `prefixes`.
     """
     module = CriticModule(model, learning_rate)
     keeper = ModelCheckpoint(scratch, monitor="brier", save_weights_only=True)

@@ -11,14 +11,14 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from bapo_lightning.run_folder.journal import Journal
+from bapo_lightning.system.run_folder.journal import Journal
 
 Row = Mapping[str, Any]
 
 
 class RunLogger(Logger):
     """Logger of a run, whose methods do nothing unless overridden. Any other Lightning logger works as well,
-    with the rows of `log_metrics` alone.
+    but only gets the rows of `log_metrics`.
     """
 
     def describe(self, config: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class MetricsFile(Logger):
 
 
 class RunCSVLogger(CSVLogger, RunLogger):
-    """Lightning's table of metrics, which a resume does not leave without earlier rows."""
+    """Lightning's table of metrics, which keeps its earlier rows after a resume."""
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -68,7 +68,7 @@ class RunCSVLogger(CSVLogger, RunLogger):
         for name in ("name", "version"):
             folder = Path(str(options[name]))
             if folder.anchor or ".." in folder.parts:
-                yield f"{name}={folder} is no folder within the run folder; write {name}=csv"
+                yield f"{name}={folder} is not a folder within the run folder; write {name}=csv"
         if (rows := options["flush_logs_every_n_steps"]) < 1:
             yield f"flush_logs_every_n_steps={rows} must be a whole number of at least 1"
 

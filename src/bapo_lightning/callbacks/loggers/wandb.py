@@ -1,4 +1,4 @@
-"""Weights & Biases: one run there for one run folder, across kills and resumes."""
+"""Weights & Biases: one W&B run for each run folder, across kills and resumes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
 from bapo_lightning.callbacks.run_manifest import git_commit
-from bapo_lightning.errors import first_line
 from bapo_lightning.report.metrics import EXPECTED
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.system.errors import first_line
+from bapo_lightning.system.printable import say
+from bapo_lightning.system.run_folder.text_file import write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
@@ -27,7 +28,7 @@ ROLLOUTS, SAMPLES = "rollouts", "samples"  # tables: all texts at the end, the n
 
 
 def survived(method: Callable[..., None]) -> Callable[..., None]:
-    """A method that outlives W&B, whose process may die: warns at the first failure, then stops logging."""
+    """Wraps a method so that it survives W&B, whose process may die: warns once, then stops logging."""
 
     @wraps(method)
     def guarded(self: RunWandbLogger, *args: Any, **options: Any) -> None:
@@ -45,8 +46,8 @@ class RunWandbLogger(WandbLogger, RunLogger):
     """A run of W&B: its group is the sweep, or else the protocol (scale/regime), its job type the algorithm,
     its tags seed, commit and staleness.
 
-    Its id is kept in the run folder. A kill loses the tail of W&B's rows, or leaves rows there that a resume
-    cuts off; `catch_up` sends what is missing, and nothing is sent twice.
+    Its id is kept in the run folder. A kill loses the tail of W&B's rows, or leaves rows that a resume cuts
+    off; `catch_up` sends the missing rows, and nothing is sent twice.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
 
     @property
     def experiment(self) -> Any:
-        """W&B's run, made when it is first asked for; a placeholder once W&B is lost."""
+        """W&B's run, made at the first access; a placeholder once W&B is lost."""
         try:
             return self._experiment if self.is_lost else super().experiment
         except Exception as error:
@@ -92,21 +93,21 @@ class RunWandbLogger(WandbLogger, RunLogger):
             return self._experiment
 
     def lose(self, error: Exception) -> None:
-        """Says once that W&B failed."""
+        """Warns once that W&B failed."""
         if self.is_lost:
             return
         self.is_lost = True
         text = (
-            f"W&B is lost ({type(error).__name__}: {first_line(error)}): the run goes on without it. "
-            "metrics.jsonl has every row; a resume sends those that W&B lacks"
+            f"W&B is lost ({type(error).__name__}: {first_line(error)}): the run continues without it. "
+            "metrics.jsonl has every row; a resume sends the missing ones"
         )
-        print(text, file=sys.stderr, flush=True)
+        say(text, sys.stderr)
 
     @rank_zero_only
     @survived
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Sends the resolved configuration, and which statistics W&B's summary has."""
-        # The new offline directory will hold all rows of the earlier ones; `wandb sync` must upload it alone.
+        """Sends the resolved configuration, and the choice of statistics for W&B's summary."""
+        # The new offline directory will hold all rows of the earlier ones; `wandb sync` must only upload it.
         for directory in self._folder.glob("offline-run-*"):
             directory.rename(directory.with_name(f"superseded-{directory.name}"))
         run = self.experiment
@@ -140,7 +141,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
     @rank_zero_only
     @survived
     def catch_up(self, rows: Sequence[Row]) -> None:
-        """Sends the rows that W&B does not have."""
+        """Sends the rows that W&B does not have yet."""
         last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
         log_again(self, rows)
@@ -148,7 +149,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
     @rank_zero_only
     @survived
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Sends a row unless W&B has it."""
+        """Sends a row unless W&B already has it."""
         if step is None or step > self._last_step:
             super().log_metrics(metrics, step)
 
@@ -156,7 +157,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
 
 
 def is_logged_in() -> bool:
-    """Whether W&B has credentials here, or uploads nothing; asks neither a person nor its server."""
+    """Whether W&B has credentials here, or uploads nothing; asks neither the user nor its server."""
     import wandb
 
     is_local = os.environ.get("WANDB_MODE", "").lower() in ("offline", "dryrun", "disabled")
@@ -164,7 +165,7 @@ def is_logged_in() -> bool:
 
 
 def staleness_tag(staleness: int) -> str:
-    """Tag of runs with so many updates on each rollout batch."""
+    """Tag of runs with this many updates on each rollout batch."""
     return f"staleness-{staleness}"
 
 
@@ -196,7 +197,7 @@ def _table(rows: Sequence[Row]) -> Any:
 
 
 def _cell(row: Row, name: str) -> Any:
-    # A column of W&B's tables has one type, and lists are not among those that it shows.
+    # A column of a W&B table has one type, and W&B shows no lists.
     value = row.get(name)
     if name == "turns" and value is not None:
         return "\n".join(f"{turn['by']}: {turn['text']}" for turn in value)

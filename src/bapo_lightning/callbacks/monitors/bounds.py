@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.token_table import needed_by
 
 
 class ClipBoundsMonitor(Monitor):
     """Emits `bapo/clip_low`, `bapo/clip_high` (means over searches) and `bapo/target_met` (share of searches
-    that reached their target; undefined where nothing was searched).
+    that reached their target; undefined if nothing was searched).
     """
 
     needs = frozenset[str]()
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         searched = ~torch.stack([search.value for search in update.searches]).isnan()
         met = torch.stack([search.met for search in update.searches]) & searched
@@ -28,7 +28,7 @@ class ClipBoundsMonitor(Monitor):
 
 
 class ContributionMonitor(Monitor):
-    """Emits `bapo/positive_share` of the gradient, the same without clipping, and
+    """Emits `bapo/positive_share` of the gradient, the same share without clipping, and
     `bapo/positive_token_fraction` (of the tokens with a nonzero advantage).
 
     Contributions are of the `gradient` kind, whichever the bound rule searches by, so that algorithms can be
@@ -37,7 +37,7 @@ class ContributionMonitor(Monitor):
 
     needs = needed_by(positive_shares)
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
         share, unclipped = positive_shares(tokens, update.module.bound_rule.weight)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.divergence import k3
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
-from bapo_lightning.values import CountOrZero
+from bapo_lightning.system.values import CountOrZero
 
 
 class EntropyMonitor(Monitor):
@@ -19,7 +19,7 @@ class EntropyMonitor(Monitor):
 
     needs = frozenset({"logp", "behaviour_logp", "origin", "entropy"})
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
         kl = k3(tokens.logp - tokens.behaviour_logp).where(tokens.is_sampled, 0.0)
@@ -33,7 +33,7 @@ class EntropyMonitor(Monitor):
 class EntropyRuleMonitor(Monitor):
     """Emits `entropy_rule/predicted_delta` (nats), shares of the unclipped advantages in Table 4's quadrants
     and, every `every` updates, `entropy_rule/measured_delta` (nats): this update's change of the mean entropy
-    of the same tokens, for one more forward pass.
+    of the same tokens, at the cost of one more forward pass.
 
     The rule holds for steps of the natural gradient; under AdamW compare signs and correlation, not sizes.
     """
@@ -41,7 +41,7 @@ class EntropyRuleMonitor(Monitor):
     needs = frozenset({"logp", "advantage", "slope", "entropy"})
     every: CountOrZero  # updates between two measurements, the first update included; 0: never
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
         alive_tokens = (tokens.logp, tokens.advantage, ~update.clipped)

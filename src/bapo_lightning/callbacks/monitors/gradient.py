@@ -1,4 +1,4 @@
-"""Direction of an update's gradient, against that of the update before."""
+"""Direction of an update's gradient, compared with the previous update's."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.objectives.gradients import cosine, inner_product
-from bapo_lightning.ranks.collectives import sum_over_ranks
+from bapo_lightning.system.ranks.collectives import sum_over_ranks
 
 
 @dataclass(eq=False)
 class GradientMonitor(Monitor):
-    """Emits `gradient/cosine` of successive gradients, each that of a whole update: of all of its
-    micro-batches and ranks. One that was skipped, as not finite, is passed over.
+    """Emits `gradient/cosine` of successive gradients, each of a whole update: all of its micro-batches and
+    ranks. An update that was skipped because its gradient is not finite is ignored.
 
-    It keeps a copy of the last gradient, of this rank's shards where weights are sharded. Checkpoints do not
+    It keeps a copy of the last gradient (of this rank's shards if weights are sharded). Checkpoints do not
     hold it: the first update of a run, and the first one after a resume, have no cosine.
     """
 
@@ -34,7 +34,7 @@ class GradientMonitor(Monitor):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Compares the gradient, which is whole now, with the one before, and takes its place."""
+        """Compares the gradient, which is complete now, with the previous one and replaces it."""
         if not self.cosine:
             return
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -48,11 +48,11 @@ class GradientMonitor(Monitor):
             sums = sum_over_ranks(sums)
         self._found = None if self._square is None else cosine(sums[0], sums[1], self._square)
         self._square = sums[1]
-        for number, before in self._before.items():  # overwritten, so that there never are two copies
+        for number, before in self._before.items():  # overwritten, so that there are never two copies
             before.copy_(own[number]) if number in own else before.zero_()
 
-    def measure(self, update: Update) -> Metrics:
-        """Cosine of this update's gradient and the one before."""
+    def measure(self, update: MonitoredUpdate) -> Metrics:
+        """Cosine of this update's gradient and the previous one."""
         found, self._found = self._found, None
         return {} if found is None else {"gradient/cosine": found}
 

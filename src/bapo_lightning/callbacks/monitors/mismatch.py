@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning import LightningModule, Trainer
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.callbacks.monitors.tokens import context_lengths
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.buckets import mismatch_by_age, mismatch_by_depth
@@ -13,14 +13,14 @@ from bapo_lightning.objectives.divergence import mismatch, ratio_spread
 
 
 class MismatchMonitor(Monitor):
-    """Emits `mismatch/*`: by age and by depth of context in every update; and over all tokens on the first
+    """Emits `mismatch/*`: by age and by depth of context in every update; over all tokens only on the first
     minibatch of a rollout batch, whose data has age 0, unless the data module scored the whole batch when it
     entered training.
     """
 
     needs = frozenset({"logp", "behaviour_logp", "origin", "age", "sequence", "position"})
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
         scores = tokens.logp, tokens.behaviour_logp
@@ -32,7 +32,7 @@ class MismatchMonitor(Monitor):
         }
         return {f"mismatch/{name}": value for name, value in found.items()}
 
-    def _when_fresh(self, update: Update) -> Metrics:
+    def _when_fresh(self, update: MonitoredUpdate) -> Metrics:
         scored_at_entry = any(
             "proximal_logp" in sample.scores for group in update.batch.groups for sample in group.samples
         )
@@ -50,7 +50,7 @@ class RatioMonitor(Monitor):
 
     needs = frozenset({"logp", "behaviour_logp", "origin"})
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
         found = ratio_spread(tokens.logp, tokens.behaviour_logp, tokens.is_sampled)
@@ -58,19 +58,19 @@ class RatioMonitor(Monitor):
 
 
 class CorrectionMonitor(Monitor):
-    """Emits `correction/*` of the weights in a run with a correction, as shares of tokens: masked ones are
+    """Emits `correction/*` of the weights in a run with a correction, as shares of tokens: masked weights are
     0, truncated ones below pi_proximal / pi_behaviour; and `correction/step_scale` (factor of the learning
-    rate) where there is a rule for it.
+    rate) if there is a rule for it.
     """
 
     needs = frozenset({"correction", "proximal_logp", "behaviour_logp"})
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Needs no tokens where there is no correction."""
+        """Needs no tokens if there is no correction."""
         if isinstance(pl_module, BapoModule) and pl_module.correction is None:
             self.needs = frozenset()
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         found: Metrics = {}
         if update.module.step_scale is not None:

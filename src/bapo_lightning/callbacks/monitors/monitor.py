@@ -22,7 +22,7 @@ Metrics = dict[str, float | Tensor]  # 0-dim tensors are read together, by `in_n
 
 
 @dataclass(frozen=True)
-class Update:
+class MonitoredUpdate:
     """Inputs and results of one `training_step`, as monitors see them."""
 
     index: int  # 0-based number of the update in the run
@@ -54,7 +54,7 @@ class Monitor(Callback, ABC):
     needs: frozenset[str] = frozenset(NAMES)  # columns of the token table that `measure` reads
 
     @abstractmethod
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class Monitor(Callback, ABC):
         assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
         if outputs["tokens"] is None:
             return self.assist(pl_module, batch, batch_idx)
-        update = Update(
+        update = MonitoredUpdate(
             index=batch_idx,
             version=outputs["version"],
             tokens=outputs["tokens"].only(self.needs, name_of(self)),

@@ -1,4 +1,4 @@
-"""What rollouts say of the tokens of a table."""
+"""Numbers that rollouts give for the tokens of a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = tuple[int, int]  # a number, and how many sampled tokens in a row have it
 
 
 def context_lengths(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
-    """Returns how many tokens of prompt, feedback and response stand before each token, [N]; arguments as in
+    """Returns the number of tokens of prompt, feedback and response before each token, [N]; arguments as in
     `numbers_of_tokens`.
     """
     unsampled = [list(_unsampled_before(rollout)) for rollout in rollouts]
@@ -23,7 +23,7 @@ def context_lengths(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
 
 
 def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
-    """Returns the number of the turn that each token belongs to, from 0 on, [N]; arguments as in
+    """Returns the number of the turn that each token belongs to, counted from 0, [N]; arguments as in
     `numbers_of_tokens`.
     """
     runs = [[(number, len(turn)) for number, turn in enumerate(rollout.turns)] for rollout in rollouts]
@@ -31,7 +31,7 @@ def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
 
 
 def numbers_of_tokens(runs: Sequence[Sequence[Run]], tokens: TokenTable) -> Tensor:
-    """Returns the number that each token has, [N].
+    """Returns the number of each token, [N].
 
     Args:
         runs: for each rollout of all ranks' minibatch, in row order, its sampled tokens in order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
+from bapo_lightning.data.rollouts.statistics import unread
 from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.system.printable import say
 from bapo_lightning.types import FinishReason, Origin, Sample, ScoreStatus
 
 _CLIPPED = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
@@ -30,12 +33,14 @@ class TrainingMonitor(Monitor):
         self._num_samples = 0
         self._num_tokens = 0
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         self._num_samples += int(update.batch.metrics["rollout/num_samples"])
         self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
         samples = [each for group in update.batch.groups for each in group.samples]
         samples = [sample for sample in samples if sample.rollout.aging_segments]
+        if update.index == 0:
+            self._warn(update, samples)
         clipped = clipped_fractions(update.tokens.slope, update.tokens.advantage)
         return {
             "train/reward": fmean(sample.score.value for sample in samples),
@@ -49,6 +54,14 @@ class TrainingMonitor(Monitor):
             **length_by_sign(update),
         }
 
+    def _warn(self, update: MonitoredUpdate, samples: Sequence[Sample]) -> None:
+        """Warns at the first batch if its answers cannot be read, or if cut answers earn nothing."""
+        counts = [update.batch.metrics[f"rollout/{name}"] for name in ("num_samples", "cut", "unparsable")]
+        has_right = any(sample.score.value > 0 for sample in samples)
+        sampler = update.module.trainer.datamodule.sampler  # type: ignore[attr-defined]
+        if said := unread(counts, sampler.limits, has_right):
+            say(f"warning: {said}")
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the running counts."""
         return {"num_samples": self._num_samples, "num_tokens": self._num_tokens}
@@ -59,13 +72,13 @@ class TrainingMonitor(Monitor):
 
 
 def is_right_and_finished(sample: Sample) -> bool:
-    """Whether the verifier accepted a response that the policy ended itself. One that gives the right answer
-    and goes on until a limit cuts it is right alone.
+    """Whether the verifier accepted a response that the policy ended itself. A response that gives the right
+    answer but continues until a limit cuts it is right but not finished.
     """
     return sample.score.status is ScoreStatus.CORRECT and sample.rollout.finish is FinishReason.STOP
 
 
-def length_by_sign(update: Update) -> Metrics:
+def length_by_sign(update: MonitoredUpdate) -> Metrics:
     """Mean response length in tokens of the samples with a positive and with a negative advantage."""
     positive, negative = "train/response_length_positive", "train/response_length_negative"
     lengths: dict[str, list[int]] = {positive: [], negative: []}
@@ -77,8 +90,8 @@ def length_by_sign(update: Update) -> Metrics:
 
 
 class StalenessMonitor(Monitor):
-    """Emits `staleness/*`: ages per token, in updates between the version that sampled it and the one that
-    was trained, split where the token's group was complete. Tokens of an expert have no age.
+    """Emits `staleness/*`: ages per token, in updates from the version that sampled it to the version that
+    was trained, split at the completion of the token's group. Tokens of an expert have no age.
 
     With `regime.max_age`, `staleness/bound_reached` is the largest age so far as a share of it.
     """
@@ -86,15 +99,15 @@ class StalenessMonitor(Monitor):
     needs = frozenset({"age", "origin"})
 
     def __init__(self) -> None:
-        self._max_age = 0  # of the regime, in updates; 0: it sets none, or none that could be missed
+        self._max_age = 0  # of the regime, in updates; 0: there is no bound, or none that could be missed
         self._oldest: Tensor | int = 0  # largest age so far, in updates
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks what age the regime allows; only the rank that measures has one."""
+        """Reads the age that the regime allows; only the rank that measures has a regime."""
         regime = getattr(trainer.datamodule, "regime", None)  # type: ignore[attr-defined]
         self._max_age = getattr(regime, "max_age", None) or 0
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         has_age = update.tokens.origin != Origin.EXPERT
         age = update.tokens.age.where(has_age, 0)
@@ -145,7 +158,7 @@ class ThroughputMonitor(Monitor):
         """Starts the clock."""
         self._last = time.perf_counter()
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         now = time.perf_counter()
         elapsed, self._last = now - self._last, now

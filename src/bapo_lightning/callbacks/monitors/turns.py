@@ -1,4 +1,4 @@
-"""Conversations of an update: turns, what the environment said of them, and their share of the gradient."""
+"""Conversations of an update: turns, reports of the environment, and their share of the gradient."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from statistics import fmean
 
 from lightning import LightningModule, Trainer
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
 from bapo_lightning.callbacks.monitors.tokens import turn_numbers
 from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.token_table import needed_by
 from bapo_lightning.types import FinishReason, Rollout
 
-MOST_TURNS = 8  # that have a positive share of their own
-POSITIVE_SHARE = "positive_share"  # its name begins so, and the number of the turn follows
+MOST_TURNS = 8  # that have a separate positive share
+POSITIVE_SHARE = "positive_share"  # first part of the name, before the number of the turn
 
 
 @dataclass(eq=False)
 class TurnMonitor(Monitor):
-    """Emits, where an environment answers the policy, `conversation_metrics` but of an expert's answers, and
-    `turns/positive_share_1`, `_2` and so on: `bapo/positive_share` of the tokens of that turn alone.
+    """Emits, if an environment answers the policy, `conversation_metrics` (without an expert's answers) and
+    `turns/positive_share_1`, `_2` and so on: `bapo/positive_share` of only the tokens of that turn.
     """
 
     needs = frozenset[str]()  # until an environment is seen
     has_environment: bool = field(default=False, init=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks whether an environment answers; only ranks that sample have one."""
+        """Looks up whether an environment answers; only ranks that sample have one."""
         sampler = getattr(trainer.datamodule, "sampler", None)  # type: ignore[attr-defined]
         self.has_environment = getattr(sampler, "conversations", None) is not None
         if self.has_environment:
             self.needs = needed_by(positive_shares) | {"sequence", "position"}
 
-    def measure(self, update: Update) -> Metrics:
+    def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         if not self.has_environment:
             return {}

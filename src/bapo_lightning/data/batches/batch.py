@@ -2,14 +2,14 @@
 
 Shapes: B samples of a minibatch, T tokens of its longest sample (prompt, response, padding on the right), N
 response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded likewise, to its
-own longest sample, or B = 1 row of T tokens, see `layout`. The tokens of an environment stand among those of
-the response; they are context, and never among the N.
+own longest sample, or is B = 1 row of T tokens, see `model_input`. An environment's tokens lie among the
+response's; they are context and never count among the N.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import add
@@ -19,35 +19,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bapo_lightning.data.batches.layout import Layout, padded_ids, prompt_numbers, ramps
-from bapo_lightning.data.batches.micro_batches import balanced_parts, rows_by_token_budget
 from bapo_lightning.data.batches.model_input import (
+    Layout,
     ModelInput,
     Place,
     Spans,
+    balanced_parts,
     candidate_rows,
     contexts_and_gaps,
     laid_out,
     last_gaps,
     on_device,
+    padded_ids,
     places_of,
+    prompt_numbers,
+    ramps,
+    rows_by_token_budget,
 )
-from bapo_lightning.errors import StaleDataError
+from bapo_lightning.system.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout, Sample, Steps, are_trained
 
 
 @dataclass(frozen=True)
 class MicroBatch(ModelInput):
-    """A part of a minibatch, with everything that an update needs to know about its tokens."""
+    """A part of a minibatch, with all that an update needs to know about its tokens."""
 
     behaviour_logp: Tensor  # [N] nats
     proximal_logp: Tensor  # [N] nats
     version: Tensor  # [N] policy version that sampled each token
     sequence: Tensor  # [N] number of each token's response in the minibatch
-    group: Tensor  # [N] number of its group
-    position: Tensor  # [N] tokens of the response before it
-    origin: Tensor  # [N] `types.Origin` of its response
-    step: Tensor  # [N] number of its step within its response
+    group: Tensor  # [N] number of each token's group
+    position: Tensor  # [N] number of response tokens before each token
+    origin: Tensor  # [N] `types.Origin` of each token's response
+    step: Tensor  # [N] number of each token's step within its response
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
     entry_version: int  # policy version of the trainer when their batch entered training
@@ -61,39 +65,39 @@ class TrainBatch:
     input_ids: Tensor  # [B, T]
     response_mask: Tensor  # [B, T] True at the response tokens that are trained on
     behaviour_logp: Tensor  # [B, T] nats, 0 elsewhere
-    # [B, T] nats, what the ratio is taken to: by the trainer's weights at entry, or behaviour_logp
+    # [B, T] nats, denominator of the ratio: under the trainer's weights at entry, or behaviour_logp
     proximal_logp: Tensor
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
-    # Tokens before the trained ones; B numbers on the host, so that the split waits for no device.
+    # Number of tokens before the trained ones; B numbers on the host, so that the split waits for no device.
     context_lengths: tuple[int, ...]
-    # Trained tokens; fewer than in the rollout where its first segments are too old.
+    # Number of trained tokens; fewer than in the rollout if its first segments are too old.
     response_lengths: tuple[int, ...]
     skipped: tuple[int, ...]  # sampled tokens of the response before them
-    prompts: tuple[int, ...]  # number of each sample's prompt, equal where prompts are
+    prompts: tuple[int, ...]  # number of each sample's prompt, equal for equal prompts
     prompt_lengths: tuple[int, ...]  # tokens of the prompts
     sequences: tuple[int, ...]  # number of each sample in the minibatch of all ranks
-    group_numbers: tuple[int, ...]  # and of its group
+    group_numbers: tuple[int, ...]  # number of each sample's group in it
     origins: tuple[int, ...]  # `types.Origin` of each sample
     factor: Tensor  # [B] of each sample's weights in the loss, 1 unless its group has another
     groups: tuple[Group, ...]
     entry_version: int  # policy version of the trainer when the rollout batch entered training
-    # [B, T] nats, by the trainer's weights then and by those that the run began with; columns of the token
-    # table that the objective needs, by name
+    # [B, T] nats, under the trainer's weights at that time and under the run's first weights; columns of the
+    # token table that the objective needs, by name
     scores: dict[str, Tensor]
-    metrics: dict[str, float]  # measured while producing, logged with the update
-    global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
+    metrics: dict[str, float]  # measured during production, logged with the update
+    global_batch: TrainBatch | None = None  # in the controller's share: batch of all ranks, on the host
     step: Tensor | None = None  # [B, T] number of each token's step within its response; None: no steps
     step_advantage: Tensor | None = None  # [B, T] of each token's step, in place of `advantage`
-    step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
-    # Feedback before each trained token, from the first of them on; empty if no environment answered.
+    step_counts: tuple[int, ...] = ()  # number of steps of each sample with trained tokens; empty: no steps
+    # Feedback tokens between the first trained token and each; empty if no environment answered.
     gaps: tuple[np.ndarray, ...] = ()
-    # [B, T, K] tokens that could have been sampled at each place, -1 for none, whose log-probs of then are
-    # among the scores; None if nothing was noted.
+    # [B, T, K] tokens that could have been sampled at each place, -1 for none; their log-probs at sampling
+    # are among the scores. None if no candidates were recorded.
     candidates: Tensor | None = None
 
     def to(self, device: torch.device | str) -> TrainBatch:
-        """Copy with its tensors on `device`."""
+        """Returns a copy with its tensors on `device`."""
         moved: dict[str, Any] = {
             name: on_device(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
@@ -102,7 +106,7 @@ class TrainBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Response tokens that are trained on."""
+        """Number of response tokens that are trained on."""
         return sum(self.response_lengths)
 
     @property
@@ -118,12 +122,12 @@ class TrainBatch:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps with trained tokens; a response without steps is one."""
+        """Number of steps with trained tokens; a response without steps counts as one."""
         return sum(self.step_counts) if self.step_counts else self.num_samples
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sample that pass through the model: those up to the last trained one."""
+        """Number of tokens of each sample that pass through the model, up to the last trained token."""
         pairs = zip(self.context_lengths, self.response_lengths, strict=True)
         own = [context + response if response else 0 for context, response in pairs]
         return list(map(add, own, last_gaps(self.gaps))) if self.gaps else own
@@ -134,7 +138,7 @@ class TrainBatch:
         return [sample.rollout for group in self.groups for sample in group.samples]
 
     def version_range(self) -> tuple[int, int]:
-        """Smallest and largest policy version of any token that is trained on."""
+        """Returns the smallest and largest policy version of all tokens that are trained on."""
         trained = []
         for rollout, length in zip(self.rollouts, self.response_lengths, strict=True):
             end, first = 0, rollout.length - length
@@ -157,17 +161,23 @@ class TrainBatch:
             )
 
     def split(
-        self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED, mixed: bool = False
+        self,
+        token_budget: int,
+        weights: Tensor,
+        layout: Layout = Layout.PADDED,
+        mixed: bool = False,
+        samples: Collection[int] | None = None,
     ) -> list[MicroBatch]:
         """Splits into micro-batches of about equal size, at most `token_budget` tokens each (a longer sample
         stands alone), whose rows are of `mixed` lengths or alike; see `rows_by_token_budget`. Samples without
-        trained tokens are in none.
+        trained tokens are in none, nor are others than `samples`, if these are given by their `sequences`.
 
         The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
         sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
         lengths = self.lengths
-        rows = [row for row, length in enumerate(lengths) if length]
+        wanted = set(self.sequences if samples is None else samples)
+        rows = [row for row, number in enumerate(self.sequences) if lengths[row] and number in wanted]
         lengths, prompts = [lengths[row] for row in rows], [self.prompts[row] for row in rows]
         parts = rows_by_token_budget(lengths, token_budget, layout, prompts, mixed) if rows else []
         return [self._select([rows[each] for each in part], weights, layout) for part in parts]
@@ -214,14 +224,14 @@ def collate(
     oldest_trained: int | None = None,
     entry_version: int | None = None,
 ) -> TrainBatch:
-    """Lays the samples of a minibatch out as tensors.
+    """Lays out the samples of a minibatch as tensors.
 
-    The trainer had `entry_version` when they entered training; None: that of the newest token.
-    Tokens of policy versions before `oldest_trained` (None: of none) are context only. Versions rise along a
+    The trainer had `entry_version` when they entered training; None: the newest token's version.
+    Tokens of policy versions before `oldest_trained` (None: no token) are only context. Versions rise along a
     response, so the omitted part is its beginning, and the rest looks like a response to a longer prompt.
-    So are all tokens of a sample that is not trained on, which still counts among the samples. A group in
-    which nothing of the policy's is left keeps its tokens, with advantages of zero, so that no minibatch is
-    without any.
+    All tokens of a sample that is not trained on are context as well; it still counts among the samples. A
+    group without trained samples keeps its tokens, with advantages of zero, so that every minibatch has
+    tokens.
     """
     groups = [_with_tokens(group) for group in groups]
     samples = [sample for group in groups for sample in group.samples]
@@ -270,7 +280,7 @@ def collate(
 
 
 def _shared_scores(samples: Sequence[Sample], grid: Callable[..., Tensor]) -> dict[str, Tensor]:
-    """[B, T] each of the scores that all samples have, but for that which ratios are taken to."""
+    """Returns the scores that all samples have, [B, T] each, without the denominator of the ratio."""
     return {
         name: grid(np.float32, [sample.scores[name] for sample in samples])
         for name in samples[0].scores
@@ -285,7 +295,7 @@ def _grid(
     kind: type,
     values: Iterable[Any],
 ) -> Tensor:
-    """[B, T], or [B, T, K], 0 elsewhere, of one array for each sample's response tokens."""
+    """Returns [B, T], or [B, T, K], from one array for each sample's response tokens; 0 elsewhere."""
     every = list(values)
     found: np.ndarray = np.zeros((*shape, *np.shape(every[0])[1:]), kind)
     for row, (own, skip, place) in enumerate(zip(every, skipped, places, strict=True)):
@@ -310,7 +320,7 @@ def _step_fields(
         "step": grid(np.int64, (own.numbers for own in every)),
         "step_advantage": grid(np.float32, (own.advantages for own in every)),
         "step_counts": tuple(
-            len(set(own.numbers[skip:])) if sample.steps else 1  # a sample without steps is one
+            len(set(own.numbers[skip:])) if sample.steps else 1  # a sample without steps counts as one
             for sample, own, skip in zip(samples, every, skipped, strict=True)
         ),
     }
@@ -324,8 +334,8 @@ def _with_tokens(group: Group) -> Group:
 
 
 def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
-    """Returns the share of every rank: a batch without groups and metrics, maybe without any sample. Sums
-    over the shares are sums over the minibatch, whatever the number of ranks.
+    """Returns the share of every rank: a batch without groups and metrics, possibly without samples. Sums
+    over the shares are sums over the minibatch, for any number of ranks.
     """
     return [_share(batch, rows) for rows in balanced_parts(batch.lengths, num_ranks)]
 

@@ -17,9 +17,9 @@ from bapo_lightning.types import Group, Origin, Sample
 
 class ReplayQueue:
     """Serves M minibatches of whole groups of a rollout batch in each of E epochs, each time reshuffled.
-    Groups of earlier batches stand among the others, or in minibatches of their own.
+    Groups of earlier batches are mixed with the others, or in separate minibatches.
 
-    It keeps order and versions, and never drops anything: what is put in is served exactly E times.
+    It keeps order and versions, and drops nothing: every group is served exactly E times.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ReplayQueue:
         return len(self._pending)
 
     def put(self, groups: Sequence[Group]) -> None:
-        """Queues all minibatches of a rollout batch. Raises ValueError unless it divides into equal ones."""
+        """Queues all minibatches of a rollout batch. Raises ValueError unless they are equally large."""
         size, remainder = divmod(len(groups), self._minibatches)
         if remainder or not size:
             raise ValueError(
@@ -54,11 +54,11 @@ class ReplayQueue:
         return parts if self._replayed == "before" else parts[::-1]
 
     def take(self) -> list[Group]:
-        """Returns the next minibatch. Raises IndexError when the queue is empty."""
+        """Returns the next minibatch. Raises IndexError if the queue is empty."""
         return self._pending.popleft()
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """Each pending group once, the minibatches as numbers of groups, and the shuffler's state."""
+        """Returns each pending group once, minibatches as numbers of groups, and the shuffler's state."""
         groups = list({id(group): group for minibatch in self._pending for group in minibatch}.values())
         numbers = {id(group): index for index, group in enumerate(groups)}
         version, words, gauss = self._random.getstate()
@@ -82,7 +82,7 @@ def is_replayed(group: Group) -> bool:
 
 
 def marked_as_replayed(group: Group) -> Group:
-    """Returns the group with samples that say so; an expert's stay an expert's."""
+    """Returns the group with samples of origin REPLAYED, except samples of an expert."""
 
     def marked(sample: Sample) -> Sample:
         rollout = sample.rollout
@@ -94,13 +94,13 @@ def marked_as_replayed(group: Group) -> Group:
 
 
 class ReuseBuffer:
-    """Keeps groups that have been trained on and gives them back for later rollout batches, each at most
+    """Keeps groups that have been trained on and returns them for later rollout batches, each at most
     `regime.max_reuses` times. Their tokens keep the log-probs of the policy that sampled them, so that ratios
     stay exact. A rule may keep parts of groups, and change their advantages.
     """
 
     def __init__(self, regime: Regime, groups_per_batch: int, rule: ReplayRule | None = None) -> None:
-        """`regime.reuse_share` limits the share of a batch's groups that come from here."""
+        """`regime.reuse_share` limits the share of a batch's groups that come from the buffer."""
         self._regime, self._rule = regime, rule
         self._per_batch = int(regime.reuse_share * groups_per_batch)
         mixed = regime.reuse_minibatches == "mixed"
@@ -125,8 +125,8 @@ class ReuseBuffer:
             size -= len(self._entries.pop(0)[0].samples)
 
     def choose(self, version: int) -> list[Group]:
-        """Returns groups for a batch that enters training at `version`, best first. Removes late ones. Where
-        they have minibatches of their own, these are full.
+        """Returns groups for a batch that enters training at `version`, best first, and removes late groups.
+        If reused groups have separate minibatches, these are full.
         """
         late = self._regime.is_evicted
         young = [
@@ -143,7 +143,7 @@ class ReuseBuffer:
         return [marked_as_replayed(young[index][0]) for index in chosen]
 
     def state_dict(self, store: ArrayStore) -> list[dict[str, Any]]:
-        """Groups with the number of their uses."""
+        """Returns the groups with their numbers of reuses."""
         return [{"group": pack_group(store, group), "reuses": reuses} for group, reuses in self._entries]
 
     def load_state_dict(self, state: list[dict[str, Any]], store: ArrayStore, problem: ProblemOfId) -> None:
@@ -151,7 +151,7 @@ class ReuseBuffer:
         self._entries = [(unpack_group(store, entry["group"], problem), entry["reuses"]) for entry in state]
 
     def _rank(self, group: Group) -> tuple[float, ...]:
-        """Sort key: smaller is better; equal groups stay in the order in which they came."""
+        """Returns a sort key: smaller is better; equal groups keep the order in which they came."""
         if self._regime.reuse_priority == "oldest":
             return (group.oldest_version,)
         if self._regime.reuse_priority == "reward_spread":

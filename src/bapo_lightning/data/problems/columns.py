@@ -1,5 +1,5 @@
-r"""Which columns of a table hold the parts of a problem (key `mapping` of a problem set), and what their
-cells are: text, a number, chat messages or the gold answer.
+r"""Maps columns of a table to the parts of a problem (key `mapping` of a problem set), and reads their cells:
+text, a number, chat messages or the gold answer.
 
     form of answer   cell                                    gold answer
     text             "34", 34, 34.0, ["34"]                  34
@@ -28,7 +28,7 @@ from bapo_lightning.types import Problem
 
 AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
 SeveralAnswers = Literal["refuse", "join"]
-# 1,200 and -0.5 and .5 and 1e-05, and 3/8; "Level-5" and "Lv.5" have a 5.
+# Matches 1,200 and -0.5 and .5 and 1e-05, and 3/8; in "Level-5" and "Lv.5" a 5.
 _UNSIGNED = (
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 )
@@ -41,21 +41,21 @@ _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
 
 class UnusableRow(Exception):
-    """A row gives no problem. Holds the reason, worded to be counted: "no gold answer"."""
+    """A row gives no problem. Holds the reason, by which such rows are counted: "no gold answer"."""
 
 
 class MissingField(Exception):
-    """A row has no such path. `args` are the names at the level where the path breaks off."""
+    """A row has no such path. `args` are the names at the level at which the path breaks off."""
 
 
 def prefixes(path: str) -> list[str]:
-    """Returns what a dotted path may begin with, the longest first: a.b.c, a.b, a."""
+    """Returns the prefixes of a dotted path, the longest first: a.b.c, a.b, a."""
     parts = path.split(".")
     return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def get_path(row: Any, path: str) -> Any:
-    """Returns the value under a dotted path, None if a null lies on the way. Raises MissingField.
+    """Returns the value at a dotted path, None if a null lies on the way. Raises MissingField.
 
     "reward_model.ground_truth" is a nested field, "final_answer.0" the first entry of a list. A name may
     itself hold dots ("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-1.5B").
@@ -75,7 +75,7 @@ def get_path(row: Any, path: str) -> Any:
 
 
 def has_path(row: Any, path: str) -> bool:
-    """Whether a row has such a path."""
+    """Whether a row has this path."""
     with suppress(MissingField):
         get_path(row, path)
         return True
@@ -89,17 +89,17 @@ def text_of(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
-        return str(int(Decimal(repr(value))))  # 1e23 is no power of ten in binary
+        return str(int(Decimal(repr(value))))  # the float 1e23 is not exactly a power of ten
     if not isinstance(value, str | Number | date | time):
-        raise UnusableRow(f"a cell that is no text but {_described(value)}")
+        raise UnusableRow(f"a cell that is not text but {_described(value)}")
     if _HALF_CHARACTER.search(text := str(value)):
         raise UnusableRow("a text with half a character (a lone surrogate)")
     return text.strip()
 
 
 def number_of(value: Any) -> float | None:
-    """Returns a number, or the first number in a text ("Level 5"), a fraction as its value ("3/8"); None
-    without one, and for 0/0.
+    """Returns a number, or the first number in a text ("Level 5"), a fraction as its value ("3/8"); None if
+    there is none, and for 0/0.
     """
     match = _NUMBER.search(text_of(value))
     above, below = (float((match[part] or "1").replace(",", "")) for part in (1, 2)) if match else (0.0, 0.0)
@@ -107,14 +107,14 @@ def number_of(value: Any) -> float | None:
 
 
 def messages_of(value: Any) -> list[dict[str, str]] | None:
-    """Returns chat messages, each with `role` and `content`; None when the value is something else. Reads a
+    """Returns chat messages, each with `role` and `content`; None if the value is something else. Reads a
     list of dicts, the dict of lists that `datasets` makes of a Sequence feature, ShareGPT's `from` and
     `value`, contents in parts of text, and any of these as JSON or as Python prints it. Raises UnusableRow: a
-    content is no text.
+    content is not text.
     """
     if isinstance(value, str) and value.lstrip().startswith("[{"):
         text = value
-        for read in (json.loads, ast.literal_eval):  # a CSV that pandas wrote has Python's spelling
+        for read in (json.loads, ast.literal_eval):  # pandas writes Python's spelling into a CSV
             with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 value = read(text.strip())
                 break
@@ -137,8 +137,8 @@ def messages_of(value: Any) -> list[dict[str, str]] | None:
 
 
 def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
-    """Returns the gold answer that a cell of this form holds, see the table above; `marker` is that of
-    `behind_marker`. A list of `several` answers is refused, or joined with ", ". Raises UnusableRow.
+    """Returns the gold answer in a cell of this form, see the table above; `behind_marker` reads `marker`.
+    A list of answers is refused or joined with ", ", as `several` says. Raises UnusableRow.
     """
     if form == "json_list":
         cell = _parsed(cell)
@@ -160,14 +160,14 @@ def last_box(text: str) -> str | None:
         return None
     start = boxes[-1].end()
     if text[start : start + 1] != "{":
-        return text[start : start + 1].strip("\\ \n") or None  # of a command its backslash would be left
+        return text[start : start + 1].strip("\\ \n") or None  # no backslash of a command
     end = closing_brace(text, start + 1)
     return None if end is None else text[start + 1 : end].strip()
 
 
 def _content(value: Any) -> str:
     if isinstance(value, str):
-        text_of(value)  # refuses what is no character
+        text_of(value)  # refuses half characters
         return value
     if not isinstance(value, list | Mapping):
         return text_of(value)
@@ -176,7 +176,7 @@ def _content(value: Any) -> str:
     if wrong := [part for part, text in zip(parts, texts, strict=True) if not isinstance(text, str | None)]:
         raise UnusableRow(f"a message with {_described(wrong[0])}")
     if any(isinstance(part, Mapping) and part.get("text") is None for part in parts):
-        raise UnusableRow("a message with a part that is no text")
+        raise UnusableRow("a message with a part that is not text")
     return "".join(text for text in texts if text)
 
 
@@ -191,7 +191,7 @@ def _parsed(cell: Any) -> list[Any]:
     with suppress(TypeError, ValueError):
         if isinstance(entries := json.loads(cell), list):
             return entries
-    raise UnusableRow("an answer that is no JSON list")
+    raise UnusableRow("an answer that is not a JSON list")
 
 
 def _extracted(text: str, form: AnswerForm, marker: str) -> str:
@@ -214,7 +214,7 @@ class ColumnMapping:
     id: str | None = None  # unique within the table; None: the row's number
     source: str | None = None  # e.g. verl's data_source; None: the set's name
     difficulty: str | None = None  # number for the difficulty filter
-    keep: Sequence[str] = ()  # further ones for the reward or the prompt, kept in `Problem.metadata`
+    keep: Sequence[str] = ()  # more columns for the reward or the prompt, kept in `Problem.metadata`
     wrapper: str | None = None  # text around each problem, with {problem} in its place, to be removed
     answer_form: AnswerForm = "text"  # layout of the answer cell, see the table above
     answer_marker: str = "####"
@@ -222,10 +222,10 @@ class ColumnMapping:
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with the options as a whole."""
+        """Yields mistakes in the options as a whole."""
         wrapper = options.get("wrapper")
         if wrapper is not None and wrapper.count(PLACEHOLDER) != 1:
-            yield f"wrapper={wrapper!r} must show once, as {PLACEHOLDER}, where the problem stands"
+            yield f"wrapper={wrapper!r} must contain {PLACEHOLDER} exactly once, in place of the problem"
 
     @property
     def paths(self) -> list[tuple[str, str]]:
@@ -235,8 +235,8 @@ class ColumnMapping:
         return named + [("keep", path) for path in self.keep]
 
     def read(self, row: dict[str, Any], number: int, name: str, known: Collection[str] = ()) -> Problem:
-        """Returns the problem of a row, by number and name of the set. A path that is `known` from other rows
-        counts as null where this one lacks it. Raises UnusableRow, MissingField.
+        """Returns the problem of row `number` of the set `name`. A path that is `known` from other rows
+        counts as null if this row does not have it. Raises UnusableRow, MissingField.
         """
 
         def at(path: str) -> Any:

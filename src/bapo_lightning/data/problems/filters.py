@@ -10,9 +10,9 @@ from functools import cache
 from typing import Literal
 
 from bapo_lightning.data.problems.overlap import LATEX_COMMAND, tokens
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.values import Count, CountOrZero, NonNegative
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, CountOrZero, NonNegative
 
 Sets = Mapping[str, Sequence[Problem]]  # by name
 Reasons = dict[str, str]  # why each problem is removed, by its id
@@ -21,7 +21,7 @@ Filter = Callable[[Sequence[Problem], Sets], Reasons]  # training problems kept 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """Training problems that the filters keep, and those that they remove."""
+    """Training problems that the filters keep and remove."""
 
     kept: list[Problem]
     removed: dict[str, list[Problem]]  # by reason, in the order of the filters
@@ -33,7 +33,7 @@ class Filtered:
 
 
 def apply_filters(problems: Sequence[Problem], filters: Mapping[str, Filter], held_out: Sets) -> Filtered:
-    """Applies each filter to the problems that earlier ones keep. Raises DataError when none is left."""
+    """Applies each filter to the problems that earlier filters keep. Raises DataError if none is left."""
     kept, removed = list(problems), dict[str, list[Problem]]()
     for rule in filters.values():
         reasons = rule(kept, held_out)
@@ -52,7 +52,7 @@ def apply_filters(problems: Sequence[Problem], filters: Mapping[str, Filter], he
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Removes problems of unlikely length, in characters; None is no bound. See `scale.max_prompt_tokens`."""
+    """Removes problems of unlikely length, in characters; None: no bound. See `scale.max_prompt_tokens`."""
 
     min_chars: CountOrZero | None = None
     max_chars: Count | None = None
@@ -73,8 +73,8 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """Keeps problems of a range of difficulty (`mapping.difficulty`), ends included. None is no bound;
-    without any bound nothing is removed. Raises DataError when no problem has a difficulty.
+    """Keeps problems in a range of difficulty (`mapping.difficulty`), ends included. None: no bound. Without
+    any bound nothing is removed. Raises DataError if no problem has a difficulty.
     """
 
     low: float | None = None
@@ -87,8 +87,8 @@ class Difficulty:
         known = {problem.id: problem.metadata.get("difficulty") for problem in problems}
         if known and all(value is None for value in known.values()):
             raise DataError(
-                "data.filters.difficulty has a range, and no problem of data.train a difficulty; name its "
-                "column: data.train.mapping.difficulty=COLUMN"
+                "data.filters.difficulty has a range, but no problem of data.train has a difficulty; name "
+                "its column: data.train.mapping.difficulty=COLUMN"
             )
         return {own_id: reason for own_id, value in known.items() if (reason := self._reason(value))}
 
@@ -102,10 +102,10 @@ class Difficulty:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Keeps the first of several problems that ask the same (equal up to case, spacing and LaTeX's layout).
+    """Keeps the first of several problems whose texts are equal up to case, spacing and LaTeX's layout.
 
-    Where their answers differ, at least one is wrong or written differently: `keep_first` keeps the first all
-    the same, `remove_all` removes all of them.
+    If their answers differ, at least one is wrong or written differently: `keep_first` still keeps the first,
+    `remove_all` removes all of them.
     """
 
     on_conflict: Literal["keep_first", "remove_all"] = "keep_first"
@@ -130,7 +130,7 @@ class Duplicates:
 class Scripts:
     """Removes problems in other scripts, e.g. Chinese ones. Letters of LaTeX commands do not count."""
 
-    # Scripts to keep, as Unicode's letter names begin: LATIN, GREEK, CJK, CYRILLIC. None removes nothing.
+    # Scripts to keep, by first words of Unicode's letter names: LATIN, GREEK, CJK, CYRILLIC. None: keep all.
     scripts: Sequence[str] | None = None
     max_foreign: NonNegative = 0.1  # largest share of letters in other scripts
 

@@ -1,4 +1,4 @@
-"""Which problems of a source are held out from training: a hash of its text decides for each."""
+"""Decides which problems of a source are held out from training, by a hash of each problem's text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Part = Literal["train", "validation"]
 
 
 def is_in(part: Part, prompt: str, validation_share: float) -> bool:
-    """Whether a problem with this text belongs to a part. Equal texts belong to the same one, whatever the
-    other problems are. `validation_share` of the distinct problems is expected to be held out.
+    """Whether a problem with this text belongs to a part. Equal texts belong to the same part, whatever the
+    other problems are. `validation_share` is the expected share of distinct problems held out.
     """
     return (_position(prompt) < validation_share) is (part == "validation")
 
 
 def share_that_divides(prompts: Sequence[str]) -> float | None:
-    """Returns the least hundredth that, as `validation_share`, gives both parts a problem; None: there is
-    none.
+    """Returns the smallest hundredth that, as `validation_share`, gives both parts a problem; None if no
+    hundredth does.
     """
     places = [_position(prompt) for prompt in prompts]
     shares = (hundredth / 100 for hundredth in range(1, 100))

@@ -2,10 +2,10 @@
 
 Without weights the sets are joined: an epoch holds every problem of all sets once, in one shuffled order.
 
-With weights each set has its own epochs, each with every problem once in an order of its own. The next
-problem comes from the set that is furthest behind its share of the draws so far; no chance is involved. After
-n draws each set is less than one problem per set away from its share of n, whatever n is. A small set with a
-large weight simply starts its next epoch sooner.
+With weights each set has its own epochs, each with every problem once in its own order. The next problem
+comes from the set that is furthest behind its share of the draws so far; chance plays no part. After n draws
+each set is less than one problem per set away from its share of n, for every n. A small set with a large
+weight starts its next epoch sooner.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.system.errors import ConfigError, DataError
+from bapo_lightning.system.values import Positive
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Mixing:
 
 
 class Mixture(list[Problem]):
-    """All problems of the sets, one set after the other; `mixing` holds the weights if there are any."""
+    """All problems of the sets, one set after another; `mixing` holds the weights if there are any."""
 
     def __init__(self, parts: Mapping[str, Sequence[Problem]], mixing: Mixing | None) -> None:
         super().__init__(problem for part in parts.values() for problem in part)
@@ -48,8 +48,8 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positiv
         known = ", ".join(sets)
         unknown = [name for name in weights if name not in sets]
         missing = [name for name in sets if name not in weights]
-        wrong += [f"data.train.weights.{name} weighs no set; there are {known}" for name in unknown]
-        wrong += [f"data.train.weights lacks {name}; give every set a weight, or none" for name in missing]
+        wrong += [f"data.train.weights.{name} names no set; the sets are {known}" for name in unknown]
+        wrong += [f"data.train.weights has no {name}; give every set a weight, or none" for name in missing]
     if wrong:
         raise ConfigError(wrong)
     set_of: dict[str, str] = {}
@@ -67,6 +67,6 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positiv
 
 
 def furthest_behind(taken: Mapping[str, int], shares: Mapping[str, float]) -> str:
-    """Returns the set that the next problem comes from, by draws so far and shares; of equals the first."""
+    """Returns the set of the next problem, by draws so far and shares; the first of several equal ones."""
     draws = sum(taken.values()) + 1
     return max(shares, key=lambda name: shares[name] * draws - taken[name])

@@ -1,4 +1,4 @@
-r"""Training problems that repeat an evaluation problem, word for word or slightly altered (key
+r"""Removes training problems that repeat an evaluation problem, word for word or slightly altered (key
 `data.filters.overlap`).
 
 Both texts are split into tokens; case, spacing and LaTeX's layout do not count. N-grams are taken over words,
@@ -18,8 +18,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
+from bapo_lightning.system.values import Advice, Count, Share
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Advice, Count, Share
 
 LATEX_COMMAND = re.compile(r"\\[a-zA-Z]+")
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
@@ -41,7 +41,7 @@ FewTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LeakageFilter:
-    """Removes training problems that overlap with a validation set or with a set named in `against`."""
+    """Removes training problems that overlap with a validation set or a set named in `against`."""
 
     ngram: FewTokens = 8  # tokens
     min_share: Share = 0.4  # of the shorter text's n-grams
@@ -52,7 +52,7 @@ class LeakageFilter:
     def __call__(
         self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
     ) -> dict[str, str]:
-        """Returns the reason for each problem to remove, by id: the set that it overlaps with."""
+        """Returns the reason for each problem to remove, by id: the set with which it overlaps."""
         sets = {**held_out, **self.against}
         reserved = [(name, problem.prompt) for name, part in sets.items() for problem in part]
         name_of = {tokens(text): name for name, text in reversed(reserved)}
@@ -62,7 +62,7 @@ class LeakageFilter:
             for gram in grams:
                 owners[gram].append(index)
         own_grams = [_grams(problem.prompt, self.ngram) for problem in problems]
-        # Copies of a text count once, or a problem that the training set repeats would pass for a phrase.
+        # Copies of a text count once; otherwise a problem that the training set repeats would be a phrase.
         counts = Counter(gram for grams in set(own_grams) for gram in grams if gram in owners)
         phrases = {gram for gram, count in counts.items() if count > self.common}
         sizes = [len(grams - phrases) for grams in reserved_grams]

@@ -1,5 +1,5 @@
-"""Rows of parquet files that disagree about the types of columns, or have none. General readers cast every
-file to the types of the first one: a column that is null there takes no text, and 0012 is 12.
+"""Reads parquet files that disagree about the types of columns, or have no rows. General readers cast every
+file to the types of the first: a column that is null there cannot take text, and 0012 becomes 12.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import datasets
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from bapo_lightning.data.problems.text_files import Records
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 
 def read_unlike_files(files: Sequence[tuple[str, str]], wanted: Collection[str]) -> Records | None:
-    """Reads parquet files, each with its path here and its name, whose `wanted` columns differ in type or are
-    missing in some, or which have no rows; each cell is as its own file has it. Returns None where all files
-    are alike, so that any reader will do. Raises DataError: a file has none of the columns that others have.
+    """Reads parquet files, given as local path and name, if their `wanted` columns differ in type or are
+    missing in some, or if a file has no rows; each cell is as its own file has it. Returns None if all files
+    are alike, so that any reader will do. Raises DataError: a file has none of the columns of the others.
     """
     metadata = [pyarrow.parquet.read_metadata(path) for path, _ in files]
     schemas = [each.schema.to_arrow_schema() for each in metadata]

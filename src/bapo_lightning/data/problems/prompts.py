@@ -1,14 +1,16 @@
-"""How a problem becomes the token ids that the policy continues (key `data.prompt`, group `data/prompt`)."""
+"""Turns a problem into the token ids that the policy continues (key `data.prompt`, group `data/prompt`)."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from bapo_lightning.errors import DataError, first_line
+from bapo_lightning.system.errors import DataError, first_line
 from bapo_lightning.types import Problem
 
 # transformers tokenizer, problem -> token ids (typecode "i") of its prompt
@@ -16,9 +18,10 @@ PromptRule = Callable[[Any, Problem], "array[int]"]
 Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 PLACEHOLDER = "{problem}"
+FORMS = ("\\boxed", "####", "Answer:", "<answer>")  # of a final answer, in which instructions ask for it
+_LOOKED_AT = 100  # problems of a set
 
-
-# Arguments of transformers' `apply_chat_template` that are no variables of a template.
+# Arguments of transformers' `apply_chat_template` that are not variables of a template.
 NO_VARIABLES = frozenset({
     "conversation", "continue_final_message", "tokenize", "padding", "truncation", "max_length",
     "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
@@ -26,7 +29,7 @@ NO_VARIABLES = frozenset({
 
 
 def template_problems(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is wrong with a template that never shows the problem, and with its options."""
+    """Yields the mistake of a template that never shows the problem, and mistakes in its options."""
     yield from option_problems(options)
     if PLACEHOLDER not in (template := options.get("template", PLACEHOLDER)):
         yield (
@@ -36,9 +39,9 @@ def template_problems(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the options of a chat template that would change how it is used, instead of what it writes."""
+    """Yields options of a chat template that would change how it is used rather than what it writes."""
     for name in sorted(NO_VARIABLES & set(options.get("template_options") or ())):
-        yield f"template_options: {name} is no variable of a chat template, the run sets it; leave it out"
+        yield f"template_options: {name} is not a variable of a chat template, the run sets it; leave it out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class PlainPrompt:
 
     problems = staticmethod(template_problems)
     template: str = PLACEHOLDER  # every {problem} in it is replaced by the problem's text
-    bos: bool | None = None  # begin with the tokenizer's BOS; None: where the tokenizer itself would
+    bos: bool | None = None  # begin with the tokenizer's BOS; None: if the tokenizer itself does
 
     def text(self, problem: Problem) -> str:
         """Returns the text that the policy continues."""
@@ -59,7 +62,7 @@ class PlainPrompt:
         ids, first = tokenizer.encode(text, add_special_tokens=False), [tokenizer.bos_token_id]
         if self.bos is False or first in ([None], ids[:1]):
             return array("i", ids)
-        is_usual = self.bos or tokenizer.encode("")[:1] == first  # what it puts before any text
+        is_usual = self.bos or tokenizer.encode("")[:1] == first  # it begins every text so
         return array("i", first + ids if is_usual else ids)
 
 
@@ -68,7 +71,7 @@ class ChatPrompt:
     """The problem as a user's message in the chat format of the model's tokenizer."""
 
     problems = staticmethod(template_problems)
-    # System message; with None the tokenizer's template decides, and often adds a message of its own.
+    # System message; with None the tokenizer's template decides, and often adds its own message.
     system: str | None
     template: str  # the user's message; every {problem} in it is replaced by the problem's text
     # Beginning of the assistant's turn, unless the tokenizer's template writes it already.
@@ -88,7 +91,7 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class MessagesPrompt:
-    """The chat messages of the data file unchanged, as in verl; without any, the problem is the user's."""
+    """The chat messages of the data file unchanged, as in verl; without any, the problem as a user's."""
 
     problems = staticmethod(option_problems)
     opening: str | None = None  # as for `ChatPrompt`
@@ -118,8 +121,8 @@ class ChatOrPlainPrompt:
 
 
 def chat_template(tokenizer: Any, options: Mapping[str, Any] = MappingProxyType({})) -> str | None:
-    """Returns the template with which a tokenizer writes chats under such `template_options`, None without
-    one. Raises DataError where it has several and none of them is the default.
+    """Returns the template with which a tokenizer writes chats under these `template_options`, None if it
+    has none. Raises DataError if it has several and none of them is the default.
     """
     if not (tokenizer.chat_template or options.get("chat_template")):
         return None
@@ -134,9 +137,17 @@ def chat_template(tokenizer: Any, options: Mapping[str, Any] = MappingProxyType(
     return found
 
 
+def dated(tokenizer: Any, date: datetime) -> Any:
+    """Returns the tokenizer, changed so that its chat templates write this date and time instead of the
+    present: all prompts of a run are then alike, also after a resume.
+    """
+    tokenizer.apply_chat_template = partial(tokenizer.apply_chat_template, strftime_now=date.strftime)
+    return tokenizer
+
+
 def unknown_token(tokenizer: Any) -> int | None:
-    """Returns the token that stands for each character that a tokenizer does not have; None where there is
-    none, since characters fall apart into bytes. Of two that nobody has, bytes differ.
+    """Returns the token that stands for each character unknown to the tokenizer; None if there is none,
+    since characters are split into bytes. Two characters that no tokenizer has then differ in their bytes.
     """
     one, other = (tokenizer.encode(char, add_special_tokens=False) for char in ("\U0010fffe", "\U0010ffff"))
     return one[-1] if one and one[-1:] == other[-1:] else None
@@ -145,8 +156,8 @@ def unknown_token(tokenizer: Any) -> int | None:
 def rendered(
     tokenizer: Any, messages: list[dict[str, str]], prompt: ChatPrompt | MessagesPrompt
 ) -> array[int]:
-    """Returns the token ids of chat messages, up to where the assistant goes on. Raises DataError without a
-    chat template, and for messages that it refuses.
+    """Returns the token ids of chat messages, up to the point where the assistant continues. Raises
+    DataError if there is no chat template, or if it refuses the messages.
     """
     name = tokenizer.name_or_path or "the model"
     options = {"add_generation_prompt": True, **prompt.template_options}
@@ -161,7 +172,7 @@ def rendered(
             return array("i", ids)
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:  # of Jinja, of the template itself, or of transformers
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         has_system = any(message.get("role") == "system" for message in messages)
         other = "data/prompt=boxed has no system message" if has_system else "data/prompt=plain needs none"
         raise DataError(
@@ -170,6 +181,25 @@ def rendered(
         ) from None
     text = text if text.endswith(prompt.opening) else text + prompt.opening
     return array("i", tokenizer.encode(text, add_special_tokens=False))
+
+
+def contradiction_of(problems: Sequence[Problem], prompt_text: Callable[[Problem], str]) -> str | None:
+    """Reports that most problems of a set ask for one form of answer and the text around them for another;
+    None if they agree. `prompt_text` returns the whole prompt that the policy sees.
+    """
+    looked_at = problems[:_LOOKED_AT]
+    texts = [(problem.prompt, prompt_text(problem).replace(problem.prompt, "")) for problem in looked_at]
+    by_data, by_prompt = (
+        [form for form in FORMS if 2 * sum(form in pair[place] for pair in texts) > len(texts)]
+        for place in (0, 1)
+    )
+    if not by_data or not by_prompt or set(by_data) & set(by_prompt):
+        return None
+    return (
+        f"the problems of data.train, such as {problems[0].id}, ask for an answer with {by_data[0]}, and "
+        f"data.prompt asks for one with {by_prompt[0]}; write data/prompt=chat, which adds no "
+        "instruction, or remove the instruction of the data with data.train.mapping.wrapper"
+    )
 
 
 def filled(template: str, problem: Problem) -> str:

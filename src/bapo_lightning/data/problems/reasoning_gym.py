@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from bapo_lightning.data.problems.held_out import Part, is_in
-from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.orphans import in_background
+from bapo_lightning.system.values import Count, Share, Size
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, Share, Size
 
-FIRST_SECONDS = 15  # for one problem; thousands are made
-LARGEST = 10_000_000  # a number of so many digits takes a second, one of a billion cannot be interrupted
+FIRST_SECONDS = 15  # that one problem may take; thousands are made
+LARGEST = 10_000_000  # a number with so many digits takes a second; a billion digits cannot be interrupted
 
 
 def check_speed(make: Callable[[], object], what: str, split: Part) -> None:
-    """Raises DataError when one problem takes too long to make, as with a billion terms."""
-
-    def made() -> None:
-        with suppress(Exception):  # it comes again where all are made
-            make()
-
-    # Nothing ends a computation in Python; the thread ends with the process, which this error ends.
-    thread = threading.Thread(target=made, daemon=True)
-    thread.start()
+    """Raises DataError if one problem takes too long to make, for instance with a billion terms."""
+    # Python cannot stop a computation in a thread; the thread ends with the process, which this error ends.
+    # Any other error is raised again when all problems are made.
+    thread = in_background("one problem", make, lambda error: None)
     thread.join(FIRST_SECONDS)
     if thread.is_alive():
         raise DataError(
@@ -44,13 +38,13 @@ def reasoning_gym_problems(
     validation_share: Share,
     limit: Count | None = None,
 ) -> list[Problem]:
-    """Returns the distinct questions of one split among `size` generated entries, in the order of generation,
-    and of them the first `limit`. A task with few questions repeats them and gives fewer problems.
+    """Returns the first `limit` distinct questions of one split among `size` generated entries, in the order
+    of generation. A task with few questions repeats them and gives fewer problems.
 
     `task` names a data set, e.g. "chain_sum", and `parameters` are its options. A hash of its text decides
-    which split a question belongs to, see `is_in`. Separate seeds would not do: entry i of seed s is entry i
-    - 1 of seed s + 1. Problems have `id` "task/seed/index", and as `metadata` the entry that the task's
-    scorer reads.
+    which split a question belongs to, see `is_in`. Separate seeds would not separate the splits: entry i of
+    seed s is entry i - 1 of seed s + 1. Problems have the `id` "task/seed/index", and as `metadata` the entry
+    that the task's scorer reads.
 
     Raises DataError: reasoning-gym is missing, has no such task or parameter, needs too long for a problem,
     or the split is empty.

@@ -1,4 +1,4 @@
-"""The problems of a run: those that remain after filters and prompt limit, and an account of the rest."""
+"""The problems that remain for a run after filters and prompt limit, and an account of the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bapo_lightning.data.problems.mixture import Mixing, Mixture
 from bapo_lightning.data.problems.prompts import Encode
 from bapo_lightning.data.problems.stream import fingerprint
 from bapo_lightning.data.problems.table import ProblemSet
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 _DIGITS = 16  # of the digest of a set
@@ -26,7 +26,7 @@ class Selection:
     mixing: Mixing | None  # weights of a mixture's sets
     validation: dict[str, list[Problem]]  # by name of the set
     filtered: Filtered
-    account: dict[str, Any]  # all of it in numbers, for the console and the manifest, see `account_of`
+    account: dict[str, Any]  # the same in numbers, for the console and the manifest, see `account_of`
 
 
 def select(
@@ -38,8 +38,8 @@ def select(
     max_validation_problems: int | None = None,
 ) -> Selection:
     """Applies the filters, in their order, to the training problems as read, and the prompt limit to all
-    problems. Of each validation set the first `max_validation_problems` are used (None: all); filters see all
-    of them. Raises DataError when a set is left without problems.
+    problems. The first `max_validation_problems` of each validation set are used (None: all); filters see all
+    of them. Raises DataError if a set is left without problems.
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
@@ -54,22 +54,40 @@ def select(
         }
         if mixing is not None:
             account["train"]["shares"] = dict(mixing.shares)
-    held_out = {}
+    held_out, trained = {}, {_normalised(problem.prompt) for problem in kept}
     for name, problems in validation.items():
         taken = problems[:max_validation_problems]
         held_out[name], cut = keep_short_prompts(taken, encode, max_prompt_tokens, f"data.validation.{name}")
         beyond = len(problems) - len(taken)
         removed = {"beyond scale.validation_problems": beyond, "prompt too long": len(cut)}
         digest = fingerprint(held_out[name])[:_DIGITS]
-        account["validation"][name] = account_of(problems, removed, len(held_out[name])) | {"digest": digest}
+        account["validation"][name] = account_of(problems, removed, len(held_out[name])) | {
+            "digest": digest,
+            "also_trained": sum(_normalised(problem.prompt) in trained for problem in problems),
+        }
     return Selection(kept, overlong, mixing, held_out, filtered, account)
+
+
+def _normalised(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def overlap_warnings(account: Mapping[str, Any]) -> list[str]:
+    """Returns warnings that name validation sets with problems of the training set, and their numbers."""
+    return [
+        f"{part['also_trained']} of the {part['read']} problems of data.validation.{name} are in data.train "
+        "as well: its accuracy is not a held-out accuracy; write data/filters=math, which removes such "
+        "problems from data.train, or choose another set"
+        for name, part in account["validation"].items()
+        if part["also_trained"]
+    ]
 
 
 def keep_short_prompts(
     problems: Sequence[Problem], encode: Encode, max_prompt_tokens: int, what: str
 ) -> tuple[list[Problem], list[Problem]]:
     """Divides problems, in their order, into those to keep and those whose prompt is too long. Prompts are
-    never truncated: a cut one may lack its question. Raises DataError when none of the set `what` is left.
+    never truncated, since a cut may remove the question. Raises DataError if none of the set `what` is left.
     """
     if not problems:
         raise DataError(f"{what} holds no problems; check its options")

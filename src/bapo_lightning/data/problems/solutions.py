@@ -1,4 +1,4 @@
-"""Solutions in a problem's metadata: whole answers of an expert, or what hints are taken from.
+"""Solutions in a problem's metadata: whole answers of an expert, or the texts from which hints are taken.
 
 A solution is a text, or a list of texts, in a column that a table keeps (`mapping.keep`).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 
@@ -18,7 +18,7 @@ def solutions(problem: Problem, column: str) -> list[str]:
 
 
 def require_solutions(problems: Iterable[Problem], column: str) -> None:
-    """Raises DataError when no problem has a solution in the column."""
+    """Raises DataError if no problem has a solution in the column."""
     if not any(solutions(problem, column) for problem in problems):
         raise DataError(
             f"column={column}: no training problem has a text in that column of its metadata; keep it, as in "

@@ -8,20 +8,20 @@ from hashlib import sha256
 from typing import Any
 
 from bapo_lightning.data.problems.mixture import Mixing, furthest_behind
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem, WorkItem
 
 WHOLE = ""  # name of the only part of a stream without a mixing
 
-Places = dict[str, tuple[int, int]]  # part -> epoch, and number of its problems drawn
+Places = dict[str, tuple[int, int]]  # part -> epoch, and number of problems drawn in it
 
 
 class ProblemStream:
-    """Yields every problem once per epoch, in an order drawn anew for each epoch from the stream's own seed.
+    """Yields every problem once per epoch, in a new order for each epoch, drawn with the stream's own seed.
 
     With a mixing each of its sets has its own epochs, as described in `mixture`. Problems with too long
-    prompts, `overlong`, are never drawn, but listed in the ledger. Raises DataError when there are no
-    problems at all or in one set, or two share an id.
+    prompts, `overlong`, are never drawn, but listed in the ledger. Raises DataError if there are no problems
+    at all or in one set, or if two share an id.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class ProblemStream:
 
     @property
     def places(self) -> Places:
-        """Position in each part: epoch, and number of its problems drawn."""
+        """Position in each part: epoch, and number of problems drawn in it."""
         return dict(self._places)
 
     def take(self, count: int) -> list[WorkItem]:
-        """Draws the next `count` problems; a new epoch begins whenever one is used up."""
+        """Draws the next `count` problems; a new epoch begins whenever the last is used up."""
         return [self._next() for _ in range(count)]
 
     def never_drawn_since(self, places: Places) -> list[WorkItem]:
@@ -68,7 +68,7 @@ class ProblemStream:
         return found
 
     def problem(self, problem_id: str) -> Problem:
-        """Returns the problem of this id. Raises DataError when the training set has none."""
+        """Returns the problem with this id. Raises DataError if the training set has none."""
         if problem_id not in self._by_id:
             raise DataError(
                 f"a checkpoint holds rollouts of problem {problem_id!r}, which the training set does not "
@@ -90,24 +90,27 @@ class ProblemStream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from a saved position. Raises DataError when the training set is another one."""
+        """Continues from a saved position. Raises DataError if the training set has changed."""
         if state["training_set"] != self._fingerprint or set(state["places"]) != set(self._parts):
             raise DataError(
-                "the training set is not the one of the checkpoint: its file, a filter, or a validation set "
+                "the training set differs from the checkpoint's: its file, a filter, or a validation set "
                 "that an overlap filter compares with has changed; put it back, or begin a new run"
             )
         self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
 
     def _next(self) -> WorkItem:
-        places = self._places.items()
-        taken = {name: epoch * len(self._parts[name]) + number for name, (epoch, number) in places}
-        name = furthest_behind(taken, self._shares)
+        name = self._next_part() if len(self._parts) > 1 else next(iter(self._parts))
         epoch, position = self._places[name]
         if position == len(self._parts[name]):
             epoch, position = epoch + 1, 0
             self._orders[name] = self._epoch_order(name, epoch)
         self._places[name] = epoch, position + 1
         return WorkItem(self._parts[name][self._orders[name][position]], epoch)
+
+    def _next_part(self) -> str:
+        places = self._places.items()
+        taken = {name: epoch * len(self._parts[name]) + number for name, (epoch, number) in places}
+        return furthest_behind(taken, self._shares)
 
     def _go_to(self, places: Places) -> None:
         self._places = dict(places)

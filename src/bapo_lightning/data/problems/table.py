@@ -14,13 +14,14 @@ import datasets
 import huggingface_hub
 
 from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, has_path, prefixes
+from bapo_lightning.data.problems.formats import FORMATS, format_of, place_fault
 from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
 from bapo_lightning.data.problems.parquet_files import read_unlike_files
-from bapo_lightning.data.problems.text_files import FORMATS, Records, format_of, read_text_files
-from bapo_lightning.errors import DataError, first_line
-from bapo_lightning.hub import stay_offline_without_hub
+from bapo_lightning.data.problems.text_files import Records, read_text_files
+from bapo_lightning.system.errors import DataError, first_line
+from bapo_lightning.system.hub import stay_offline_without_hub
+from bapo_lightning.system.values import Count, Share
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, Share
 
 
 class ProblemSet(list[Problem]):
@@ -32,7 +33,7 @@ class ProblemSet(list[Problem]):
         super().__init__(problems)
         self.origin = origin  # "openai/gsm8k (main, split train)"
         self.num_rows = num_rows  # of the table, before `limit`
-        self.left_out = dict(left_out)  # number of rows that are not among them, by reason
+        self.left_out = dict(left_out)  # number of rows left out, by reason
 
 
 def problem_table(
@@ -54,7 +55,7 @@ def problem_table(
 ) -> ProblemSet:
     """Reads one problem per row, in the order of the rows. `conf/problem_set/base.yaml` explains the options.
 
-    Raises DataError: the data is not there, lacks a column, is not of its declared size, or a row cannot be
+    Raises DataError: the data or a column is missing, its size is not the declared one, or a row cannot be
     used.
     """
     source = TableSource(path, split, config, revision, files)
@@ -97,35 +98,31 @@ class TableSource:
     files: str | None
 
     def rows(self, wanted: Collection[str]) -> datasets.Dataset | Records:
-        """Loads the table, of which the `wanted` columns are needed. Raises DataError with the command that
-        fetches it when it cannot be had.
+        """Loads the table, at least its `wanted` columns. Raises DataError, with the command that fetches it,
+        if it is not available.
         """
+        if fault := place_fault(self.path):
+            raise DataError(f"path={self.path}{fault}")
         path = os.path.expanduser(self.path)
         file_format = None if Path(path).is_dir() else format_of(path)
-        is_hub, is_remote = file_format is None and not Path(path).is_dir(), "://" in path
+        is_hub = file_format is None and not Path(path).is_dir()
         if Path(path).is_file():
-            path = glob.escape(path)  # a name with brackets is no pattern
-        if file_format is not None and not is_remote and not glob.glob(path):
-            raise DataError(f"path={self.path}: there is no such file")
-        if is_hub and Path(self.path).expanduser().is_file():
-            raise DataError(f"path={self.path} is no table of a known type; they are {', '.join(FORMATS)}")
-        if is_hub and not is_remote and (path.startswith((".", "/")) or path.count("/") > 1):
-            raise DataError(f"path={self.path}: there is no such file or folder")
+            path = glob.escape(path)  # a name with brackets is not a pattern
         verbosity = datasets.logging.get_verbosity()
-        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are told below
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are reported below
         try:
             if file_format is not None:
                 return self._load(file_format, path, wanted)
             return self._hub(path, wanted) if is_hub else self._folder(path, wanted)
         except DataError:
             raise
-        except Exception as error:  # each reader raises types of its own
+        except Exception as error:  # each reader raises its own types
             raise DataError(self.fault() or self._remedy(error, is_hub)) from None
         finally:
             datasets.logging.set_verbosity(verbosity)
 
     def fault(self) -> str | None:
-        """Says which local file no reader could have read, because it is empty."""
+        """Returns a message that names a local file that is empty, so that no reader can read it; or None."""
         path = os.path.expanduser(self.path)
         for file in map(Path, [path] if Path(path).is_file() else sorted(glob.glob(path))):
             if file.is_file() and file.stat().st_size == 0:
@@ -151,7 +148,7 @@ class TableSource:
         try:
             return self._load(path, self.files, wanted, revision=self.revision)
         except ConnectionError:
-            # Offline, datasets 5.2 finds only tables that it prepared itself, not those of `hf download`.
+            # Offline, datasets 5.2 finds only tables that it prepared itself, not files of `hf download`.
             try:
                 fetched = huggingface_hub.snapshot_download(
                     path, repo_type="dataset", revision=self.revision, local_files_only=True
@@ -171,18 +168,18 @@ class TableSource:
         types = set() if own else set(map(format_of, found))
         if types and types <= {"json", "csv"}:
             return read_text_files(self._fetched(found), wanted)
-        is_parquet = len(found) > 1 and types == {"parquet"} and not builder.info.features
+        is_parquet = types == {"parquet"} and not builder.info.features
         if is_parquet and (unlike := read_unlike_files(self._fetched(found), wanted)) is not None:
             return unlike
         return datasets.load_dataset(path, config, data_files=named, split=self.split, **options)
 
     @staticmethod
     def _fetched(names: Sequence[str]) -> list[tuple[str, str]]:
-        """Returns where each file is on this machine, with its name."""
+        """Returns the path on this machine and the name of each file."""
         return list(zip(datasets.DownloadManager().download(list(names)), names, strict=True))
 
     def _remedy(self, error: BaseException, is_hub: bool) -> str:
-        while error.__cause__ is not None:  # "An error occurred" has one that tells which
+        while error.__cause__ is not None:  # the cause of "An error occurred" is the real error
             error = error.__cause__
         reason = first_line(error)
         failure = f"{self} could not be loaded ({reason})"
@@ -193,7 +190,7 @@ class TableSource:
         page = f"https://huggingface.co/datasets/{self.path}"
         terms = f"accept its terms at {page}, run `hf auth login`, then " if "gated" in str(error) else ""
         return (
-            f"{failure}. Where there is a network, {terms}fetch it: hf download --repo-type dataset "
+            f"{failure}. With a network, {terms}fetch it: hf download --repo-type dataset "
             f"{self.path}{options}\n"
             f"It is then found, also offline, in {huggingface_hub.constants.HF_HUB_CACHE} (HF_HOME moves it; "
             "with HF_HUB_OFFLINE=1 no connection is tried). Or check its name and split, or write the path "
@@ -224,15 +221,15 @@ def _read(
             problem = mapping.read(row, number, name, known)
         except MissingField as error:
             raise DataError(
-                f"row {number} of {source} lacks one of the mapping's fields "
-                f"({', '.join(path for _, path in mapping.paths)}); where the path breaks off there are "
+                f"row {number} of {source} does not have one of the mapping's fields "
+                f"({', '.join(path for _, path in mapping.paths)}); where the path ends there are "
                 f"{', '.join(error.args) or 'no fields'}"
             ) from None
         except UnusableRow as reason:
             if not leave_out:
                 raise DataError(
                     f"row {number} of {source} cannot be used: {reason}; correct the mapping or the row, or "
-                    "write unusable=leave_out to go without such rows"
+                    "write unusable=leave_out to skip such rows"
                 ) from None
             left_out[str(reason)] += 1
             continue
@@ -248,14 +245,14 @@ def _read(
     repeated = [own_id for own_id, count in Counter(problem.id for problem in problems).items() if count > 1]
     if repeated:
         raise DataError(
-            f"{len(repeated)} ids of {source} stand for several rows, among them {repeated[0]}; write "
+            f"{len(repeated)} ids of {source} belong to several rows, among them {repeated[0]}; write "
             "mapping.id=null to number the rows instead"
         )
     return problems, left_out
 
 
 def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
-    """Yields the rows one by one. Decoding them singly would take `datasets` several times longer."""
+    """Yields the rows one by one. `datasets` would take several times longer to decode single rows."""
     if isinstance(rows, Records):
         yield from rows
         return

@@ -1,6 +1,6 @@
-"""Rows of .jsonl, .json, .csv and .tsv files as the files have them. General readers guess types instead: a
-text that looks like a date becomes one, 0012 is 12, whole numbers lose digits, and a column whose first
-cells are null takes no text.
+"""Reads rows of .jsonl, .json, .csv and .tsv files as the files have them. General readers guess types: a
+text that looks like a date becomes a date, 0012 becomes 12, whole numbers lose digits, and a column whose
+first cells are null cannot take text.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from typing import Any
 
 import pyarrow  # type: ignore[import-untyped]
 
-from bapo_lightning.errors import DataError
+from bapo_lightning.data.problems.formats import PACKED, format_of
+from bapo_lightning.system.errors import DataError
 
-FORMATS = {
-    ".jsonl": "json", ".ndjson": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv",
-}  # fmt: skip
-_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _LONGEST_CELL = 2**31 - 1  # characters
 
 
 class Records:
-    """Rows of text files, a part of the interface of `datasets.Dataset`; a cell that a row lacks is None."""
+    """Rows of text files with a part of the interface of `datasets.Dataset`; a row's missing cell is None."""
 
     def __init__(self, column_names: list[str], rows: list[dict[str, Any]]) -> None:
         self.column_names, self._rows = column_names, rows
@@ -38,7 +35,7 @@ class Records:
         return ({name: row.get(name) for name in self.column_names} for row in self._rows)
 
     def select_columns(self, names: list[str]) -> Records:
-        """Returns the rows with these columns alone."""
+        """Returns the rows with only these columns."""
         return Records(names, self._rows)
 
     def select(self, numbers: Iterable[int]) -> Records:
@@ -46,20 +43,10 @@ class Records:
         return Records(self.column_names, [self._rows[number] for number in numbers])
 
 
-def format_of(path: str) -> str | None:
-    """Returns json, csv or parquet by a file's name, of which .gz, .bz2, .zst, .lz4 may follow the type of a
-    text file and case does not matter; None where it says nothing.
-    """
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
-    is_packed = bool(suffixes) and suffixes[-1] in _PACKED
-    found = FORMATS.get(next(iter(suffixes[::-1][is_packed:]), ""))
-    return None if is_packed and found == "parquet" else found
-
-
 def read_text_files(files: Iterable[tuple[str, str]], wanted: Collection[str]) -> Records:
-    """Reads text files, each with its path here and the name that tells its type, and keeps the `wanted`
-    columns. Numbers in JSON that no float holds stay texts. Raises DataError: a file is not UTF-8;
-    ValueError: it is not what its name says, with the number of the row.
+    """Reads text files, given as local path and a name that shows the type, and keeps the `wanted` columns.
+    Numbers in JSON that no float can hold stay texts. Raises DataError: a file is not UTF-8; ValueError, with
+    the number of the line: its content is not of the type that its name shows.
     """
     names, kept = dict[str, None](), list[dict[str, Any]]()
     for path, name in files:
@@ -73,7 +60,7 @@ def read_text_files(files: Iterable[tuple[str, str]], wanted: Collection[str]) -
 
 
 def _lines(path: str, name: str) -> Iterator[str]:
-    packing = _PACKED.get(Path(name).suffix.lower())
+    packing = PACKED.get(Path(name).suffix.lower())
     with io.BufferedReader(pyarrow.input_stream(path, compression=packing), 2**20) as file:
         place = 0
         for raw in file:
@@ -87,34 +74,34 @@ def _lines(path: str, name: str) -> Iterator[str]:
 
 
 def _json_rows(path: str, name: str) -> Iterator[dict[str, Any]]:
-    lines = (line for line in _lines(path, name) if line.strip())
-    number = 0
-    for line in lines:
+    file, numbered, has_rows = Path(name).name, enumerate(_lines(path, name), 1), False
+    for number, line in numbered:
+        if not line.strip():
+            continue
         try:
-            value = _parsed(line)
-        except ValueError as error:
-            if number:  # else it may be one value in many lines
-                raise ValueError(f"JSON parse error: {error} in row {number}") from None
-            value = _whole(line + "".join(lines))
-        for row in value if isinstance(value, list) and not number else [value]:
+            value = _parsed(line.rstrip("\r\n"), file, number)
+        except ValueError:
+            if has_rows:  # else it may be one value in many lines
+                raise
+            value = _parsed(line + "".join(text for _, text in numbered), file, number)
+        items = value if isinstance(value, list) and not has_rows else [value]
+        for index, row in enumerate(items):
             if not isinstance(row, dict):
-                raise ValueError(f"row {number} is no JSON object with names")
+                place = f"item {index}" if items is value else f"line {number}"
+                raise ValueError(f"{place} of {file} is not a JSON object with names")
             yield row
-            number += 1
+            has_rows = True
 
 
-def _whole(text: str) -> Any:
-    try:
-        return _parsed(text)
-    except ValueError as error:
-        raise ValueError(f"JSON parse error: {error} in row 0") from None
-
-
-def _parsed(text: str) -> Any:
+def _parsed(text: str, file: str, first: int) -> Any:
+    """Returns the value of JSON that begins in line `first`; ValueError names the line of a mistake."""
     try:
         return json.loads(text, parse_float=_number, parse_int=_whole_number)
+    except json.JSONDecodeError as error:
+        line, what = first + error.lineno - 1, f"{error.msg}, at character {error.colno}"
+        raise ValueError(f"line {line} of {file} is not JSON: {what}") from None
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError(f"line {first} of {file} is nested too deep") from None
 
 
 def _number(text: str) -> float | str:
@@ -134,9 +121,9 @@ def _csv_rows(path: str, name: str) -> Iterator[dict[str, Any]]:
         header = next(cells, [])
         if len(set(header)) < len(header):
             raise ValueError("two columns have the same name")
-        for number, row in enumerate(row for row in cells if row):
+        for row in filter(None, cells):
             if len(row) > len(header):
-                raise ValueError(f"row {number} has {len(row)} cells, and there are {len(header)} columns")
+                raise ValueError(f"line {cells.line_num} has {len(row)} cells for {len(header)} columns")
             yield dict(zip(header, row, strict=False))
     except csv.Error as error:
         raise ValueError(f"line {cells.line_num}: {error}") from None

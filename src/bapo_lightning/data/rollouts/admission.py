@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.system.values import Count
 from bapo_lightning.types import Group
-from bapo_lightning.values import Count
 
 
 @dataclass(frozen=True)
 class DynamicSampling(GroupRule):
-    """Replaces groups whose scores are all equal: relative to the group, none of their answers is better than
-    another. Advantages with another baseline lose by it what such groups would teach.
+    """Replaces groups whose scores are all equal, in which no answer is better than another. Algorithms
+    with a baseline other than the group then lose what these groups would teach.
     """
 
-    max_rounds: Count = field()  # no default: not even that of other rules
+    max_rounds: Count = field()  # required: the default of other rules does not apply
 
     def admits(self, group: Group) -> bool:
-        """Returns whether scores differ."""
+        """Returns True if scores differ."""
         return not group.is_uniform

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.evaluation.metrics import evaluation_metrics
-from bapo_lightning.evaluation.outcome import SampleOutcome
+from bapo_lightning.objectives.answer_metrics import evaluation_metrics
+from bapo_lightning.objectives.outcome import SampleOutcome
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import FinishReason, Problem, Rollout, Sample, WorkItem
 
-# In the seeds, in place of a policy version: every checkpoint gets the same random numbers, so that two of
-# them differ by their weights alone.
+# Stands for the policy version in the seeds: every checkpoint gets the same random numbers, so that two
+# checkpoints differ only by their weights.
 _ANY_VERSION = 0
 
 Asked = tuple[Problem, int]  # a problem and the number of one of its k samples
@@ -28,7 +28,7 @@ def all_asked(problems: Iterable[Problem], num_samples: int) -> list[Asked]:
 
 def sample_answers(sampler: RolloutSampler, asked: Sequence[Asked]) -> list[Sample]:
     """Returns one scored sample for each of `asked`, in order, under the engine's present weights. Its tokens
-    depend on these weights, the seed, the problem and the number alone.
+    depend only on these weights, the seed, the problem and the number.
     """
     if not asked:
         return []
@@ -49,7 +49,7 @@ def sample_answers(sampler: RolloutSampler, asked: Sequence[Asked]) -> list[Samp
 
 
 def outcome_of(sample: Sample) -> SampleOutcome:
-    """A sample in the form that the metrics take."""
+    """Returns a sample in the form that the metrics read."""
     is_cut = sample.rollout.finish is FinishReason.LENGTH
     return SampleOutcome(sample.score.status, sample.score.answer, sample.rollout.length, is_cut)
 
@@ -61,7 +61,7 @@ class ValidationSet:
     name: str
     problems: Sequence[Problem]
     num_samples: int
-    seed: int  # of the sampling, apart from training's
+    seed: int  # of sampling; training has its own
 
     def answers(self, sampler: RolloutSampler) -> list[Sample]:
         """Returns the scored answers under the engine's current weights, problem by problem."""
@@ -72,7 +72,7 @@ class ValidationSet:
         """Returns `val/<set>/<metric>` for every metric of `evaluation.outcome` that is defined."""
         outcomes = [outcome_of(answer) for answer in answers]
         starts = range(0, len(outcomes), self.num_samples)
-        # Only one rank has the answers; the others would be waited for.
+        # Only one rank has the answers; a sync would wait for the other ranks.
         metrics = evaluation_metrics(self.num_samples, sync_on_compute=False)
         metrics.update([outcomes[first : first + self.num_samples] for first in starts])
         values = {name: float(value) for name, value in metrics.compute().items()}

@@ -1,20 +1,20 @@
-"""Generates in a thread of its own, while training goes on.
+"""Generates in a separate thread, while training continues.
 
     generating thread                              trainer's thread, between two updates
     -----------------                              -------------------------------------
     wait: room for a pass, or unfinished work      next_groups: wait for a batch, serving weights meanwhile
     wait: weights as new as the trainer's   <----  serve: push the weights that the next pass needs
-                                                   prove that they arrived, beside the pass
+                                                   prove that they arrived, during the pass
     one pass, score, add_scored             ---->  take the batch, serve again (there is room now), train
                                                    exclusive_engine: wait for the end of the pass (validation)
 
-`AsyncProtocol` has the rules; here are the threads. The scheduler's lock guards all state; one condition on
+`AsyncProtocol` has the rules, this module the threads. The scheduler's lock guards all state; a condition on
 it is notified whenever anything changes. The engine is used by the generating thread during a pass and by
 the trainer's thread otherwise, never by both: weights are handed over in the trainer's thread, where
 collectives of several ranks are legal and the weights stand still.
 
 A wait always ends. The generating thread waits only (1) for room, and then a full batch is ready or on its
-way: `num_startable` at the trainer's own clock is positive whenever the next batch lacks groups and none
+way: `num_startable` at the trainer's own clock is positive whenever the next batch needs groups and none
 runs; (2) for weights, which the trainer pushes at its next visit and while it waits. The trainer waits only
 for a batch, or for the end of a pass.
 """
@@ -33,24 +33,25 @@ from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.schedule import TrainerEvent
-from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.system.orphans import in_background
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.printable import say
 from bapo_lightning.types import Group
 
-STOP_SECONDS = 10  # the end of a run waits so long for a pass; then the engine is closed under it
+STOP_SECONDS = 10  # that the end of a run waits for a pass, before it closes the engine under the pass
 
 
 @dataclass(eq=False)
 class AsyncCollector(Collector):
-    """Keeps the engine busy as far as the age bound allows. One that dies is restarted, and what it had not
-    finished goes on under newer weights.
+    """Keeps the engine busy as far as the age bound allows. An engine that dies is restarted, and unfinished
+    responses continue under newer weights.
     """
 
     needed: int  # groups in a batch
-    wait_warning_seconds: float  # a wait says after each such time what it waits for
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: BaseException | None = field(default=None, init=False)
-    _pass_began: float = field(default=0.0, init=False)  # of the last one
+    _pass_began: float = field(default=0.0, init=False)  # time at which the last pass began
     _stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class AsyncCollector(Collector):
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
-        """Waits for the end of the pass; none begins inside the context."""
+        """Waits for the end of the pass; no other begins inside the context."""
         with self._changed:
             self._visit(state)
             self._protocol.held = True
@@ -109,7 +110,7 @@ class AsyncCollector(Collector):
                 self._changed.notify_all()
 
     def close(self) -> bool:
-        """Lets the present pass end, if it does so soon."""
+        """Lets the present pass end, if it ends soon."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -119,18 +120,17 @@ class AsyncCollector(Collector):
         return not self._thread.is_alive()
 
     def _is_at_rest(self) -> bool:
-        """Whether neither the engine nor the reward is at work."""
+        """True if neither the engine nor the reward is at work."""
         return not self._protocol.in_pass
 
     def _prove_weights(self) -> None:
-        """Ends a hand-over, beside generation: what the engine samples is used only after this."""
+        """Ends a hand-over during generation; only after this are the engine's new samples used."""
         self.sampler.engine.prove()
 
     def _visit(self, state: TrainerState) -> None:
         self._protocol.visit(state)
         if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(target=self._generate_until_stopped, name="rollouts", daemon=True)
-            self._thread.start()
+            self._thread = in_background("rollouts", self._generate_until_stopped, self._fail)
         self._raise_failure()
         self._changed.notify_all()
 
@@ -139,14 +139,14 @@ class AsyncCollector(Collector):
             raise self._failure
 
     def _generate_until_stopped(self) -> None:
-        try:
-            while (requests := self._next_pass()) is not None:
-                self._run(requests)
-        except BaseException as error:
-            with self._changed:
-                if not self._stopping:
-                    self._failure = error
-                self._changed.notify_all()
+        while (requests := self._next_pass()) is not None:
+            self._run(requests)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._failure = error
+            self._changed.notify_all()
 
     def _next_pass(self) -> list[GenerationRequest] | None:
         with self._changed:
@@ -160,11 +160,11 @@ class AsyncCollector(Collector):
             return self._protocol.begin()
 
     def _sampled_meanwhile(self) -> float:
-        """Seconds of a wait for weights in which the engine went on with a stream."""
+        """Seconds of a wait for weights in which the engine continued a stream."""
         return 0.0
 
     def _may_begin(self) -> bool:
-        """Tells the trainer, which may wait itself, when weights are missing."""
+        """Returns whether a pass may begin; notifies a waiting trainer if weights are missing."""
         asked = self._protocol.wants_weights
         may_begin = self._protocol.may_begin()
         if self._protocol.wants_weights and not asked:
@@ -186,22 +186,22 @@ class AsyncCollector(Collector):
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
-        start = time.perf_counter()
+        start, patience = time.perf_counter(), self.scheduler.regime.wait_warning_seconds
         num_messages = 1
         while not holds():
-            self._changed.wait(self.wait_warning_seconds / 4)
+            self._changed.wait(patience / 4)
             self._raise_failure()
             waited = time.perf_counter() - start
-            if waited > num_messages * self.wait_warning_seconds:
+            if waited > num_messages * patience:
                 num_messages += 1
                 message = f"{who} has waited {waited:.0f} s for {what}: {self._situation()}"
-                print(message, file=sys.stderr, flush=True)
+                say(message, sys.stderr)
 
     def _situation(self) -> str:
         ago = time.perf_counter() - self._pass_began
         doing = f"a pass began {ago:.0f} s ago" if self._protocol.in_pass else "the engine is idle"
         return (
             f"{self.scheduler.num_ready} of {self.needed} groups are ready, "
-            f"{len(self.scheduler.running)} are on their way, {doing} (engine at policy version "
+            f"{len(self.scheduler.running)} are in progress, {doing} (engine at policy version "
             f"{self.sampler.engine.version}, trainer at {self._protocol.trainer.version})"
         )

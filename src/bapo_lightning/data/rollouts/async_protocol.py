@@ -1,4 +1,4 @@
-"""Generation during training, as a state without threads and clocks: who may do what, and in which order.
+"""Generation during training as a state without threads and clocks: rules for which side may act when.
 
     generation                                      trainer, between two updates
     ----------                                      ----------------------------
@@ -8,7 +8,7 @@
                                                     held: no pass may begin (validation)
 
 `AsyncCollector` drives it with two threads, a simulation in virtual time. The caller holds
-the scheduler's lock and tells the other side that something changed.
+the scheduler's lock and notifies the other side of changes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class AsyncProtocol:
     needed: int  # groups in a batch
     trainer: TrainerState = field(default=TrainerState(0, 0), init=False)  # at its last visit
     in_pass: bool = field(default=False, init=False)  # from `begin` to `scored`
-    held: bool = field(default=False, init=False)  # no pass may begin: the engine is the trainer's
-    wants_weights: bool = field(default=False, init=False)  # generation waits for nothing else
+    held: bool = field(default=False, init=False)  # no pass may begin: the trainer uses the engine
+    wants_weights: bool = field(default=False, init=False)  # generation waits only for weights
 
     def visit(self, state: TrainerState) -> None:
         """Notes the trainer's progress, which may make room."""
@@ -41,7 +41,7 @@ class AsyncProtocol:
         self.scheduler.note("visit", clock=state.clock, version=state.version)
 
     def may_begin(self) -> bool:
-        """Whether there is work and the engine has the trainer's weights; asks for them if it has not."""
+        """Whether there is work and the engine has the trainer's weights; requests them if it has not."""
         if self.held or not self.scheduler.has_work(self.trainer.clock, self.needed):
             return False
         if self.scheduler.sampler.engine.version == self.trainer.version:
@@ -50,39 +50,39 @@ class AsyncProtocol:
         return False
 
     def serve_weights(self) -> None:
-        """Hands over the weights that the next pass needs, even before generation asks: it notices the room
-        that this visit makes only after the visit, and would get its weights an update later.
+        """Hands over the weights that the next pass needs, even before generation requests them: it notices
+        the room that this visit makes only after the visit, and would get its weights an update later.
         """
         if not self.in_pass:
-            self.may_begin()  # asks in place of generation
+            self.may_begin()  # requests them for generation
         if self.wants_weights and self.scheduler.sampler.engine.version != self.trainer.version:
             self.scheduler.note("sync")
             self.refresh_engine()
         self.wants_weights = False
 
     def begin(self) -> list[GenerationRequest]:
-        """Begins a pass; ask `may_begin` first."""
+        """Begins a pass; call `may_begin` first."""
         self.in_pass = True
         return self.scheduler.schedule(self.trainer.clock, self.needed, self.trainer.version)
 
     def sampled(self, sampled: SampledPass) -> tuple[list[RunningGroup], int]:
-        """Keeps what a pass sampled. Returns the complete groups, to be scored, and the version to do so."""
+        """Stores the samples of a pass. Returns complete groups, and the version to score them with."""
         return self.scheduler.postprocess(sampled), self.trainer.version
 
     def scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
-        """Ends the pass: the `finished` groups of `sampled` move on, scored as `groups`."""
+        """Ends the pass: the `finished` groups of `sampled` leave it, scored as `groups`."""
         self.scheduler.add_scored(finished, groups, seconds)
         self.in_pass = False
 
     def has_batch(self, needed: int) -> bool:
-        """Whether `needed` groups can enter training now; serves weights, so that waiting for them ends."""
+        """Whether `needed` groups can enter training now; serves weights, so that a wait for groups ends."""
         self.serve_weights()
         self.scheduler.drop_late(self.trainer.version)
         return self.scheduler.has_batch(needed)
 
     def take(self, needed: int) -> list[Group]:
-        """Returns the next batch; ask `has_batch` first."""
+        """Returns the next batch; call `has_batch` first."""
         batch = self.scheduler.take_batch(needed, self.trainer.version)
-        # taking the batch made room: generation goes on during the very next update
+        # taking the batch made room: generation continues during the very next update
         self.serve_weights()
         return batch

@@ -1,20 +1,40 @@
-"""Rollout batches through the scheduler, filled by the trainer's thread itself between two updates."""
+"""Scheduler and collector of each regime, and the synchronous collector.
+
+    asynchronous  stream  follows a schedule    scheduler           collector
+    no            no      no                    RolloutScheduler    SyncCollector
+    yes           no      no                    RolloutScheduler    AsyncCollector
+    yes           no      yes                   RolloutScheduler    ScheduledCollector
+    yes           yes     no                    StreamScheduler     StreamCollector
+    yes           yes     yes                   StreamScheduler     ScheduledStream
+
+A run imports only its own.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, Protocol
 
 from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.schedule import TrainerEvent
+from bapo_lightning.data.rollouts.schedule import Row, TrainerEvent
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.types import Group
+
+# Collectors of asynchronous generation, by (is a stream, follows a schedule).
+_ASYNCHRONOUS = {
+    (False, False): "async_collector:AsyncCollector",
+    (False, True): "scheduled_collector:ScheduledCollector",
+    (True, False): "stream_collector:StreamCollector",
+    (True, True): "scheduled_stream:ScheduledStream",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +64,15 @@ class Collector(ABC):
         """Records an event of the trainer, for replay. The caller holds the scheduler's lock."""
 
     def exclusive_engine(self, state: TrainerState) -> AbstractContextManager[None]:
-        """Context in which the engine is the trainer's alone."""
+        """Context in which only the trainer uses the engine."""
         return nullcontext()
 
     def close(self) -> bool:
-        """Stops generating; returns whether no thread uses the engine any more. May be called twice."""
+        """Stops generating; returns True if no thread uses the engine any more. May be called twice."""
         return True
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """State that the scheduler's does not have, as primitives; tokens and log-probs go into `store`."""
+        """Returns the collector's own state as primitives; tokens and log-probs go into `store`."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:  # noqa: B027
@@ -60,7 +80,7 @@ class Collector(ABC):
 
 
 class SyncCollector(Collector):
-    """Generates while training waits, by its newest weights, and then leaves the device to the trainer."""
+    """Generates with the newest weights while training waits, then leaves the device to the trainer."""
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Makes passes until the batch is full."""
@@ -81,3 +101,44 @@ class SyncCollector(Collector):
         finished = self.scheduler.postprocess(SampledPass(requests, continued, sampled - start))
         groups = self.sampler.score(finished, state.version)
         self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
+
+
+class GivesWeights(Protocol):
+    """Gives the engine the trainer's current weights."""
+
+    def refresh_engine(self) -> None:
+        """Gives them unless the engine has them."""
+
+    def hand_over_weights(self) -> None:
+        """Gives them unless the engine has them; does not prove them."""
+
+    def push_weights(self) -> None:
+        """Gives them in any case."""
+
+
+def scheduler_kind(regime: Regime) -> type[RolloutScheduler]:
+    """Returns the class of a regime's scheduler."""
+    return _named("stream_scheduler:StreamScheduler") if regime.is_stream else RolloutScheduler
+
+
+def collector_for(
+    scheduler: RolloutScheduler,
+    sampler: RolloutSampler,
+    trainer: GivesWeights,
+    needed: int,
+    schedule: Sequence[Row] | None = None,
+) -> Collector:
+    """Returns the collector of the scheduler's regime, for batches of `needed` groups; it follows a recorded
+    `schedule` if there is one.
+    """
+    regime = scheduler.regime
+    if not regime.async_generation:
+        return SyncCollector(scheduler, sampler, trainer.refresh_engine)
+    kind = _named(_ASYNCHRONOUS[regime.is_stream, schedule is not None])
+    if schedule is not None:
+        return kind(scheduler, sampler, trainer.push_weights, needed, schedule)
+    return kind(scheduler, sampler, trainer.hand_over_weights, needed)
+
+
+def _named(name: str) -> type:
+    return resolve_name(f"{__package__}.{name}")

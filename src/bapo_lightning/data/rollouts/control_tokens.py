@@ -1,5 +1,5 @@
-"""Tokens that order a conversation: where a message begins, whose it is, where it ends. No text of an
-environment may become one.
+"""Tokens that structure a conversation: the beginning, role and end of a message. No text of an environment
+may become such a token.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class ControlTokens:
         self._ids = set(texts) - (_of_unknown_characters(tokenizer) if added else set())
 
     def among(self, ids: Iterable[int]) -> list[int]:
-        """Returns those of some token ids that are control tokens."""
+        """Returns the control tokens among some token ids."""
         return [number for number in ids if number in self._ids]
 
     def removed_from(self, text: str) -> str:
-        """Returns a text without what is encoded as one; of a text that resists, nothing."""
+        """Returns a text without parts that are encoded as control tokens; "" if tokens remain."""
         for _ in range(_TRIES):
             text = self._without_names(text)
             ids = self._tokenizer.encode(text, add_special_tokens=False)
             if not self.among(ids):
                 return text
-            # A normalizer made one of other characters.
+            # A normalizer made a control token of other characters.
             text = self._tokenizer.decode([number for number in ids if number not in self._ids])
         return ""
 
     def _without_names(self, text: str) -> str:
         while self._pattern.pattern and (shorter := self._pattern.sub("", text)) != text:
-            text = shorter  # of two halves a new one may have been made
+            text = shorter  # two halves may have joined to a new name
         return text
 
 
@@ -55,7 +55,7 @@ def _written_by_template(tokenizer: Any) -> str:
         return ""
     found = [str(tokenizer.chat_template)]
     asked = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
-    for role in _ROLES:  # names that it puts together, such as <|user|>
+    for role in _ROLES:  # names that the template composes, such as <|user|>
         for before in ([], asked):
             with suppress(Exception):  # whatever it raises for a role that it does not know
                 messages = [*before, {"role": role, "content": "3"}]
@@ -66,6 +66,6 @@ def _written_by_template(tokenizer: Any) -> str:
 
 
 def _of_unknown_characters(tokenizer: Any) -> set[int | None]:
-    """The token that any text may hold, unless it means something else as well."""
+    """Returns the token of unknown characters, which any text may hold, unless it has another use as well."""
     names = dict(tokenizer.special_tokens_map)
     return {tokenizer.unk_token_id} if names.pop("unk_token", None) not in names.values() else set()

@@ -3,11 +3,11 @@
     requests -> engine -> a turn has ended -> environment.respond -> feedback tokens -> requests -> ...
                   |                               | is_done, or a limit
                   v                               v
-                  the rollout goes on in the next pass, or has ended
+                  the rollout continues in the next pass, or has ended
 
-What was sampled is never tokenised again: feedback is appended to it as tokens. All turns of a pass are
-sampled by the same weights, and a pass gives a rollout no more tokens than one without turns, so that ages
-are bounded as they are there.
+Sampled text is never tokenised again: feedback is appended to it as tokens. All turns of a pass are sampled
+with the same weights, and a pass gives a rollout no more tokens than a pass without turns, so that ages have
+the same bounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,36 +29,37 @@ from bapo_lightning.data.rollouts.control_tokens import ControlTokens
 from bapo_lightning.data.rollouts.feedback import FeedbackRule
 from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.environments.environment import Environment, Turn
-from bapo_lightning.errors import EnvironmentFault
-from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.rollout.seeds import turn_seed
-from bapo_lightning.run_folder.journal import Journal
-from bapo_lightning.run_folder.record import read_lines
-from bapo_lightning.run_folder.shapes import ReplyRow
+from bapo_lightning.system.errors import FOREIGN, EnvironmentFault, in_words, pass_stops
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.printable import read_back, whole_characters
+from bapo_lightning.system.run_folder.journal import Journal
+from bapo_lightning.system.run_folder.record import read_lines
+from bapo_lightning.system.run_folder.shapes import ReplyFields, ReplyRow, shaped
 from bapo_lightning.types import Closes, FinishReason, Problem, Reply, Rollout
 
 
 @dataclass(eq=False)
 class Rounds:
-    """Rounds of replies that one pass takes together. The last bits of tokens follow from what shares a
-    forward pass; with threads that ask the environment, that depends on when replies come, so it is recorded.
+    """Rounds of replies that one pass takes together. The last bits of log-probs depend on which responses
+    share a forward pass; with threads for the environment that depends on times, so it is recorded.
     """
 
-    # Numbers of the requests answered in each round, to be followed; None: those whose replies are there.
+    # Numbers of the requests to answer in each round; None: those whose replies have come.
     recorded: Sequence[Sequence[int]] | None = None
     _taken: list[list[int]] = field(default_factory=list, init=False)
     _all_at_once: bool = field(default=True, init=False)
 
     @property
     def taken(self) -> list[list[int]]:
-        """Value of `recorded` for a pass that follows this one; empty where every round took all."""
+        """Value of `recorded` for a pass that repeats this one; empty if every round took all."""
         return [] if self._all_at_once else self._taken
 
     def take(self, waiting: dict[int, Future[Reply]], patience: float) -> dict[int, Reply]:
-        """Takes the replies of the next round out of `waiting` (by number of their request), in its order;
-        one at least, if any is waited for. After `patience` seconds those that are there go on without the
-        others.
+        """Takes the replies of the next round out of `waiting` (by number of their request), in its order,
+        and at least one if `waiting` is not empty. After `patience` seconds the replies that have come
+        are taken without the others.
         """
         with phase("waiting for the environment"):
             if self.recorded is None:
@@ -66,7 +67,7 @@ class Rounds:
             else:
                 place = len(self._taken)
                 wanted = self.recorded[place] if place < len(self.recorded) else ()
-                # Everything, where the content differs from the recorded one's.
+                # All of them if the content differs from the recorded content.
                 numbers = [number for number in waiting if number in wanted] or list(waiting)
             replies = {number: waiting[number].result() for number in numbers}
         for number in numbers:
@@ -87,24 +88,24 @@ _NOT_SHOWN = "(This reply cannot be shown.)"
 
 
 class ReplyJournal:
-    """Replies of an environment that must not get the same turn twice; any thread may ask.
+    """Replies of an environment that must not get the same turn twice; any thread may call it.
 
     {"key": "5f0c...", "reply": {"text": "933", "calls": 1, ...}}      a line of `replies.jsonl`
 
     A run that was killed samples again what came after its checkpoint. Turns that come out as before find
-    their replies here, and so go on as they did: nothing that a tool changed is changed twice.
+    their replies here and continue in the same way: a tool changes nothing twice.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path` of the file; None keeps replies only from a pass that the engine's death ended."""
+        """`path`: of the file; None keeps replies only from a pass that the engine's death ended."""
         self._journal = Journal(path) if path is not None else None
-        self._is_read = path is None  # what an earlier session wrote
-        self._known: defaultdict[str, list[Reply]] = defaultdict(list)  # for turns that come again
+        self._is_read = path is None  # rows of an earlier session are read
+        self._known: defaultdict[str, list[Reply]] = defaultdict(list)  # for repeated turns
         self._fresh: list[tuple[str, Reply]] = []  # of the present pass
         self._lock = threading.Lock()
-        self._begun = 0  # bytes of replies that a checkpoint holds for sure
-        # Of a stream, whose replies come and are taken in any order: those that no rollout has yet, and the
-        # others behind `_begun`, each with the bytes before it.
+        self._begun = 0  # bytes of replies that a checkpoint certainly holds
+        # Replies of a stream come and are taken in any order: those that no rollout has yet, and the others
+        # behind `_begun`, each with the bytes before it.
         self._untaken: dict[int, tuple[Rollout, str, int]] = {}
         self._taken: list[tuple[str, int]] = []
 
@@ -130,7 +131,7 @@ class ReplyJournal:
             self._fresh.clear()
 
     def take(self, rollout: Rollout) -> None:
-        """Notes that a rollout of a stream has its reply, or needs none any more."""
+        """Notes that a rollout of a stream has its reply, or no longer needs one."""
         with self._lock:
             if self._journal is None or (found := self._untaken.pop(id(rollout), None)) is None:
                 return
@@ -139,7 +140,7 @@ class ReplyJournal:
             self._taken = [(key, start) for key, start in self._taken if start >= self._begun]
 
     def known(self, problem: Problem, rollout: Rollout, state: Any) -> Reply | None:
-        """Takes away a reply that a rollout's last turn got before."""
+        """Removes and returns a reply that a rollout's last turn got before, if there is one."""
         key = _key(problem, rollout, state)
         with self._lock:
             reply = self._known[key].pop(0) if self._known.get(key) else None
@@ -149,7 +150,7 @@ class ReplyJournal:
         return reply
 
     def write(self, problem: Problem, rollout: Rollout, state: Any, reply: Reply) -> None:
-        """Keeps a reply to a rollout's last turn; it is in the file when this returns."""
+        """Stores a reply to a rollout's last turn; it is in the file when this returns."""
         key = _key(problem, rollout, state)
         with self._lock:
             self._fresh.append((key, reply))
@@ -158,12 +159,12 @@ class ReplyJournal:
                 self._journal.append([{"key": key, "reply": asdict(reply)}])
 
     def state_dict(self) -> dict[str, Any]:
-        """Entries of a checkpoint: which replies it holds."""
+        """Returns entries of a checkpoint that show which replies it holds."""
         with self._lock:
             return {"replies_size": self._begun, "replies_taken": [key for key, _ in self._taken]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Leaves out the replies that a checkpoint holds."""
+        """Skips the replies that a checkpoint holds."""
         self._begun, self._is_read = state.get("replies_size", 0), self._journal is None
         self._taken = [(key, self._begun) for key in state.get("replies_taken", ())]
 
@@ -181,10 +182,36 @@ class ReplyJournal:
 
 
 def _key(problem: Problem, rollout: Rollout, state: Any) -> str:
-    """Name of a rollout's last turn; it follows from everything that led to it."""
+    """Returns a key of a rollout's last turn, made from everything that led to it."""
     versions = [segment.version for segment in rollout.segments]
     parts = json.dumps([problem.id, versions, state], sort_keys=True).encode()
     return hashlib.blake2b(parts + rollout.token_ids.tobytes(), digest_size=12).hexdigest()
+
+
+def _kept(reply: Any) -> Reply:
+    """Returns the reply as the journal and a checkpoint will restore it. Raises TypeError or ValueError, with
+    the name of the field, if they cannot hold it.
+    """
+    if not isinstance(reply, Reply):
+        raise TypeError(f"respond returned {reply!r:.80}; return a bapo_lightning.types.Reply")
+    found = {item.name: getattr(reply, item.name) for item in fields(Reply) if item.name != "state"}
+    found = {name: value.item() if hasattr(value, "item") else value for name, value in found.items()}
+    if isinstance(found["score"], bool):
+        found["score"] = float(found["score"])
+    if isinstance(found["text"], str):
+        found["text"] = whole_characters(found["text"])
+    try:
+        return Reply(**shaped(ReplyFields, found), state=_state(reply.state, "Reply.state"))
+    except ValueError as error:
+        raise ValueError(f"Reply.{str(error).removeprefix('Reply.')}") from None
+
+
+def _state(state: Any, name: str) -> Any:
+    """Returns the state as a checkpoint will restore it."""
+    try:
+        return read_back(state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}; a checkpoint keeps it as JSON") from None
 
 
 # requests -> generations by number of their request; none if the engine died on the way
@@ -199,11 +226,11 @@ class Conversations:
     feedback: FeedbackRule
     tokenizer: Any  # a transformers tokenizer
     max_turns: int  # of the policy in one rollout
-    max_reply_tokens: int  # of one reply; the rest of it is cut off
+    max_reply_tokens: int  # of one reply; the rest is cut off
     max_feedback_tokens: int  # of all replies of one rollout together
     max_new_tokens: int  # sampled tokens of one rollout, over all turns
-    workers: int  # threads that ask the environment; 0: the thread that samples asks
-    ends: tuple[int, ...] = ()  # tokens that end a response, which no text shows
+    workers: int  # threads that call the environment; 0: the sampling thread calls it
+    ends: tuple[int, ...] = ()  # tokens that end a response, left out of its text
     journal: ReplyJournal = field(default_factory=ReplyJournal)
     _pool: ThreadPoolExecutor | None = field(default=None, init=False)
 
@@ -215,11 +242,11 @@ class Conversations:
         sample: Sample,
         rounds: Rounds | None = None,
     ) -> dict[int, Rollout]:
-        """Returns the rollouts after one pass, by number; none where the engine died.
+        """Returns the rollouts after one pass, by number; none if the engine died.
 
-        A request for each unfinished rollout; its limit holds for all tokens of the pass. Replies are taken
-        in `rounds`; None: as they come. A slow one keeps the others waiting no longer than the last turn
-        took.
+        `requests` has one for each unfinished rollout, whose limit holds for all tokens of the pass. Replies
+        are taken in `rounds`; None: as they come. The others wait for a slow reply no longer than the last
+        turn took.
         """
         self.journal.begin_pass()
         running, left = dict(enumerate(rollouts)), [request.max_new_tokens for request in requests]
@@ -252,7 +279,7 @@ class Conversations:
         return running
 
     def ask(self, problem: Problem, rollout: Rollout) -> Future[Reply]:
-        """Asks the environment for a reply to a rollout's last turn."""
+        """Requests the environment's reply to a rollout's last turn."""
         if self.workers and self._pool is None:
             self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="environment")
         if self._pool is not None:
@@ -262,7 +289,7 @@ class Conversations:
         return done
 
     def answered(self, rollout: Rollout, reply: Reply) -> Rollout:
-        """Returns the rollout after a reply to its last turn: running on, or ended."""
+        """Returns the rollout after a reply to its last turn: unfinished, or ended."""
         ended = replace(rollout, replies=(*rollout.replies, reply))
         if reply.is_done:
             return replace(ended, finish=FinishReason.STOP)
@@ -274,7 +301,7 @@ class Conversations:
         return rollout.answered(reply, feedback)
 
     def close(self) -> None:
-        """Ends threads and the environment's processes. Calling it twice is fine."""
+        """Ends threads and the environment's processes. May be called twice."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -284,20 +311,19 @@ class Conversations:
     def _reply(self, problem: Problem, rollout: Rollout) -> Reply:
         number = len(rollout.replies)
         try:
-            state = rollout.replies[-1].state if number else self.environment.start(problem)
+            state = rollout.replies[-1].state if number else _state(self.environment.start(problem), "start")
             is_pure = getattr(self.environment, "is_pure", False)
             if not is_pure and (known := self.journal.known(problem, rollout, state)) is not None:
                 return known
             text = decoded(self.tokenizer, [rollout.turns[-1]], self.ends)[0]
-            reply = self.environment.respond(Turn(problem, text, number, self._is_last(rollout), state))
-            if not isinstance(reply, Reply):
-                raise TypeError(f"respond returned {reply!r}; return a bapo_lightning.types.Reply")
+            turn = Turn(problem, text, number, self._is_last(rollout), state)
+            reply = _kept(self.environment.respond(turn))
             if not is_pure:
                 self.journal.write(problem, rollout, state, reply)
-        except Exception as error:
+        except FOREIGN as error:
+            pass_stops(error)
             raise EnvironmentFault(
-                f"the environment failed at turn {number} of problem {problem.id}: "
-                f"{type(error).__name__}: {error}"
+                f"the environment failed at turn {number} of problem {problem.id}: {in_words(error)}"
             ) from error
         return reply
 
@@ -314,7 +340,7 @@ class Conversations:
         if len(ids) > self.max_reply_tokens:
             text = self._controls.removed_from(self.tokenizer.decode(ids[: self.max_reply_tokens]))
         feedback = self.feedback(self.tokenizer, text)
-        if self._controls.among(feedback) != self._own_controls:  # made of the text and what stands beside it
+        if self._controls.among(feedback) != self._own_controls:  # text and template together made a token
             return self.feedback(self.tokenizer, _NOT_SHOWN)
         return feedback
 

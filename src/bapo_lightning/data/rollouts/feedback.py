@@ -1,4 +1,4 @@
-"""How an environment's reply becomes the tokens between two turns (key `environment.feedback`)."""
+"""Turns an environment's reply into the tokens between two turns (key `environment.feedback`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bapo_lightning.data.problems.prompts import chat_template, option_problems
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 
 # transformers tokenizer, text of a reply -> token ids (typecode "i") from the end of a turn to the next turn
 FeedbackRule = Callable[[Any, str], "array[int]"]
@@ -25,7 +25,7 @@ class PlainFeedback:
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with a template that never shows the reply."""
+        """Yields the mistake of a template that never shows the reply."""
         if PLACEHOLDER not in (template := options.get("template", PLACEHOLDER)):
             yield (
                 f"template={template!r} never shows the reply; write {PLACEHOLDER} where its text goes, e.g. "
@@ -40,24 +40,24 @@ class PlainFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ChatFeedback:
-    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on.
+    """The reply as a message in the chat format of the model's tokenizer, up to the policy's next turn.
 
-    The turns of the policy stay as they were sampled, also where the template would trim them.
+    The turns of the policy stay as they were sampled, even if the template would trim them.
     """
 
     role: Literal["tool", "user"] = "tool"  # of the message
     template: str = PLACEHOLDER  # its content; every {feedback} in it is replaced by the reply
     opening: str | None = None  # of the policy's turns, as in data.prompt
-    template_options: Mapping[str, Any] = field(default_factory=dict)  # of the tokenizer's template, likewise
+    template_options: Mapping[str, Any] = field(default_factory=dict)  # of the template, as in data.prompt
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with the template and its options."""
+        """Yields mistakes in the template and its options."""
         yield from PlainFeedback.problems(options)
         yield from option_problems(options)
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
-        """Returns the token ids from the end of the policy's message to the beginning of its next one."""
+        """Returns the token ids from the end of the policy's message to the beginning of its next message."""
         between = self.between(tokenizer, self.template.replace(PLACEHOLDER, text))
         return array("i", tokenizer.encode(between, add_special_tokens=False))
 
@@ -74,13 +74,13 @@ class ChatFeedback:
         return rest
 
     def rendered(self, tokenizer: Any, messages: Sequence[Message], opens: bool) -> str:
-        """Returns messages as text, up to where the policy goes on if it `opens` a turn."""
+        """Returns messages as text; if it `opens` a turn, up to the point where the policy continues."""
         options = {"add_generation_prompt": opens, **self.template_options}
         text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
         return text + self.opening if opens and self.opening and not text.endswith(self.opening) else text
 
     def check(self, tokenizer: Any) -> None:
-        """Raises DataError unless messages rendered one by one are what the template makes of all of them."""
+        """Raises DataError unless messages rendered one by one give the same text as all of them together."""
         own_template = chat_template(tokenizer, self.template_options)
         if not own_template:
             raise DataError(
@@ -115,7 +115,7 @@ class ChatFeedback:
                 f"leave out thoughts); {remedy}"
             )
         if tokenizer.encode("".join(pieces), add_special_tokens=False) != ids:
-            raise DataError(f"{refused}: tokens reach over messages; {remedy}")
+            raise DataError(f"{refused}: tokens span two messages; {remedy}")
 
 
 _QUESTION, _ANSWER, _REPLY = "How many?", "Let me see", "Four"

@@ -1,5 +1,5 @@
-"""Groups as primitives and two flat arrays, so that a checkpoint of thousands of rollouts is a small tree and
-two tensors, which `torch.load(weights_only=True)` loads. Problems are stored by id.
+"""Packs groups into primitives and two flat arrays, so that a checkpoint of thousands of rollouts is a small
+tree and two tensors, which `torch.load(weights_only=True)` loads. Problems are stored by id.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ArrayStore:
         return self._floats[span[0] : span[0] + span[1]]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Both arrays as tensors."""
+        """Returns both arrays as tensors."""
         return {
             "ints": torch.tensor(self._ints, dtype=torch.int32),
             "floats": torch.tensor(self._floats, dtype=torch.float32),
@@ -122,7 +122,7 @@ def unpack_group(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId
 
 
 def pack_continued(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
-    """Packs a rollout on its way with its prompt."""
+    """Packs an unfinished rollout with its prompt."""
     return _pack_rollout(store, rollout) | {"prompt_ids": store.add_ints(rollout.prompt_ids)}
 
 
@@ -164,7 +164,7 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
 def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
     return {
         "segments": [_pack_segment(store, segment) for segment in rollout.segments],
-        "finish": str(rollout.finish) if rollout.finish else None,  # a safe load knows no enumerations
+        "finish": str(rollout.finish) if rollout.finish else None,  # a safe load refuses enumerations
         "origin": int(rollout.origin),
         "replies": [asdict(reply) for reply in rollout.replies],
     }

@@ -1,11 +1,9 @@
-"""Where the responses of running groups are while generation is a stream.
+"""Tracks the responses of running groups while generation is a stream.
 
-    free --enter--> in the engine --turn ended--> waits for a reply --take_replies--> free
-                         | ended, and the group with it
-                         v
-                    being scored
-
-Where generation goes in passes nothing is in flight between them.
+free --enter--> in the engine --turn ended--> waits for a reply --take_replies--> free
+                     | ended as the group's last
+                     v
+                being scored
 """
 
 from __future__ import annotations
@@ -26,22 +24,22 @@ class InFlight:
     """Responses in the engine or in conversation, and groups that are being scored. No locks, no engine."""
 
     conversations: Conversations | None = None  # None: responses are one turn
-    # Told from any thread that a reply has come.
+    # Called from any thread when a reply has come.
     on_reply: Callable[[], None] = lambda: None
     _sampled: dict[int, tuple[RunningGroup, int]] = field(default_factory=dict, init=False)  # by number
-    _numbers: dict[Place, int] = field(default_factory=dict, init=False)  # of the same
-    # Groups that were running at the last call, by identity; those that need a look at every sample, since
-    # the engine may lack one that can go on.
+    _numbers: dict[Place, int] = field(default_factory=dict, init=False)  # their numbers by place
+    # Groups that were running at the last call, by identity; and groups whose samples must all be
+    # checked, since one may be able to continue and not be in the engine.
     _known: dict[int, RunningGroup] = field(default_factory=dict, init=False)
     _unsettled: set[int] = field(default_factory=set, init=False)
     _waiting: dict[Place, tuple[RunningGroup, int, Future[Reply]]] = field(default_factory=dict, init=False)
     _scored: dict[int, RunningGroup] = field(default_factory=dict, init=False)
-    _given_up: list[int] = field(default_factory=list, init=False)  # numbers that the engine is not told yet
+    _given_up: list[int] = field(default_factory=list, init=False)  # numbers not yet reported to the engine
     _next_number: int = field(default=0, init=False)
 
     @property
     def sampled(self) -> dict[int, tuple[RunningGroup, int]]:
-        """Groups and samples that the engine has, by the number of their request."""
+        """Groups and samples in the engine, by the number of their request."""
         return self._sampled
 
     def is_scored(self, group: RunningGroup) -> bool:
@@ -53,21 +51,19 @@ class InFlight:
         return group.is_finished and not self.waiting(group)
 
     def rests(self, group: RunningGroup) -> bool:
-        """Whether nothing of a group can go on by itself now."""
+        """True if no sample of a group can continue without a reply now."""
         return self.is_scored(group) or (group.is_finished and bool(self.waiting(group)))
 
     @property
     def has_reply(self) -> bool:
-        """Whether a reply is there that was not taken."""
+        """Whether a reply has come and was not taken."""
         return bool(self.replies())
 
-    def has(self, group: RunningGroup, index: int) -> bool:
-        """Whether the engine has a sample."""
-        return (id(group), index) in self._numbers
-
-    def has_all(self, group: RunningGroup) -> bool:
-        """Whether it is known without a look that the engine has every sample that can go on."""
-        return id(group) in self._known and id(group) not in self._unsettled
+    def lacking(self, group: RunningGroup) -> list[int]:
+        """Returns the numbers of the samples that can continue and are not in the engine."""
+        if id(group) in self._known and id(group) not in self._unsettled:
+            return []
+        return [index for index in group.unfinished() if (id(group), index) not in self._numbers]
 
     def enter(self, group: RunningGroup, index: int) -> int:
         """Notes that the engine gets a sample; returns the number of its request."""
@@ -77,7 +73,7 @@ class InFlight:
         return self._next_number
 
     def settle(self, running: Sequence[RunningGroup]) -> None:
-        """Notes that the engine has all samples that can go on; `running` are the only groups."""
+        """Notes that the engine has all samples that can continue; `running` are the only groups."""
         self._known = {id(group): group for group in running}
         self._unsettled.clear()
 
@@ -98,17 +94,17 @@ class InFlight:
             self._journal_has(group, index)
 
     def lose_engine(self) -> None:
-        """Forgets what the engine has; it is requested again."""
+        """Forgets the samples in the engine, which will be requested again."""
         self._give_up(list(self._sampled))
         self._unsettled |= self._known.keys()
 
     def take_given_up(self) -> list[int]:
-        """Numbers of requests that the engine need not go on with, since the last call."""
+        """Returns the numbers of requests given up since the last call, which the engine may drop."""
         taken, self._given_up = self._given_up, []
         return taken
 
     def ask(self, running: Sequence[RunningGroup]) -> None:
-        """Asks the environment for the replies to all turns that have ended."""
+        """Requests the environment's replies to all turns that have ended."""
         if self.conversations is None:
             return
         self.conversations.journal.begin()
@@ -120,7 +116,7 @@ class InFlight:
                     future.add_done_callback(lambda _: self.on_reply())
 
     def replies(self) -> set[Place]:
-        """Places whose replies are there."""
+        """Places whose replies have come."""
         return {place for place, (*_, future) in self._waiting.items() if future.done()}
 
     def waiting(self, group: RunningGroup) -> list[int]:
@@ -128,7 +124,7 @@ class InFlight:
         return [index for index in range(len(group.rollouts)) if (id(group), index) in self._waiting]
 
     def take_replies(self, group: RunningGroup, numbers: Sequence[int]) -> None:
-        """Continues these samples of a group with their replies, for which it waits."""
+        """Continues these samples of a group, which wait for replies that have come."""
         for index in numbers:
             reply = self._waiting[id(group), index][2].result()
             del self._waiting[id(group), index]

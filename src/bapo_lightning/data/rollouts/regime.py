@@ -1,6 +1,6 @@
 """Regimes: how stale the data may be when it is trained on (conf group `regime/`).
 
-Symbols: P groups in a rollout batch, which is trained on for U = epochs * minibatches updates; N rollout
+Symbols: P groups in a rollout batch, which trains for U = epochs * minibatches updates; N rollout
 batches in the run; K segments at most in a rollout. The *clock* counts updates attempted; ages count policy
 versions, which never run ahead of the clock.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from bapo_lightning.values import Count, CountOrZero, Name, Seconds, Size, StaleContext
+from bapo_lightning.system.values import Count, CountOrZero, Name, Seconds, Size, StaleContext
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
@@ -23,36 +23,42 @@ ReuseMinibatches = Literal["mixed", "before", "after"]
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """What is generated when, and how long it may be trained on; by default synchronous whole rollouts."""
+    """When data is generated and how long it may be trained on; by default synchronous whole rollouts."""
 
     name: Name
     epochs: Size  # E: passes over each rollout batch
     minibatches: Size  # M: optimizer updates in one pass
     max_new_tokens: Size = 1  # longest response, over all its segments
-    async_generation: bool = False  # generation goes on while training
+    async_generation: bool = False  # generate during training
     # Hard bound on the age of a trained token, in updates; None: `natural_age`.
     max_age: CountOrZero | None = None
-    stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask the old tokens alone
-    # A rollout is stopped after so many tokens of a generation pass, and resumed; None: never.
+    stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask only the old tokens
+    # Tokens of a generation pass after which a rollout is stopped, to be resumed; None: never.
     partial_tokens: Count | None = None
     max_segments: Count | None = None  # policy versions in one rollout
     reuse_share: Annotated[float, Ge(0), Lt(1)] = 0.0  # of past groups in a rollout batch
-    max_reuses: CountOrZero = 0  # further rollout batches that a group may enter
+    max_reuses: CountOrZero = 0  # rollout batches that a group may enter after its first
     reuse_priority: ReusePriority = "newest"
-    # Reused groups stand among fresh ones, or in minibatches of their own before or after theirs.
+    # Reused groups are mixed with fresh groups, or in separate minibatches before or after them.
     reuse_minibatches: ReuseMinibatches = "mixed"
-    # Groups, from the oldest on, of which later ones may be trained on first; None: as they become ready.
+    # Within so many groups from the oldest on, later ones may train first; None: as they become ready.
     window: Count | None = None
-    schedule: str | None = None  # run folder whose asynchronous schedule is followed; None: a free one
-    # Requests come and go between decoding steps, and so do weights; running responses keep the keys and
-    # values of earlier ones, or read their tokens again. None: generation goes in passes.
+    schedule: str | None = None  # run folder whose asynchronous schedule is followed; None: no schedule
+    # Requests enter and leave between decoding steps, and weights change there; running responses keep the
+    # keys and values of earlier weights, or read their tokens again. None: generation works in passes.
     stream: StaleContext | None = None
-    wait_warning_seconds: Seconds = 300  # a longer wait says what it waits for; async generation only
+    wait_warning_seconds: Seconds = 300  # longer waits print their reason; async generation only
 
     @classmethod
     def problems(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Options, of right types, that do not go together: the reason and what to write instead."""
+        """Yields conflicts between options of right types: the reason and what to write instead."""
         regime = cls(**{each.name: options[each.name] for each in fields(cls)})
+        is_stale = regime.natural_age or regime.async_generation or regime.reuse_share
+        if regime.name == "on_policy" and is_stale:
+            yield (
+                "name=on_policy promises one update on tokens of the current policy, but these settings "
+                "train on older tokens; write regime=replay, partial, async, stream or reuse"
+            )
         yield from regime._age_problems()
         yield from regime._stream_problems()
         yield from regime._partial_problems()
@@ -65,7 +71,7 @@ class Regime:
         if regime.schedule is not None and not regime.async_generation:
             yield (
                 f"schedule={regime.schedule} without async_generation has no effect: synchronous runs repeat "
-                "by themselves; leave it out"
+                "exactly without it; leave it out"
             )
 
     @property
@@ -75,7 +81,7 @@ class Regime:
 
     @property
     def is_stream(self) -> bool:
-        """Whether weights come between two decoding steps."""
+        """Whether weights change between two decoding steps."""
         return self.stream is not None
 
     @property
@@ -97,10 +103,10 @@ class Regime:
     def natural_age(self) -> int:
         """Largest age that synchronous generation can cause by itself, in updates: (2K - 1) U - 1.
 
-        At most P groups start in a pass, and never are more than K P in flight (running or ready). While a
-        rollout makes its K passes at most (K - 1) P groups start after it, so at most K P - 1 + (K - 1) P
-        groups can enter training before its own: 2K - 2 whole batches, of U updates each. It is last used U -
-        1 updates after it entered. For whole rollouts, K = 1, this is U - 1: weights are pulled right before
+        At most P groups start in a pass, and at most K P are in flight (running or ready). While a rollout
+        makes its K passes, at most (K - 1) P groups start after it, so at most K P - 1 + (K - 1) P groups can
+        enter training before its own: 2K - 2 whole batches, of U updates each. Its last use is U - 1 updates
+        after it entered. For whole rollouts, K = 1, this is U - 1: weights are pulled right before
         generation, so the first update on a batch sees age 0.
         """
         return (2 * self.segments_bound - 1) * self.updates_per_rollout_batch - 1
@@ -112,16 +118,16 @@ class Regime:
 
     @property
     def admission_age(self) -> int:
-        """The age that admission plans for, in updates: the bound, or the natural age if that is larger and
-        only single tokens are masked.
+        """Age for which admission plans, in updates: the bound, or the natural age if it is larger and only
+        single tokens are masked.
         """
         return max(self.age_bound, self.natural_age) if self.stale_action == "mask" else self.age_bound
 
     def is_evicted(self, oldest_version: int, newest_version: int, version: int) -> bool:
-        """Whether a group must not enter training at policy `version`, where it stays for U updates.
+        """Whether a group must not enter training at policy `version`, in which it stays for U updates.
 
-        With `stale_action="mask"` old tokens do not matter as long as a newer one is left to train on in the
-        last of these updates.
+        With `stale_action="mask"` old tokens do not matter as long as the last of these updates still has a
+        newer token to train on.
         """
         last_use = version + self.updates_per_rollout_batch - 1
         return last_use - (newest_version if self.stale_action == "mask" else oldest_version) > self.age_bound
@@ -133,7 +139,7 @@ class Regime:
             unbounded += [f"reuse_share={self.reuse_share}"] if self.reuse_share else []
             for setting in unbounded:
                 yield (
-                    f"{setting} needs max_age: nothing else bounds how old the data get; one rollout batch "
+                    f"{setting} needs max_age: nothing else bounds the age of the data; one rollout batch "
                     f"ahead is max_age={2 * updates - 1}"
                 )
         elif self.max_age < updates - 1:
@@ -148,13 +154,13 @@ class Regime:
             return
         if not self.async_generation:
             yield (
-                f"stream={self.stream} without async_generation: weights come between decoding steps only "
+                f"stream={self.stream} without async_generation: weights change between decoding steps only "
                 "while generation and training overlap; write regime=stream"
             )
         if self.is_partial:
             yield (
                 f"partial_tokens={self.partial_tokens} with stream={self.stream}: in a stream no response is "
-                "stopped, since new weights come between its tokens; write one of the two"
+                "stopped, since weights change between its tokens; write one of the two"
             )
 
     def _partial_problems(self) -> Iterator[str]:
@@ -163,7 +169,7 @@ class Regime:
         if self.stale_action == "mask" and not self.is_stream:
             yield (
                 "stale_action=mask without partial_tokens: all tokens of a whole rollout are equally old, so "
-                "that masking them is evicting it; write stale_action=evict, or regime=partial"
+                "masking them would be evicting it; write stale_action=evict, or regime=partial"
             )
         if self.max_segments is not None:
             yield (

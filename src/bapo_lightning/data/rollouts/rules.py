@@ -1,11 +1,11 @@
-"""Rules of an algorithm about single groups, on their way from a problem to training (`algorithm.rules`).
+"""Rules of an algorithm for single groups, on their way from a problem to training (`algorithm.rules`).
 
     problem --open--> running --shape, keeps--> scored --again--> running, with another prompt
                                                   |
                                                   +--admits--> ready, or rejected
 
-Where generation goes on during training, its thread calls them; in a stream a second one calls `shape` and
-`keeps`.
+If generation continues during training, its thread calls them; in a stream a second thread calls `shape`
+and `keeps`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bapo_lightning.data.problems.prompts import Encode
-from bapo_lightning.errors import DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Group, Problem, Rollout, Sample
 
 
 class GroupRule:
-    """A rule that changes nothing: one that does overrides the methods it needs."""
+    """A rule that changes nothing; subclasses override the methods that they need."""
 
     max_rounds: int = 1  # of generation per rollout batch, see `admits`
 
@@ -31,11 +31,11 @@ class GroupRule:
         return getattr(cls, method) is not getattr(GroupRule, method)
 
     def check(self, problems: Sequence[Problem], encode: Encode) -> None:
-        """Raises DataError, its text beginning with an option, if the problems lack what the rule needs."""
+        """Raises DataError, beginning with an option, if the problems have no field that the rule needs."""
 
     def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
-        """Returns finished rollouts to the prompt of `start`, which come first in the problem's group; longer
-        ones than a response may be are left out.
+        """Returns finished rollouts to the prompt of `start`, which come first in the problem's group;
+        rollouts longer than a response may be are left out.
         """
         return []
 
@@ -44,43 +44,43 @@ class GroupRule:
         return 0.0
 
     def keeps(self, sample: Sample) -> bool:
-        """Returns whether a sample, with its final reward, is trained on; else it counts in the baseline."""
+        """Returns whether a sample with its final reward is trained on; else only the baseline counts it."""
         return True
 
     def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
-        """Returns the share of the solution that the next prompt of a scored group shows, and its token ids;
-        None if the group is not sampled again.
+        """Returns, for a scored group, the share of the solution that its next prompt shows, and the token
+        ids of that prompt; None if the group is not sampled again.
         """
         return None
 
     def admits(self, group: Group) -> bool:
-        """Returns whether a scored group is trained on. Rejected ones are replaced by fresh ones, for at most
-        `max_rounds` rounds of generation per rollout batch; then they fill it, with advantages of zero, so
-        that its size never changes.
+        """Returns whether a scored group is trained on. Fresh groups replace rejected ones for at most
+        `max_rounds` rounds of generation per rollout batch; after that, rejected groups fill the batch with
+        advantages of zero, so that its size never changes.
         """
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a checkpoint holds of the rule, as primitives and tensors."""
+        """Returns the rule's entries in a checkpoint, as primitives and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores it."""
+        """Restores them."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a run, by name and in their order, as one."""
+    """Combines the rules of a run, by name and in their order."""
 
     by_name: Mapping[str, GroupRule] = field(default_factory=dict)
 
     @property
     def max_rounds(self) -> int:
-        """Rounds of generation per rollout batch, at most."""
+        """Largest number of rounds of generation per rollout batch."""
         return max((rule.max_rounds for rule in self._rules), default=1)
 
     def check(self, problems: Sequence[Problem], encode: Encode) -> None:
-        """Raises DataError, with the key of a rule, if the training problems lack what it needs."""
+        """Raises DataError, with the key of a rule, if the problems have no field that the rule needs."""
         for name, rule in self.by_name.items():
             try:
                 rule.check(problems, encode)
@@ -92,7 +92,7 @@ class Rules:
         return [rollout for rule in self._rules for rollout in rule.open(tokenizer, problem, start)]
 
     def applied(self, sample: Sample, version: int) -> Sample:
-        """Returns the sample as it is trained on, if it is: with all additions, and kept by every rule."""
+        """Returns the sample with all additions to its reward, trained on only if every rule keeps it."""
         reward = sample.reward
         for rule in self._rules:
             reward += rule.shape(sample.rollout, version)
@@ -101,7 +101,7 @@ class Rules:
         return shaped if is_trained else replace(shaped, is_trained=False)
 
     def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
-        """Returns what the first rule that samples the group again gives it."""
+        """Returns the result of the first rule that samples the group again."""
         found = (rule.again(group, encode) for rule in self._rules)
         return next((again for again in found if again is not None), None)
 
@@ -110,7 +110,7 @@ class Rules:
         return all(rule.admits(group) for rule in self._rules)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of those that have one, by name."""
+        """Returns the states of rules that have one, by name."""
         return {name: state for name, rule in self.by_name.items() if (state := rule.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

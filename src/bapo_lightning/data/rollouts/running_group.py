@@ -1,4 +1,4 @@
-"""Groups on their way, whose samples may be stopped and resumed under newer weights, and passes over them."""
+"""Groups in progress, whose samples may be stopped and resumed under newer weights, and passes over them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Rollout, WorkItem
 
-STEPS = 8  # of a call of a stream, at least
+STEPS = 8  # smallest number of decoding steps in a call of a stream
 
 
 @dataclass(slots=True)
 class RunningGroup:
-    """All samples of one work item. The group waits for its last one."""
+    """All samples of one work item. The group waits for its last sample."""
 
     item: WorkItem
     rollouts: list[Rollout]
@@ -31,6 +31,10 @@ class RunningGroup:
         """Whether every sample has ended."""
         return all(rollout.finish is not None for rollout in self.rollouts)
 
+    def unfinished(self) -> list[int]:
+        """Returns the numbers of the samples that have not ended."""
+        return [index for index, rollout in enumerate(self.rollouts) if rollout.finish is None]
+
     @property
     def num_tokens(self) -> int:
         """Tokens sampled so far, over all samples."""
@@ -45,7 +49,7 @@ class RunningGroup:
         return self._oldest
 
     def cut_at_segments(self, max_segments: int, version: int) -> None:
-        """Ends the samples that could only go on with one policy version more than `max_segments`."""
+        """Ends the samples that could only continue with one policy version more than `max_segments`."""
         for index, rollout in enumerate(self.rollouts):
             if (
                 rollout.finish is None
@@ -57,21 +61,21 @@ class RunningGroup:
 
 @dataclass(frozen=True)
 class SampledPass:
-    """The requests of a pass, and what came of them."""
+    """The requests of a pass, and their results."""
 
     requests: Sequence[GenerationRequest]
     continued: Mapping[int, Rollout]  # rollouts after it, by number of the request; a lost engine leaves gaps
     seconds: float
     rounds: Sequence[Sequence[int]] = ()  # `Rounds.taken`
-    # Decoding steps of a call of a stream, in which responses go on and none is begun again; 0: a pass.
+    # Decoding steps of a call of a stream, which continues responses and resumes none; 0: a pass.
     steps: int = 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether the engine died in it."""
+        """Whether the engine died during the pass."""
         return len(self.continued) < len(self.requests)
 
 
 def place(group: int, index: int) -> GenerationRequest:
-    """A request of a pass that says no more than which sample it continues."""
+    """Returns a request of a pass that holds only the place of the sample it continues."""
     return GenerationRequest(array("i"), 0, 0, group, index)

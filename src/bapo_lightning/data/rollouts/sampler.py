@@ -3,8 +3,8 @@ advantages).
 
     start(items) -> running groups -> requests -> continued -> ... all ended -> score -> groups
 
-The sampler keeps no state: groups on their way are `RunningGroup`s, and the tokens of a request depend on its
-seed and the weights alone. Where an environment answers the policy, `Conversations` continues the rollouts.
+The sampler keeps no state: groups in progress are `RunningGroup`s, and the tokens of a request depend only on
+its seed and the weights. If an environment answers the policy, `Conversations` continues the rollouts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations, ReplyJournal, Rounds
-from bapo_lightning.data.rollouts.in_flight import InFlight
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.texts import decoded
-from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import Reward, judged
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.system.phases import phase
 from bapo_lightning.types import (
     Closes,
     Completion,
@@ -40,12 +39,12 @@ from bapo_lightning.types import (
 )
 
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
-_OPENING, _LOOKED_AT = "<think>", 16  # tokens before a turn, in which a thought may be opened
+_OPENING, _LOOKED_AT = "<think>", 16  # opening of a thought, and tokens before a turn that may hold it
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSampler:
-    """Samples a group of responses per problem and scores it. It knows nothing of queues or training."""
+    """Samples a group of responses per problem and scores it, independently of queues and training."""
 
     engine: RestartingEngine
     tokenizer: Any  # a transformers tokenizer
@@ -55,12 +54,12 @@ class RolloutSampler:
     max_new_tokens: int
     seed: int  # of the run; part of each request's seed, see `request_seed`
     advantages: AdvantageFunction | None = None  # None: groups are not trained on
-    rules: Rules = field(default_factory=Rules)  # about single groups
+    rules: Rules = field(default_factory=Rules)  # for single groups
     conversations: Conversations | None = None  # None: a response is one turn
-    ends: tuple[int, ...] = ()  # tokens that end a response, which no text shows
+    ends: tuple[int, ...] = ()  # tokens that end a response, left out of its text
 
     def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
-        """Returns groups without any sampled token; answers that a rule gives come first."""
+        """Returns groups without sampled tokens; answers that a rule gives come first."""
         groups = []
         for item in items:
             open_rollout = Rollout(self.encode_prompt(item.problem))
@@ -70,7 +69,7 @@ class RolloutSampler:
         return groups
 
     def begun_again(self, group: Group) -> RunningGroup | None:
-        """Returns a scored group without sampled tokens and with another prompt, if a rule wants that."""
+        """Returns a scored group without sampled tokens and with another prompt, if a rule requests it."""
         if (again := self.rules.again(group, self.encode_prompt)) is None:
             return None
         hint, prompt = again
@@ -80,18 +79,15 @@ class RolloutSampler:
         self,
         groups: Sequence[RunningGroup],
         partial_tokens: int,
-        in_flight: InFlight | None = None,
+        wanted: Callable[[RunningGroup], Sequence[int]] = RunningGroup.unfinished,
     ) -> list[GenerationRequest]:
-        """One request of at most `partial_tokens` per unfinished sample, `group` numbered as in `groups`;
-        none for samples that are `in_flight` in an engine.
+        """Returns a request of at most `partial_tokens` for each `wanted` sample of each group, with the
+        group's number in `groups`.
         """
-        held = in_flight or InFlight()
         return [
             self._request(number, group, index, partial_tokens)
             for number, group in enumerate(groups)
-            if not held.has_all(group)
-            for index, rollout in enumerate(group.rollouts)
-            if rollout.finish is None and not held.has(group, index)
+            for index in wanted(group)
         ]
 
     def continued(
@@ -102,9 +98,9 @@ class RolloutSampler:
         once: bool = False,
         rounds: Rounds | None = None,
     ) -> dict[int, Rollout]:
-        """Returns the rollouts that one pass continues, by number of their request in `requests`, which
-        `requests` made for `groups`. With `once` there are none when the engine dies, instead of sampling
-        again after a restart. `sampling` None: as in training; `rounds` None: replies as they come.
+        """Returns the rollouts that one pass continues, by number of their request in `requests`, which the
+        method `requests` made for `groups`. With `once` there are none if the engine dies; otherwise they are
+        sampled again after a restart. `sampling` None: as in training; `rounds` None: replies as they come.
         """
         used = sampling or self.sampling
 
@@ -123,7 +119,7 @@ class RolloutSampler:
         }
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
-        """Scores ended groups at policy `version` by the rules of training; else raises ValueError."""
+        """Scores ended groups at policy `version` by the rules of training; ValueError for other groups."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         problems = [group.item.problem for group in groups for _ in group.rollouts]
         samples = (self.rules.applied(sample, version) for sample in self.judge(problems, rollouts))
@@ -135,7 +131,7 @@ class RolloutSampler:
 
     @phase("scoring")
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
-        """Scores each ended rollout against the problem at its place, without any rule; else ValueError."""
+        """Scores ended rollouts, each against its problem, without rules; ValueError for other rollouts."""
         completions = self._completions(rollouts)
         scores = judged(self.reward, problems, completions)
         return [
@@ -157,8 +153,17 @@ class RolloutSampler:
         """Token ids of a problem's prompt."""
         return self.prompt(self.tokenizer, problem)
 
+    @property
+    def limits(self) -> str:
+        """Keys and values of the limits that cut an answer."""
+        limits, talk = f"scale.max_new_tokens={self.max_new_tokens}", self.conversations
+        if talk is None:
+            return limits
+        feedback = f"scale.max_feedback_tokens={talk.max_feedback_tokens}"
+        return f"{limits}, {feedback} or environment.max_turns={talk.max_turns}"
+
     def close(self) -> None:
-        """Closes the engine, and what environment and reward keep."""
+        """Closes engine, environment and reward."""
         for part in (self.engine, self.conversations, self.reward):
             if isinstance(part, Closes):
                 part.close()
@@ -194,8 +199,8 @@ class RolloutSampler:
         return made
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
-        """Advantages of each row of samples; the same whatever else is scored. A row in which nothing
-        is trained on has none.
+        """Returns the advantages of each row of samples, which do not depend on the other rows; zeros for a
+        row without trained samples.
         """
         if self.advantages is None or not rows:
             return [()] * len(rows)

@@ -1,8 +1,8 @@
-"""Whether the rows of a schedule can follow each other: what one names is where those before have left it.
+"""Checks that the rows of a schedule can follow each other: a row's groups are where earlier rows left them.
 
     requests -> running, until they are finished and scored -> scored -> taken or evicted
 
-The digest of a recorded schedule ends at the run's last checkpoint; this sees the rows behind it as well.
+The digest of a recorded schedule ends at the run's last checkpoint; this check covers later rows as well.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bapo_lightning.data.rollouts.running_group import STEPS
 def contradiction(
     rows: Sequence[dict[str, Any]], group_size: int, problems: Container[str] | None = None
 ) -> int | None:
-    """Number, from 1, of the first row that cannot stand where it does; None where all can. `problems`: ids
-    that there are, None: any. The rows have the fields of their events (`read_schedule`).
+    """Returns the number, from 1, of the first row that is impossible at its place, None if there is none.
+    `problems`: known ids, None: any. The rows have the fields of their events (`read_schedule`).
     """
     course = _Course(group_size, problems)
     return next((number for number, row in enumerate(rows, 1) if not course.allows(**row)), None)
@@ -28,22 +28,22 @@ def contradiction(
 class _Course:
     group_size: int
     problems: Container[str] | None
-    clock: int = 0
+    clock: int = -1  # the trainer visits at every update, first at clock 0
     version: int = 0
-    engine: int = 0  # its version at the last pass
+    engine: int = 0  # version of the engine at the last pass
     num_requests: int = 0  # of the last pass
-    seen: set[str] = field(default_factory=set)  # groups that were ever begun
+    seen: set[str] = field(default_factory=set)  # all groups started so far
     running: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     scored: set[str] = field(default_factory=set)
 
     def allows(self, do: str, **fields: Any) -> bool:
-        """Whether this row can come next; goes on behind it."""
+        """Returns whether this row can come next, and moves behind it."""
         move = getattr(self, f"_{do}", None)
         return move is None or bool(move(**fields))
 
     def _visit(self, clock: int, version: int) -> bool:
-        fits = self.clock <= clock and self.version <= version <= clock
+        fits = self.clock <= clock <= self.clock + 1 and self.version <= version <= clock
         self.clock, self.version = clock, version
         return fits
 
@@ -84,11 +84,11 @@ class _Course:
         return all(map(self._is_request, groups)) and _are_of([name for name, _ in groups], self.running)
 
     def _resumed(self) -> bool:
-        self.finished.clear()  # what was not scored is finished once more
+        self.finished.clear()  # unscored groups finish once more
         return True
 
     def _scored(self, ready: list[Any], rejected: list[Any]) -> bool:
-        names = [*ready, *rejected]  # others that are finished are sampled once more
+        names = [*ready, *rejected]  # other finished groups are sampled once more
         return _moved(names, self.finished, set()) and _moved(names, self.running, self.scored)
 
     def _evict(self, groups: list[Any]) -> bool:

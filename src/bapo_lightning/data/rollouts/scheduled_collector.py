@@ -1,15 +1,15 @@
 """Fills rollout batches in the order that a recorded schedule gives, so that an asynchronous run repeats.
 
     schedule.jsonl: visit  sync  pass  metrics | sampled  scored  visit  take  sync  metrics | pass ...
-                    trainer's update 0 ......... | beside it ....   update 1 .............. |
+                    trainer's update 0 ......... | during it ....   update 1 .............. |
 
-There is no second thread: at its next visit the trainer does first what generation did during the update. A
-pass is sampled where it began, by the weights that the engine had then, and takes effect where it ended. What
-lies between the two is in the checkpoints, so that a resumed run never needs older weights than its own.
+There is no second thread: at its next visit the trainer first does what generation did during the update. A
+pass is sampled at its beginning, with the weights that the engine had then, and takes effect at its end. The
+passes in between are in the checkpoints, so that a resumed run never needs weights older than its own.
 
 With the settings of the recorded run, everything is equal to the bit. With another objective the schedule is
-the same and its content is not: groups may finish in other passes, and passes are added where a batch lacks
-groups, so that ages stay within the bound.
+the same but its content differs: groups may finish in other passes, and passes are added if a batch is short
+of groups, so that ages stay within the bound.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
 from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass, place
 from bapo_lightning.data.rollouts.schedule import TRAINER_EVENTS, Row, TrainerEvent
-from bapo_lightning.errors import EngineError, TrainingError
+from bapo_lightning.system.errors import EngineError, TrainingError
+from bapo_lightning.system.printable import say
 from bapo_lightning.types import Group
 
 
 @dataclass(eq=False)
 class ScheduledCollector(Collector):
-    """Does what a schedule says; `refresh_engine` must push weights even if the engine has them."""
+    """Follows a recorded schedule; `refresh_engine` must push weights even if the engine has them."""
 
     needed: int  # groups in a batch
     schedule: Sequence[Row]
-    _next: int = field(default=0, init=False)  # number of the row that comes next
+    _next: int = field(default=0, init=False)  # number of the next row
     _trainer: TrainerState = field(default=TrainerState(0, 0), init=False)  # at its last visit
     _pass: SampledPass | None = field(default=None, init=False)
     _scored_version: int = field(default=0, init=False)  # trainer's version when the last pass ended
-    _added: int = field(default=0, init=False)  # passes that the schedule does not have
+    _added: int = field(default=0, init=False)  # passes added to the schedule's
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Follows the schedule until a batch is taken."""
@@ -60,10 +61,7 @@ class ScheduledCollector(Collector):
         self._follow(event)
         self.scheduler.note(event)
         if event == "end":
-            print(
-                f"followed {self._next} rows of a recorded schedule; {self._added} passes were added",
-                flush=True,
-            )
+            say(f"followed {self._next} rows of a recorded schedule; {self._added} passes were added")
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
@@ -73,7 +71,7 @@ class ScheduledCollector(Collector):
         yield
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """Its place in the schedule, and the pass that has not ended there."""
+        """Returns its place in the schedule, and the pass that has not ended there."""
         self._go_on()  # while the engine has the weights of the update that is being saved
         running = self._pass
         return {
@@ -134,7 +132,7 @@ class ScheduledCollector(Collector):
                 self.scheduler.drop_late(self._trainer.version)
 
     def _recorded(self) -> Row:
-        """How the pass whose row comes next was sampled, which stands where it ended."""
+        """Returns the row that ended the next pass, which describes how the pass was sampled."""
         rows = (self.schedule[number] for number in range(self._next, len(self.schedule)))
         return next((row for row in rows if row["do"] == "sampled"), {})
 
@@ -172,9 +170,9 @@ class ScheduledCollector(Collector):
 def whole(sampled: SampledPass) -> SampledPass:
     """Returns a pass that was not lost, or raises EngineError."""
     if sampled.is_lost:
-        # Restarted, it would get the trainer's present weights, and this pass may need older ones.
+        # A restarted engine would get the trainer's present weights, and this pass may need older ones.
         raise EngineError(
-            "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
+            "the rollout engine died while a recorded schedule was followed; resume=auto continues from "
             "the last checkpoint"
         )
     return sampled

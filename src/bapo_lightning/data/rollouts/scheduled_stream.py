@@ -1,8 +1,8 @@
 """Follows the recorded schedule of a stream; see `ScheduledCollector`.
 
-Every decoding step stands where it stood, under the same weights, and beside the same requests; so do the
-replies that were taken, and the groups that were scored together. Where the recorded run lost its engine, or
-was resumed, the engine's requests are forgotten here as well, and begin again with what they had.
+Every decoding step has its recorded place, the same weights and the same other requests; replies are taken,
+and groups scored together, as recorded. If the recorded run lost its engine or was resumed, the engine's
+requests are dropped here as well, and restart with the tokens that they had.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.running_group import STEPS, RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.schedule import Row, name_of
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector, whole
+from bapo_lightning.data.rollouts.stream_scheduler import StreamScheduler
 from bapo_lightning.data.rollouts.streaming import Streaming
-from bapo_lightning.values import StaleContext
 
 
 @dataclass(eq=False)
 class ScheduledStream(ScheduledCollector):
-    """Has complete groups scored where they were, and all that is left where a batch lacks groups."""
+    """Scores groups at the recorded points, and all remaining ones if a batch is short of groups."""
 
-    context: StaleContext
+    scheduler: StreamScheduler
     # Complete groups by the call that completed them, and the version to score them at.
     _to_score: deque[tuple[Sequence[RunningGroup], int]] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
-        self._streaming = Streaming(self.scheduler, self.context)
+        self._streaming = Streaming(self.scheduler)
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """Its place in the schedule, and what has not ended or is not scored there."""
+        """Returns its place in the schedule, the unfinished call, and groups that are not scored there."""
         state = super().state_dict(store)
         names = [[[name_of(group) for group in groups], version] for groups, version in self._to_score]
         return state | {"to_score": names}
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
-        """Restores a state; the engine has none of the responses that are running."""
+        """Restores a state; the engine has no running responses then."""
         super().load_state_dict(state, store)
         named = {name_of(group): group for group in self.scheduler.running}
         for names, version in state["to_score"]:
@@ -55,12 +55,12 @@ class ScheduledStream(ScheduledCollector):
                 number = len(self._to_score)
                 super()._do(row)
                 if row["finished"] and len(self._to_score) == number:
-                    self._put_off([], 0)  # with other content: "scored" rows keep their places
+                    self._put_off([], 0)  # keeps the places of "scored" rows if the content differs
             case _:
                 super()._do(row)
 
     def _resume(self) -> None:
-        """Forgets what the recorded run forgot, when its process was a new one."""
+        """Drops what the recorded run lost when it was resumed in a new process."""
         self._pass = None
         self._streaming.forget()
         for groups, _ in self._to_score:

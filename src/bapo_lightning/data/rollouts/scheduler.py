@@ -1,5 +1,5 @@
-"""Everything on its way from the problem stream to training, and the rules by which it moves. One state, no
-threads, no engine.
+"""Holds all groups on their way from the problem stream to training, and the rules by which they move. One
+state, no threads, no engine.
 
     stream --schedule--> running --postprocess--> scored --add_scored--> ready --take_batch--> training
                             |                               |              |
@@ -12,7 +12,6 @@ A collector calls these methods while it holds `lock`. Sizes: P groups in a roll
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -29,27 +28,25 @@ from bapo_lightning.data.rollouts.group_state import (
     unpack_group,
     unpack_running,
 )
-from bapo_lightning.data.rollouts.in_flight import InFlight
-from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
+from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver, Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.schedule import name_of
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.types import Group, WorkItem
+from bapo_lightning.types import Group, Rollout, WorkItem
 
 
 @dataclass(eq=False)
 class StartOrder:
-    """The order in which groups enter training: as they become ready, or as they were started, in a window.
+    """Order in which groups enter training: as they become ready, or as they were started, within a window.
 
         window = 3:   [taken] [running] [ready] [ready] | [ready]
                                oldest    may     may       must wait until the oldest has entered
 
     This is the windowed FIFO of MiniMax (arXiv 2605.26494, section 6.2.4) and TitanRL. The window begins at
     the oldest group that has not entered training, whatever has entered around it, so that at most `window` -
-    1 later ones enter before a given group.
+    1 later groups enter before a given group.
     """
 
     window: int | None  # of items, counted from the oldest; None: groups enter as they become ready
@@ -61,8 +58,8 @@ class StartOrder:
             self._items.extend(items)
 
     def choose(self, ready: Sequence[Group], running: Iterable[WorkItem], count: int) -> list[Group]:
-        """The next groups, at most `count`, that may enter training, of `ready` ones, in the order in which
-        they became ready. `running` are the items on their way.
+        """Returns at most `count` of the `ready` groups that may enter training next. `ready` is in the order
+        in which groups became ready; `running` are the items in progress.
         """
         if self.window is None:
             return list(ready[:count])
@@ -83,7 +80,7 @@ class StartOrder:
         return chosen
 
     def state_dict(self) -> list[list[Any]]:
-        """The items, as primitives."""
+        """Returns the items as primitives."""
         return [[item.problem.id, item.epoch] for item in self._items]
 
     def load_state_dict(self, state: list[list[Any]], problem: ProblemOfId) -> None:
@@ -96,30 +93,28 @@ G = TypeVar("G", Group, RunningGroup)
 
 @dataclass(eq=False)
 class RolloutScheduler:
-    """Starts only what can be trained on in time, drops what is too old, and tells its observers."""
+    """Starts only groups that can be trained on in time, drops groups that are too old, calls observers."""
 
     stream: ProblemStream
     sampler: RolloutSampler  # turns work items into scored groups
-    regime: Regime  # how old they may get, and how far generation runs ahead
+    regime: Regime  # bounds the age of groups and how far generation runs ahead
     group_size: int  # G, responses per problem
     groups_per_batch: int  # P
-    num_batches: int  # of the whole run; nothing is started that no batch will need
+    num_batches: int  # of the whole run; only groups that a batch will need are started
     observers: Sequence[Observer] = ()
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
     statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
-    # Started and not yet scored; the requests of a pass say by number which they continue.
+    # Groups started and not yet scored; the requests of a pass refer to them by number.
     running: list[RunningGroup] = field(default_factory=list, init=False)
     _ready: deque[Group] = field(default_factory=deque, init=False)
     _rejected: list[Group] = field(default_factory=list, init=False)
-    _num_entered: int = field(default=0, init=False)  # places in rollout batches that are filled for good
-    # Passes that started something for the batch to come; of a stream, the groups that they started.
+    _num_entered: int = field(default=0, init=False)  # places in rollout batches that are finally filled
+    # Passes that started groups for the next batch; for a stream, number of groups started for it.
     _rounds: int = field(default=0, init=False)
     _swept: tuple[int, int] | None = field(default=None, init=False)  # versions for which no group is too old
 
     def __post_init__(self) -> None:
-        # In a stream the group that must enter soonest enters first, since others may have overtaken it.
-        self._order = StartOrder(self.regime.window or (sys.maxsize if self.regime.is_stream else None))
-        self.in_flight = InFlight(self.sampler.conversations if self.regime.is_stream else None)
+        self._order = StartOrder(self.regime.window)
         self._observers = (self.statistics, *self.observers)
 
     @property
@@ -128,25 +123,27 @@ class RolloutScheduler:
         return len(self._ready)
 
     @property
+    def journal_sizes(self) -> dict[str, int]:
+        """Sizes in bytes of the files that observers write, by name. The caller holds `lock`."""
+        journals = [each.journal for each in self.observers if isinstance(each, FileObserver)]
+        return {journal.path.name: journal.size for journal in journals}
+
+    @property
     def finished(self) -> list[RunningGroup]:
-        """Groups that are complete, to be scored."""
-        return [
-            group
-            for group in self.running
-            if self.in_flight.is_complete(group) and not self.in_flight.is_scored(group)
-        ]
+        """Complete groups, to be scored."""
+        return [group for group in self.running if group.is_finished]
 
     def num_startable(self, clock: int, needed: int) -> int:
-        """Number of groups that may be started now so that all of them can be trained on in time, if groups
-        enter training in order.
+        """Returns the number of groups that may be started now so that all of them can be trained on in time
+        if groups enter training in order.
 
-        Group number n (from 0, of those that are trained on) enters training with batch floor(n / P), at
-        clock U * floor(n / P) and not before, and is last used U - 1 later. Sampled by weights of clock s it
-        is then at most U * floor(n / P) + U - 1 - s updates old, which is within the bound A exactly if n < P
-        * floor((s + A + 1) / U). With A = U - 1 this is synchronous training: as many as the next batch
-        lacks. In a window of W groups (`StartOrder`) it enters as number n + W - 1 at the latest. Besides, at
+        Group number n (from 0, of trained groups) enters training with batch floor(n / P), at clock U *
+        floor(n / P) and not before, and is last used U - 1 later. Sampled with weights of clock s, it is then
+        at most U * floor(n / P) + U - 1 - s updates old, which is within the bound A exactly if n < P *
+        floor((s + A + 1) / U). With A = U - 1 this is synchronous training: as many as the next batch still
+        needs. In a window of W groups (`StartOrder`) it enters as number n + W - 1 at the latest. Also, at
         most P start in a pass, and no more are in flight than passes can keep busy (`Regime.natural_age`);
-        what waits during training that overlaps is bounded by the age alone.
+        with generation during training only the age bounds the groups that wait.
 
         Args:
             clock: s, updates attempted when the engine got its weights.
@@ -159,43 +156,16 @@ class RolloutScheduler:
         in_time = self.groups_per_batch * (
             (clock + self.regime.admission_age + 1) // self.regime.updates_per_rollout_batch
         ) - ((self.regime.window or 1) - 1)
-        ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
-        room = needed + ahead - len(self.running) - (0 if self.regime.async_generation else len(self._ready))
         left = self.groups_per_batch * self.num_batches - places
-        bounds = [self.groups_per_batch, in_time - places, left]
-        return max(0, min(bounds if self.regime.is_stream else [*bounds, room]))
+        return max(0, min(self.groups_per_batch, in_time - places, left, self._room(needed)))
 
     def has_work(self, clock: int, needed: int) -> bool:
-        """Whether a pass under weights of this clock would do anything."""
-        goes_on = any(not self.in_flight.rests(group) for group in self.running)
-        return goes_on or self.in_flight.has_reply or self.num_startable(clock, needed) > 0
-
-    def take_replies(self, recorded: Sequence[Any] | None = None) -> None:
-        """Continues the rollouts of a stream whose replies are there, or those of a `recorded` row, for which
-        it waits.
-        """
-        there = self.in_flight.replies()
-        if not there and not recorded:
-            return
-        wanted = {(name, index) for name, numbers in recorded or () for index in numbers}
-        taken: list[tuple[RunningGroup, list[int]]] = []
-        for group in self.running:
-            name = name_of(group)
-            numbers = [
-                index
-                for index in self.in_flight.waiting(group)
-                if ((id(group), index) in there if recorded is None else (name, index) in wanted)
-            ]
-            if numbers:
-                taken.append((group, numbers))
-        if taken:
-            self.note("replies", groups=[[name_of(group), numbers] for group, numbers in taken])
-            for group, numbers in taken:
-                self.in_flight.take_replies(group, numbers)
+        """Whether a pass with weights of this clock would do anything."""
+        return bool(self.running) or self.num_startable(clock, needed) > 0
 
     def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
-        """Drops what would be too old, starts what may be started, and returns the requests of one pass over
-        all running groups, at the trainer's `version`. `clock`, `needed`: see `num_startable`.
+        """Drops groups that would be too old, starts groups that may start, and returns the requests of one
+        pass over all running groups, at the trainer's `version`. `clock`, `needed`: see `num_startable`.
         """
         evicted = self._give_up_late_ones(version)
         count = self.num_startable(clock, needed)
@@ -203,39 +173,32 @@ class RolloutScheduler:
             items = self._next_items(count, version)
             self.running += self.sampler.start(items, self.group_size)
             self._order.add(items)
-            self._rounds += count if self.regime.is_stream else 1
+            self._count_started(count)
         regime = self.regime
         if regime.is_partial:
             for group in self.running:
                 group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
         limit = regime.partial_tokens or regime.max_new_tokens
-        requests = self.sampler.requests(self.running, limit, self.in_flight)
+        requests = self._requests(limit)
         for observer in self._observers:
             observer.on_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
 
     def postprocess(self, sampled: SampledPass) -> list[RunningGroup]:
-        """Keeps the tokens of a pass and returns the groups that are complete, to be scored. The `schedule`
+        """Stores the tokens of a pass and returns the complete groups, to be scored. The call of `schedule`
         that made its requests must be the last one.
         """
-        before_and_after = []
-        for number, rollout in sampled.continued.items():
-            request = sampled.requests[number]
-            rollouts = self.running[request.group].rollouts
-            before_and_after.append((rollouts[request.index], rollout))
-            rollouts[request.index] = rollout
-        self.in_flight.ask(self.running)
+        before_and_after = self._keep(sampled)
         finished = self.finished
         for observer in self._observers:
             observer.on_sampled(sampled, before_and_after, finished)
         return finished
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
-        """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`. Those
-        that get a hint keep their places and are sampled once more.
+        """Moves the `finished` groups of `postprocess`, now scored as `groups` within `seconds`, to the next
+        stage. Groups that get a hint keep their places and are sampled once more.
         """
         self.running = self._without(finished, self.running)
-        self.in_flight.end_scoring(finished)
         again, ready, rejected = list[Group](), list[Group](), list[Group]()
         for group in groups:
             if (begun := self.sampler.begun_again(group)) is not None:
@@ -270,8 +233,8 @@ class RolloutScheduler:
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
         """Returns the next batch in the order of `StartOrder`; call `has_batch` first. Rejected groups fill
-        up what is missing, with advantages of zero: groups of equal scores may still differ in length, which
-        alone must not train them. The rest of them is filtered.
+        missing places, with advantages of zero: groups of equal scores may still differ in length, which
+        alone must not train them. The other rejected groups are filtered.
         """
         batch = self._next_ready(needed)
         self._ready = deque(self._without(batch, self._ready))
@@ -282,11 +245,11 @@ class RolloutScheduler:
         for observer in self._observers:
             observer.on_take(batch, filtered, version)
         self._num_entered += needed
-        self._rounds = len(self.running) + len(self._ready) if self.regime.is_stream else 0
+        self._rounds = 0
         return batch
 
     def enter_replayed(self, count: int) -> None:
-        """Counts the places of the next batch that groups of earlier batches take."""
+        """Counts the places in the next batch taken by groups of earlier batches."""
         self._num_entered += count
 
     def drop_rest(self, version: int) -> None:
@@ -297,19 +260,19 @@ class RolloutScheduler:
         self.running, self._ready, self._rejected = [], deque(), []
 
     def note(self, event: str, **content: Any) -> None:
-        """Tells the observers what the trainer or a collector does."""
+        """Notifies the observers of an event of the trainer or a collector."""
         for observer in self._observers:
             observer.on_event(event, **content)
 
     def describe(self) -> str:
-        """Its content in words."""
+        """Returns its content in words."""
         tokens = sum(group.num_tokens for group in self.running)
-        begun = f", {len(self.running)} groups begun ({tokens} tokens)" if self.running else ""
+        begun = f", {len(self.running)} groups started ({tokens} tokens)" if self.running else ""
         ready = f", {self.num_ready} groups ready" if self._ready else ""
         return f"{self.stream.describe()}{begun}{ready}"
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """Its state as primitives; tokens and log-probs go into `store`."""
+        """Returns its state as primitives; tokens and log-probs go into `store`."""
         state = {
             "stream": self.stream.state_dict(),
             "running": [pack_running(store, group) for group in self.running],
@@ -325,7 +288,7 @@ class RolloutScheduler:
         return state
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
-        """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
+        """Restores a state. Raises DataError if the training set is not the checkpoint's."""
         problem = self.stream.problem
         self.stream.load_state_dict(state["stream"])
         self.running = [unpack_running(store, packed, problem) for packed in state["running"]]
@@ -339,8 +302,31 @@ class RolloutScheduler:
 
     @property
     def _rounds_are_over(self) -> bool:
-        rounds = self._rounds / self.groups_per_batch if self.regime.is_stream else self._rounds
-        return rounds >= self.sampler.rules.max_rounds
+        return self._rounds >= self.sampler.rules.max_rounds
+
+    def _room(self, needed: int) -> int:
+        """Returns how many groups may start before more are in flight than passes can keep busy."""
+        ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
+        waiting = 0 if self.regime.async_generation else len(self._ready)
+        return needed + ahead - len(self.running) - waiting
+
+    def _count_started(self, count: int) -> None:
+        self._rounds += 1
+
+    def _requests(self, limit: int) -> list[GenerationRequest]:
+        return self.sampler.requests(self.running, limit)
+
+    def _keep(self, sampled: SampledPass) -> list[tuple[Rollout, Rollout]]:
+        before_and_after = []
+        for number, rollout in sampled.continued.items():
+            request = sampled.requests[number]
+            rollouts = self.running[request.group].rollouts
+            before_and_after.append((rollouts[request.index], rollout))
+            rollouts[request.index] = rollout
+        return before_and_after
+
+    def _evictable(self) -> Sequence[RunningGroup]:
+        return self.running
 
     def _next_ready(self, needed: int) -> list[Group]:
         return self._order.choose(tuple(self._ready), (group.item for group in self.running), needed)
@@ -360,10 +346,8 @@ class RolloutScheduler:
         self._swept = newest, version
         late = [
             group
-            for group in self.running
-            if (old := group.oldest_version) is not None
-            and self.regime.is_evicted(old, newest, version)
-            and not self.in_flight.is_scored(group)
+            for group in self._evictable()
+            if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
         ]
         self.running = self._without(late, self.running)
         for observer in self._observers:

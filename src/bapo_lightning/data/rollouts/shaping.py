@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.system.values import Count, PositiveFactor
 from bapo_lightning.types import Rollout
-from bapo_lightning.values import Count, PositiveFactor
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class OverlongPenalty(GroupRule):
 
     limit: Count  # longest response the run allows
     buffer: Count  # length of the ramp before the limit
-    # The largest penalty. DAPO's is 1 where right and wrong answers are 2 apart (+1 and -1); here they are 1
-    # apart (1 and 0), so that half of it has the same weight.
+    # Largest penalty. In DAPO it is 1, with right and wrong answers 2 apart (+1 and -1); here they are 1
+    # apart (1 and 0), so that half the penalty has the same weight.
     factor: PositiveFactor = 0.5
 
     def __post_init__(self) -> None:

@@ -2,10 +2,10 @@
 
     fresh groups -> stages of fresh groups -> past groups join -> stages of the whole batch -> ReplayQueue
 
-An algorithm has its own (`algorithm.stages`), in the order of its file; `ReferenceStage` and `EntryStage`
-follow, where its objective or the correction needs them. A stage measures its own time as
-`time/NAME_seconds`, which does not count as waiting. One with `state_dict` and `load_state_dict` is resumed,
-by its name in the configuration.
+The stages of an algorithm (`algorithm.stages`) come first, in the order of its file, then `ReferenceStage`
+and `EntryStage`, if its objective or the correction needs them. A stage measures its own time as
+`time/NAME_seconds`, which does not count as waiting. A stage with `state_dict` and `load_state_dict` is
+resumed, by its name in the configuration.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.trainer_side import VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers, RewardBatch
 from bapo_lightning.objectives.divergence import mismatch
-from bapo_lightning.phases import phase
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
+from bapo_lightning.system.phases import phase
 from bapo_lightning.types import Group, Sample
 
 PROXIMAL = "proximal_logp"
-# Columns of the token table by the policy's name for a score.
+# Columns of the token table, by the policy's name of the score.
 COLUMNS = {"logp": PROXIMAL, "entropy": "entry_entropy", "mean_logp": "entry_mean_logp"}
 
 
@@ -40,9 +40,9 @@ def with_entry_scores(
     version: int,
     names: Sequence[str] = ("logp",),
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds the scores `names`, of `COLUMNS`, by the trainer's weights of `version`, with at most
+    """Adds the scores `names`, of `COLUMNS`, under the trainer's weights of `version`, with at most
     `token_budget` padded tokens at once. Log-probs are the denominator of decoupled PPO's ratio; samples of
-    an expert get none, because their ratio is to 1.
+    an expert get none, because the denominator of their ratio is 1.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
@@ -72,7 +72,7 @@ def with_entry_scores(
 def with_reference_logprobs(
     groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds log-probs under the weights that the run began with to all samples. Returns the groups, and the
+    """Adds log-probs under the run's first weights to all samples. Returns the groups, and the
     metric `time/reference_seconds`.
     """
     start = time.perf_counter()
@@ -87,8 +87,8 @@ def with_reference_logprobs(
 
 
 def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """Metrics `mismatch/*` of engine and trainer over the tokens that policy `version` itself sampled: the
-    difference of older ones is staleness, not disagreement.
+    """Returns the metrics `mismatch/*` of engine and trainer over the tokens that policy `version` itself
+    sampled: differences at older tokens are staleness, not disagreement.
     """
     proximal, behaviour = array("f"), array("f")
     for sample in samples:
@@ -110,8 +110,8 @@ def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
 def with_batch_advantages(
     advantages: BatchAdvantages, groups: Sequence[Group], num_new: int, admits: Callable[[Group], bool]
 ) -> list[Group]:
-    """Returns the groups of a rollout batch, equally large, with other advantages. The first `num_new` enter
-    training for the first time. Those that `admits` refuses fill up the batch, and keep advantages of zero.
+    """Returns the equally large groups of a rollout batch with other advantages. The first `num_new` enter
+    training for the first time. Groups that `admits` refuses only fill the batch and keep advantages of zero.
     """
     admitted = [index for index, group in enumerate(groups) if admits(group)]
     if not admitted:
@@ -137,10 +137,10 @@ def with_batch_advantages(
 
 @dataclass
 class EnteringBatch:
-    """A rollout batch on its way to training. A stage puts other groups in the place of these."""
+    """A rollout batch on its way to training, whose groups a stage may replace."""
 
     fresh: list[Group]  # enter training for the first time
-    replayed: list[Group] = field(default_factory=list)  # of earlier batches, once they have joined
+    replayed: list[Group] = field(default_factory=list)  # from earlier batches, once they have joined
 
     @property
     def groups(self) -> list[Group]:
@@ -155,20 +155,20 @@ class EnteringBatch:
 
 @dataclass(frozen=True)
 class StageTools:
-    """What a stage may use of the trainer and of the data side."""
+    """Parts of the trainer and of the data side that a stage may use."""
 
     owner: VersionedPolicyOwner
-    policy: ScoringWeightSource  # that of all ranks
+    policy: ScoringWeightSource  # of all ranks
     sampler: RolloutSampler
-    refresh_engine: Callable[[], None]  # gives it the trainer's weights
-    admits: Callable[[Group], bool]  # whether a group is trained on; others fill up a batch
+    refresh_engine: Callable[[], None]  # gives the engine the trainer's weights
+    admits: Callable[[Group], bool]  # whether a group is trained on; others only fill a batch
     device: Callable[[], torch.device]  # of the trainer
 
 
 class BatchStage(ABC):
     """A stage; see the module."""
 
-    needs_whole_batch: ClassVar[bool] = False  # whether it comes after past groups have joined
+    needs_whole_batch: ClassVar[bool] = False  # whether it runs after past groups have joined
     gives_advantages: ClassVar[Literal["to none", "to some", "to all"]] = "to none"  # samples of a batch
 
     @abstractmethod
@@ -177,7 +177,7 @@ class BatchStage(ABC):
 
 
 class BatchAdvantageStage(BatchStage):
-    """Gives the whole batch its advantages, in place of those relative to the group."""
+    """Gives the whole batch its advantages, in place of advantages relative to the group."""
 
     needs_whole_batch = True
     gives_advantages = "to all"
@@ -191,7 +191,7 @@ class BatchAdvantageStage(BatchStage):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the memory; empty where there is none."""
+        """Returns the memory; empty if there is none."""
         return self.advantages.state_dict() if isinstance(self.advantages, Remembers) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class BatchAdvantageStage(BatchStage):
 
 
 class ReferenceStage(BatchStage):
-    """Scores samples by the weights that the run began with."""
+    """Scores samples under the run's first weights."""
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
         """Adds reference log-probs."""
@@ -211,7 +211,7 @@ class ReferenceStage(BatchStage):
 
 
 class EntryStage(BatchStage):
-    """Scores samples by the trainer's weights, which they enter training with."""
+    """Scores samples under the trainer's weights at their entry into training."""
 
     needs_whole_batch = True
 

@@ -12,6 +12,8 @@ from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.rollout.weight_sync import SyncReport
 from bapo_lightning.types import FinishReason, Group, ScoreStatus
 
+MOST = 0.75  # of the answers: a weak policy that still learns has fewer unreadable answers
+
 
 @dataclass(slots=True)
 class RolloutStatistics(Observer):
@@ -19,26 +21,26 @@ class RolloutStatistics(Observer):
 
     rollout_seconds: float = 0.0
     reward_seconds: float = 0.0
-    # While the engine had nothing to sample: it waited for room, weights or validation, and took weights; 0
-    # where generation is synchronous.
+    # Time in which the engine had nothing to sample: it waited for room, weights or validation, and took
+    # weights; 0 if generation is synchronous.
     engine_idle_seconds: float = 0.0
     dropped: int = 0  # groups sampled but not admitted to training
-    evicted: int = 0  # groups thrown away because they were too old or would become so
+    evicted: int = 0  # groups dropped because they were too old or would become too old
     resumed: int = 0  # resumes of a rollout that was stopped at the token budget of a pass
     resumed_tokens: int = 0  # response tokens that the engine had to read again for them
-    wasted_tokens: int = 0  # of the groups dropped, evicted and begun again
+    wasted_tokens: int = 0  # of groups dropped, evicted and sampled again
     cut: int = 0  # rollouts ended at the token limit, or at the limit of segments
     reward_timeouts: int = 0
     reward_failures: int = 0  # answers on which the verifier broke
     unparsable: int = 0  # responses without a final answer
-    filtered_samples: int = 0  # responses that only their group's baseline knows of
+    filtered_samples: int = 0  # responses that only their group's baseline counts
     uniform_groups: int = 0  # groups whose scores are all equal, admitted or not
     expert_traces: int = 0  # put into groups; no engine sampled them
-    hinted_groups: int = 0  # begun again with a hint, since every answer was wrong
+    hinted_groups: int = 0  # sampled again with a hint, since every answer was wrong
     passes: int = 0
-    added_passes: int = 0  # of them, those that a followed schedule does not have
-    decoding_steps: int = 0  # of the calls of a stream
-    num_samples: int = 0  # ended
+    added_passes: int = 0  # passes among them that a followed schedule does not have
+    decoding_steps: int = 0  # of a stream's calls
+    num_samples: int = 0  # ended samples
     num_tokens: int = 0
 
     def count_groups(self, groups: Sequence[Group]) -> None:
@@ -56,7 +58,7 @@ class RolloutStatistics(Observer):
         self.uniform_groups += sum(group.is_uniform for group in groups)
 
     def count_wait(self, seconds: float, sampled: float) -> None:
-        """Counts a wait of the engine, in `sampled` seconds of which its stream went on beside a probe."""
+        """Counts a wait of the engine, whose stream continued during a probe for `sampled` seconds of it."""
         self.rollout_seconds += sampled
         self.engine_idle_seconds += max(0.0, seconds - sampled)
 
@@ -92,7 +94,7 @@ class RolloutStatistics(Observer):
         self.wasted_tokens += sum(group.num_tokens for group in groups)
 
     def take(self) -> RolloutStatistics:
-        """Returns the sums so far and starts again at zero."""
+        """Returns the sums so far and resets them to zero."""
         taken = replace(self)
         for f in fields(self):
             setattr(self, f.name, f.default)
@@ -108,7 +110,7 @@ class RolloutStatistics(Observer):
             setattr(self, name, value)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the generation since the last update; zeros when there was none."""
+        """Returns metrics of the generation since the last update; zeros if there was none."""
         metrics: dict[str, float] = {
             f"{'time' if name.endswith('_seconds') else 'rollout'}/{name}": value
             for name, value in asdict(self).items()
@@ -118,8 +120,27 @@ class RolloutStatistics(Observer):
         return metrics
 
 
+def unread(counts: Sequence[float], limits: str, has_right: bool = False) -> str | None:
+    """Returns a message, with its remedy, if most answers were cut at `limits` or have nothing that the
+    reward reads; None if neither holds, or if answers are cut and some of them are right.
+    `counts`: number of all answers, of cut ones, and of answers without a final answer.
+    """
+    num, cut, unparsable = map(round, counts)
+    key = limits.partition("=")[0]
+    marks = "ask for the form that it reads (data/prompt=NAME), or write reward=last_number for numbers"
+    shorter = f"write a larger {key}, or ask for shorter answers (data.prompt.template)"
+    unreadable = f"{unparsable} of {num} answers have no final answer that the reward reads"
+    was_cut = f"{cut} of {num} answers were cut at {limits}"
+    is_cut, is_unread = (count > MOST * num for count in (cut, unparsable))
+    if is_cut and is_unread:
+        return f"{was_cut}, and {unreadable}: {shorter}; {marks}"
+    if is_unread:
+        return f"{unreadable}: {marks}"
+    return f"{was_cut}: {shorter}" if is_cut and not has_right else None
+
+
 def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
-    """Metrics of the weight syncs since the last update; the log-prob differences are the last sync's."""
+    """Returns metrics of the weight syncs since the last update; log-prob differences are the last sync's."""
     metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
     if reports:
         metrics |= {

@@ -1,12 +1,12 @@
-"""Generates in a thread of its own, some decoding steps at a time, while a second one scores.
+"""Generates in a separate thread, some decoding steps at a time, while a second thread scores.
 
     generating thread                              trainer's thread, between two updates
     -----------------                              -------------------------------------
-    add what is scored; take replies; begin        visit: wait for the end of the present steps,
+    add scored groups; take replies; begin         visit: wait for the end of the present steps,
     wait: weights as new as the trainer's   <----         push the newest weights
     some steps -> groups to be scored       ---->  take a batch as soon as it is there
 
-Responses go on across new weights: the engine keeps them between two calls.
+Responses continue across new weights: the engine keeps them between two calls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
+from bapo_lightning.data.rollouts.stream_scheduler import StreamScheduler
 from bapo_lightning.data.rollouts.streaming import CallLength, Streaming
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
-from bapo_lightning.values import StaleContext
 
 Scored = tuple[list[Group], float]
 
@@ -36,23 +36,23 @@ Scored = tuple[list[Group], float]
 class StreamCollector(AsyncCollector):
     """Keeps every row of the engine busy as far as the age bound allows."""
 
-    context: StaleContext
+    scheduler: StreamScheduler
     _scoring: deque[tuple[Sequence[RunningGroup], Future[Scored]]] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._streaming, self._length = Streaming(self.scheduler, self.context), CallLength()
+        self._streaming, self._length = Streaming(self.scheduler), CallLength()
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scoring")
         self.scheduler.in_flight.on_reply = self._notify
 
     def close(self) -> bool:
-        """Lets the present steps end, if they do so soon."""
+        """Lets the present steps end, if they end soon."""
         has_ended = super().close()
         self._scorer.shutdown(wait=False, cancel_futures=True)
         return has_ended
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
-        """Notes that the engine has none of the responses that are running."""
+        """Notes that the engine has none of the running responses."""
         with self._changed:
             self.scheduler.note("resumed")
 
@@ -64,7 +64,7 @@ class StreamCollector(AsyncCollector):
 
     def _visit(self, state: TrainerState) -> None:
         super()._visit(state)
-        if self.scheduler.in_flight.conversations is None:  # else a reply would wait longer
+        if self.sampler.conversations is None:  # else a reply would wait longer
             self._length.visit(time.perf_counter())
         engine, protocol = self.sampler.engine, self._protocol
         wanted = "the end of some decoding steps"
@@ -84,6 +84,8 @@ class StreamCollector(AsyncCollector):
     def _run(self, requests: list[GenerationRequest]) -> None:
         made = self._streaming.sample(requests, self._length.steps(time.perf_counter()))
         self._length.called(made)
+        if not self._stopping:
+            self.sampler.engine.restart()  # within the pass: after it, the trainer may use the engine
         with self._changed:
             finished, version = self._protocol.sampled(made)
             if finished and not self._stopping:
@@ -91,8 +93,6 @@ class StreamCollector(AsyncCollector):
                 self._scoring.append((finished, future))
                 future.add_done_callback(lambda _: self._notify())
             self._changed.notify_all()
-        if not self._stopping:
-            self.sampler.engine.restart()
 
     def _score(self, finished: Sequence[RunningGroup], version: int) -> Scored:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Some decoding steps of all responses in flight, as a pass of a stream."""
+"""Makes passes of a stream: some decoding steps of all responses in flight."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bapo_lightning.data.rollouts.running_group import STEPS, SampledPass, place
-from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.data.rollouts.stream_scheduler import StreamScheduler
 from bapo_lightning.rollout.engine import GenerationRequest, StreamCall
 from bapo_lightning.types import Rollout
-from bapo_lightning.values import StaleContext
 
 MOST_STEPS = 64  # of a call
 CALL_SHARE = 1 / 16  # of the time between two visits of the trainer
@@ -18,26 +17,26 @@ CALL_SHARE = 1 / 16  # of the time between two visits of the trainer
 
 @dataclass
 class CallLength:
-    """Decoding steps of the next call. What stands around a call costs the engine as much for few steps as
-    for many; but the trainer waits for the end of a call at its visits, and for a batch that ends in one.
+    """Decoding steps of the next call. The overhead of a call is the same for few steps and for many; but
+    the trainer waits for the end of a call at its visits, and when a batch becomes complete during a call.
     """
 
     _visited: float | None = None
-    _between: float = 0.0  # seconds, of the last two visits
-    _step: float = 0.0  # seconds, in the last call
+    _between: float = 0.0  # seconds between the last two visits
+    _step: float = 0.0  # seconds of a step in the last call
 
     def visit(self, now: float) -> None:
-        """The trainer comes at `now` seconds."""
+        """Notes a visit of the trainer at `now` seconds."""
         if self._visited is not None:
             self._between = now - self._visited
         self._visited = now
 
     def called(self, made: SampledPass) -> None:
-        """A call has ended."""
+        """Notes that a call has ended."""
         self._step = made.seconds / made.steps
 
     def steps(self, now: float) -> int:
-        """Between `STEPS` and `MOST_STEPS`, of a call that begins at `now` seconds."""
+        """Returns `STEPS` to `MOST_STEPS` for a call that begins at `now` seconds."""
         if self._visited is None or not self._step:
             return STEPS
         wanted = CALL_SHARE * max(self._between, now - self._visited) / self._step
@@ -48,21 +47,20 @@ class CallLength:
 class Streaming:
     """Samples with an engine that keeps its requests from call to call."""
 
-    scheduler: RolloutScheduler
-    context: StaleContext
+    scheduler: StreamScheduler
 
     def forget(self) -> None:
-        """Lets the engine give up all that it has at once, so that a probe of new weights is beside none of
-        it.
+        """Lets the engine drop all its requests at once, so that a probe of new weights overlaps with none
+        of them.
         """
         in_flight, sampler = self.scheduler.in_flight, self.scheduler.sampler
         in_flight.lose_engine()
         if given_up := in_flight.take_given_up():
-            sampler.engine.stream_once(StreamCall({}, given_up, 0, self.context), sampler.sampling)
+            sampler.engine.stream_once(StreamCall({}, given_up, 0, self.scheduler.context), sampler.sampling)
 
     def sample(self, requests: Sequence[GenerationRequest], steps: int = STEPS) -> SampledPass:
-        """So many steps, in which the `requests` of `RolloutScheduler.schedule` begin. What the engine had is
-        forgotten when it dies.
+        """Makes `steps` steps, in which the `requests` of `RolloutScheduler.schedule` begin. If the engine
+        dies, its requests are forgotten.
         """
         start = time.perf_counter()
         sampler, in_flight = self.scheduler.sampler, self.scheduler.in_flight
@@ -71,7 +69,7 @@ class Streaming:
         begun = {in_flight.enter(running[request.group], request.index): request for request in requests}
         in_flight.settle(running)
         given_up, held = in_flight.take_given_up(), in_flight.sampled
-        call = StreamCall(begun, given_up, steps, self.context)
+        call = StreamCall(begun, given_up, steps, self.scheduler.context)
         made = sampler.engine.stream_once(call, sampler.sampling) if held or given_up else {}
         numbers = {id(group): number for number, group in enumerate(running)}
         sampled = held if made is None else made

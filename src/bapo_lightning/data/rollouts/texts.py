@@ -1,4 +1,4 @@
-"""Texts of sampled tokens, as rewards, environments and records read them."""
+"""Decodes sampled tokens into the texts that rewards, environments and records read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
 
 
 def decoded(tokenizer: Any, rows: Sequence[Sequence[int]], ends: Sequence[int] = ()) -> list[str]:
-    """Returns the texts of rows of token ids without end tokens and padding, which are the tokenizer's and
-    the special ones among `ends`. Every other special token stays: a format may write `<think>` or
-    `<tool_call>` so. A fast tokenizer that adds nothing to its Rust part decodes all rows at once, in a
+    """Returns the texts of rows of token ids without end tokens and padding: the tokenizer's, and the special
+    tokens among `ends`. Every other special token stays, since a format may write `<think>` or `<tool_call>`
+    with it. A fast tokenizer whose Python class does not change decoding decodes all rows at once, with one
     thread for each core.
     """
     unwritten, in_python = _facts(tokenizer, tuple(ends))
@@ -25,12 +25,12 @@ def decoded(tokenizer: Any, rows: Sequence[Sequence[int]], ends: Sequence[int] =
     return texts
 
 
-@lru_cache(maxsize=8)  # every turn of every conversation asks
+@lru_cache(maxsize=8)  # called for every turn of every conversation
 def _facts(tokenizer: Any, ends: tuple[int, ...]) -> tuple[frozenset[int], bool]:
-    """End tokens and padding, and whether texts are made in Python."""
+    """Returns end tokens and padding, and whether texts are made in Python."""
     kind = type(tokenizer)
-    adds = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name) for name in _DECODING)
-    in_python = bool(adds or tokenizer.clean_up_tokenization_spaces)
+    of_rust = (getattr(kind, name, None) is getattr(PreTrainedTokenizerFast, name) for name in _DECODING)
+    in_python = not all(of_rust)
     decode: Any = tokenizer.decode if in_python else tokenizer.backend_tokenizer.decode
     named = {*ends, getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "pad_token_id", None)}
     unwritten = frozenset(

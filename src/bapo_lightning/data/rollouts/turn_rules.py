@@ -1,4 +1,4 @@
-"""Rules about the turns of a conversation: what is added to its reward, and whether it is trained on."""
+"""Rules for the turns of a conversation: additions to its reward, and whether it is trained on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.run_facts import RunFacts
+from bapo_lightning.system.values import Count, CountOrZero, SignedFactor
 from bapo_lightning.types import FinishReason, Rollout, Sample, ScoreStatus
-from bapo_lightning.values import Count, CountOrZero, SignedFactor
 
 
 def needs_turns(option: str, run: RunFacts) -> Iterator[str]:
-    """Yields that nobody answers the policy in a run, for an `option` about turns; "": for the whole rule."""
+    """Yields a message if no environment answers the policy, for an `option` about turns; "": for all."""
     if run.environment is None:
         yield (
             f"{option} without an environment: a response is one turn, and calls nothing; write "
@@ -24,20 +24,20 @@ def needs_turns(option: str, run: RunFacts) -> Iterator[str]:
 
 
 class TurnShaping(GroupRule):
-    """A rule that adds to the reward what happened in the turns of a conversation."""
+    """A rule that changes the reward by events in the turns of a conversation."""
 
     @staticmethod
     def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields that there are no turns."""
+        """Yields a message if there are no turns."""
         yield from needs_turns("", run)
 
 
 @dataclass(frozen=True)
 class TurnFormatReward(TurnShaping):
-    """A bonus for conversations that keep to the format: they ended by themselves, within all limits, with an
+    """A bonus for conversations that keep to the format: they ended on their own, within all limits, with an
     answer or a call in every turn, and no call failed.
 
-    A positive bonus is added where the format is kept; a negative one where it is not, as in
+    A positive bonus is added if the format is kept, a negative bonus if it is not, as in
     `rewards.format_reward`.
     """
 
@@ -54,17 +54,17 @@ class TurnFormatReward(TurnShaping):
 class SampleFilter(GroupRule):
     """Decides whether a sample is trained on; each option leaves out some samples."""
 
-    # With a turn without a call and without an answer (arXiv 2509.02479). A turn that a limit cut off is one
-    # unless the verifier found an answer in it.
+    # Samples with a turn that has neither call nor answer (arXiv 2509.02479). A turn that a limit cut off
+    # counts as void unless the verifier found an answer in it.
     void_turns: bool = False
-    unanswered: bool = False  # in which the verifier finds no final answer
-    cut: bool = False  # that a limit of tokens or turns ended
-    repeats: CountOrZero = 0  # with so many copies of one n-gram of tokens; 0: any number stays
+    unanswered: bool = False  # samples in which the verifier finds no final answer
+    cut: bool = False  # samples that a limit of tokens or turns ended
+    repeats: CountOrZero = 0  # samples with so many copies of one n-gram of tokens; 0: off
     ngram: Count = 20  # n, in tokens of one turn
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong between the options."""
+        """Yields conflicts between the options."""
         if not any(options[name] for name in ("void_turns", "unanswered", "cut", "repeats")):
             yield "void_turns, unanswered, cut and repeats are all off; write null in the place of the rule"
         if options["repeats"] == 1:
@@ -72,7 +72,7 @@ class SampleFilter(GroupRule):
 
     @staticmethod
     def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields that there are no turns that could be void."""
+        """Yields a message if there are no turns that could be void."""
         if options["void_turns"]:
             yield from needs_turns("void_turns", run)
 
@@ -88,7 +88,7 @@ class SampleFilter(GroupRule):
 
 
 def has_void_turn(rollout: Rollout, is_unanswered: bool) -> bool:
-    """Returns whether a turn had neither a call nor an answer, one that was cut off included."""
+    """Returns whether a turn, also one that was cut off, had neither a call nor an answer."""
     is_cut_off = rollout.finish is FinishReason.LENGTH and len(rollout.turns) > len(rollout.replies)
     return any(reply.is_void for reply in rollout.replies) or (is_cut_off and is_unanswered)
 
@@ -99,7 +99,7 @@ def num_calling_turns(rollout: Rollout) -> int:
 
 
 def most_repeated(turns: Iterable[array[int]], ngram: int) -> int:
-    """Returns how often the most frequent n-gram of tokens stands in some turns; none reaches over two."""
+    """Returns how often the most frequent n-gram of tokens occurs in the turns; none spans two turns."""
     counts: Counter[bytes] = Counter()
     for turn in turns:
         ids, size = turn.tobytes(), turn.itemsize

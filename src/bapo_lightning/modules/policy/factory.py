@@ -1,4 +1,4 @@
-"""Builds policies; the only place that knows how the choices about a model fit together.
+"""Builds policies; the only place that combines the options of a model.
 
 weights or meta device -> attention kernel -> Liger kernels -> LoRA -> compiling -> activation checkpointing
                                                                                 head for log Z -+-> Policy
@@ -18,19 +18,20 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
 from bapo_lightning.data.batches.model_input import model_input
-from bapo_lightning.errors import ConfigError, first_line
-from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.modules.policy.file_names import note_file_names
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import PACKED_SDPA, check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.pretrained import building, load_whole, weight_names
+from bapo_lightning.system.errors import ConfigError, first_line
+from bapo_lightning.system.hub import stay_offline_without_hub
+from bapo_lightning.system.pretrained import building, load_whole, weight_names
+from bapo_lightning.system.random_states import random_states_kept
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
-LOG_Z_SEED = 0  # of the first weights of the head
-# Of `check_scores`, nats per token. A multiplier of 0.5 in the head of a small random model is 0.44 off.
+LOG_Z_SEED = 0  # of the head's first weights
+# Of `check_scores`, in nats per token. A multiplier of 0.5 in the head of a small random model is 0.44 off.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 PROMPT, RESPONSES = [1, 2, 3, 4], ([5, 6, 7], [6, 5])
 
@@ -42,25 +43,27 @@ def build_policy(
     log_z: bool = False,
     frozen: bool = False,
     is_cut: bool = False,
+    seed: int = 0,
 ) -> Policy:
-    """Returns a policy with the weights of `options.path`. Dropout stays off: with it the ratio would not be
-    1 for unchanged weights.
+    """Returns a policy with the weights of `options.path`. Dropout stays off: with dropout the ratio would
+    not be 1 for unchanged weights.
 
     Args:
         options: choices about the model.
-        temperature: that of the sampling distribution that log-probs refer to.
+        temperature: temperature of the sampling distribution that log-probs refer to.
         on_meta: build shapes without memory and read no weights, for measurements and for ranks that receive
             their weights.
         log_z: add a head for log Z.
         frozen: train nothing, so that the policy has no state either.
         is_cut: see `Policy`.
+        seed: seed of the adapters' first weights, which are the same for any number of ranks and any engine.
 
     Raises:
         ConfigError: the model cannot have these options.
-        DataError: no model can be built of what is there.
+        DataError: no model can be built from the files.
     """
     packed = options.packing == "padding_free"
-    with building(options.path) as config:
+    with building(options.path, options.context_length) as config:
         model = _model_of(options, config, on_meta)
         model.config.use_cache = False
         model.eval()
@@ -71,7 +74,8 @@ def build_policy(
     if options.liger:
         _use_liger(model)
     if options.lora is not None:
-        add_adapters(model, options.lora, on_meta)
+        with random_states_kept(seed):
+            add_adapters(model, options.lora, on_meta)
     if options.compile:
         compile_layers(decoder_layers(model))
     if options.activation_checkpointing:
@@ -83,11 +87,11 @@ def build_policy(
 
 @torch.no_grad()
 def check_scores(model: PreTrainedModel) -> None:
-    """Scores a few tokens as a policy does, and by the model's own logits.
+    """Scores a few tokens as a policy does, and with the model's own logits, and compares them.
 
     A policy multiplies the last hidden states by the head's weights. A head that does more, whatever its
-    option is called, gives other numbers; so does, in a row without padding, a model whose tokens meet
-    elsewhere than in attention. A kernel that needs a GPU is left out: the head is checked with torch's.
+    option is called, gives other numbers; so does a model in which tokens of a row without padding interact
+    outside of attention. A kernel that needs a GPU is not used: the head is checked with torch's.
 
     Args:
         model: model with its weights, on a CPU.
@@ -102,7 +106,7 @@ def check_scores(model: PreTrainedModel) -> None:
         if kernel not in (PACKED_SDPA, "sdpa", "eager"):
             model.set_attn_implementation("sdpa")
         policy = Policy(model, 1.0, packed)
-        # One pass on this rank alone: where several train, the others have no weights yet.
+        # One pass on this rank alone: if several train, the others have no weights yet.
         scored, _ = policy(model_input(rollouts, torch.device("cpu"), policy.layout))
         if packed:
             model.set_attn_implementation("sdpa")
@@ -135,17 +139,16 @@ def _logprobs(model: PreTrainedModel, rollout: Rollout) -> Tensor:
 
 
 def _log_z(model: PreTrainedModel, on_meta: bool) -> LogZ:
-    # In the precision of the trained weights, which FSDP gathers together with it; the same in every run,
-    # whatever the number of ranks and what was drawn before.
+    # In the precision of the trained weights, which FSDP gathers together with it; the same in every run, for
+    # any number of ranks and earlier random draws.
     dtype = next(each.dtype for each in model.parameters() if each.requires_grad)
-    with torch.random.fork_rng(devices=[]), torch.device("meta" if on_meta else "cpu"):
-        torch.default_generator.manual_seed(LOG_Z_SEED)
+    with random_states_kept(LOG_Z_SEED), torch.device("meta" if on_meta else "cpu"):
         return LogZ(model.get_output_embeddings().weight.shape[1]).to(dtype)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Returns the model's decoder layers in order, the units of checkpointing and sharding. Raises
-    ConfigError if the model keeps them in another place than known models do.
+    ConfigError if the model does not keep them in the same place as known models.
     """
     layers = getattr(model.base_model, "layers", None)
     if not isinstance(layers, nn.ModuleList):
@@ -157,17 +160,17 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def compile_layers(layers: Sequence[nn.Module]) -> None:
-    """Compiles the layers' forward pass, for any number of tokens. All share one compiled function, so the
-    price is that of one layer; attention stays torch's kernel.
+    """Compiles the layers' forward pass, for any number of tokens. All share one compiled function, so that
+    compiling takes as long as for one layer; attention stays torch's kernel.
     """
     _replace_forward(layers, lambda forward: torch.compile(forward, dynamic=True))
 
 
 def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
-    """Makes each layer keep only its input, and compute its activations again in the backward pass (arXiv
+    """Makes each layer keep only its input and compute its activations again in the backward pass (arXiv
     1604.06174).
 
-    transformers' own checkpointing works in train mode only, and a policy is in eval mode; torch's wrapper
+    transformers' own checkpointing works only in train mode, and a policy is in eval mode; torch's wrapper
     changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
     """
 
@@ -186,7 +189,7 @@ def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
 def _replace_forward(
     layers: Sequence[nn.Module], change: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
-    """Gives each layer a class of its own kind with another forward pass."""
+    """Gives each layer a subclass of its class with another forward pass."""
     classes = {
         each: type(each.__name__, (each,), {"forward": change(each.forward), "__module__": each.__module__})
         for each in {type(layer) for layer in layers}
@@ -196,8 +199,8 @@ def _replace_forward(
 
 
 def _attention(options: ModelOptions) -> dict[str, str]:
-    """Argument that names the kernel; none leaves the choice to the model. A kernel of the hub is fetched
-    here, so that a failure is not taken for a fault of the model.
+    """Returns the argument that names the kernel, or none if the model chooses. A kernel of the hub is
+    fetched here, so that a failure is not mistaken for a fault of the model.
     """
     if options.attention == FLASH_HUB:
         stay_offline_without_hub()
@@ -215,19 +218,19 @@ def _attention(options: ModelOptions) -> dict[str, str]:
 
 def _model_of(options: ModelOptions, config: Any, on_meta: bool) -> PreTrainedModel:
     choices = {"dtype": getattr(torch, options.dtype), **_attention(options)}
-    # Code that a model's folder brings is never run, nor is the user asked whether to.
+    # Code in a model's folder is never run, and the user is not asked about it.
     if on_meta:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, **choices)
         if names := weight_names(options.path):
             note_file_names(model, names)
         return model
-    whole: PreTrainedModel = load_whole(AutoModelForCausalLM, options.path, **choices)
+    whole: PreTrainedModel = load_whole(AutoModelForCausalLM, options.path, config=config, **choices)
     return whole
 
 
 def _use_liger(model: PreTrainedModel) -> None:
-    """Replaces RMSNorm, SwiGLU and rotary embeddings, but not the loss: token scores have their own.
+    """Replaces RMSNorm, SwiGLU and rotary embeddings, but not the loss, since token scores have their own.
 
     Liger also replaces the classes in the model's Python module, so later models of the same type in this
     process have them as well.

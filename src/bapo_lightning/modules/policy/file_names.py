@@ -1,7 +1,7 @@
-"""Weights under the names of a model's files, where transformers gives them other names or shapes in memory.
+"""Gives weights the names of a model's files, if transformers uses other names or shapes in memory.
 
-Since its version 5 transformers renames weights (`embed_out` of GPT-NeoX) and fuses experts when it loads
-them, and turns both back when it saves. Whatever reads files itself, as vLLM does, knows those names.
+Since version 5 transformers renames weights (`embed_out` of GPT-NeoX) and fuses experts when it loads them,
+and reverts both when it saves. Programs that read files themselves, such as vLLM, know the files' names.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from transformers.core_model_loading import (
 from bapo_lightning.rollout.engine import FACTOR_MARK
 
 Named = tuple[str, Tensor]
-PartOf = Callable[[str], str]  # name of a weight -> part of the model with which it is turned back
+PartOf = Callable[[str], str]  # name of a weight -> part of the model that is reverted together with it
 _LAYER = re.compile(r".*?\.\d+\.")
-# Parts of a model that are turned back together, smallest first: a weight, a layer, or all of it.
+# Parts of a model that are reverted together, smallest first: a weight, a layer, or the whole model.
 _PARTS: tuple[PartOf, ...] = (
     lambda name: name,
     lambda name: found[0] if (found := _LAYER.match(name)) else name,
@@ -36,8 +36,8 @@ _PARTS: tuple[PartOf, ...] = (
 
 
 def note_file_names(model: PreTrainedModel, names: Iterable[str]) -> None:
-    """Lets weights get these names of files again, as `from_pretrained` does for a model that it loads: files
-    of some families have a prefix, and others of the same family have none.
+    """Lets weights get these file names again, as `from_pretrained` does for a model that it loads: in some
+    families files of some models have a prefix, and files of others have none.
     """
     conversions = get_model_conversion_mapping(model)
     renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
@@ -69,13 +69,13 @@ def under_file_names(
 
 
 def without_memory(weights: Iterable[Named]) -> list[Named]:
-    """Returns tensors of the same names, types and shapes."""
+    """Returns tensors of the same names, types and shapes, without memory."""
     return [(name, torch.empty(weight.shape, dtype=weight.dtype, device="meta")) for name, weight in weights]
 
 
 def file_parts(model: PreTrainedModel, shapes: list[Named]) -> PartOf | None:
-    """Returns the smallest parts of a model that can be turned back alone; None where nothing is turned back.
-    `shapes` are tensors, which need no memory, of the names and shapes of all its weights.
+    """Returns the smallest parts of a model that can be reverted alone; None if nothing is reverted.
+    `shapes` are tensors, which need no memory, with the names and shapes of all its weights.
     """
     whole = _names_and_shapes(_reverted(model, shapes))
     if whole == _names_and_shapes(shapes):
@@ -85,7 +85,7 @@ def file_parts(model: PreTrainedModel, shapes: list[Named]) -> PartOf | None:
         try:
             for _, part in groupby(shapes, lambda item: part_of(item[0])):  # noqa: B023
                 found += _reverted(model, part)
-        except (RuntimeError, ValueError, KeyError, IndexError):  # of a conversion that needs more weights
+        except (RuntimeError, ValueError, KeyError, IndexError):  # a conversion needs more weights
             continue
         if _names_and_shapes(found) == whole and len(found) == len(whole):
             return part_of

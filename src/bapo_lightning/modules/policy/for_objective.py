@@ -1,5 +1,5 @@
-"""The policy as an objective needs it: with gradients through its entropy, with a head for log Z, or with a
-copy of its first weights to compare with.
+"""Makes the policy that an objective needs: with gradients through its entropy, with a head for log Z, or
+with a copy of its first weights to compare with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.modules.policy.lora import has_adapters
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.objective import Objective, needs_of
-from bapo_lightning.ranks.collectives import from_controller, num_ranks
+from bapo_lightning.system.ranks.collectives import from_controller, num_ranks
 
 MakePolicy = Callable[..., Policy]  # (on_meta=False) -> policy
 
@@ -50,15 +50,15 @@ def sharded_policy(
 
 def _with_memory(policy: Policy, device: str) -> Policy:
     policy.to_empty(device=device)
-    policy.model.tie_weights()  # `to_empty` gave each tied name memory of its own
+    policy.model.tie_weights()  # `to_empty` gave each tied name separate memory
     return policy
 
 
 @torch.no_grad()
 def broadcast_state(policy: Policy, source: Policy | None) -> None:
     """Copies parameters and buffers, by name, from rank 0's `source`, the whole policy, to `policy` on every
-    rank, all of it or a shard. Tensors are sent one at a time: only the host of rank 0 ever holds the whole
-    policy as well as its own part.
+    rank, which is whole or a shard. Tensors are sent one at a time: only the host of rank 0 ever holds the
+    whole policy in addition to its own part.
     """
     loaded: dict[str, Tensor] = dict(source.named_parameters()) if source is not None else {}
     for name, parameter in policy.named_parameters():
@@ -75,7 +75,7 @@ def broadcast_state(policy: Policy, source: Policy | None) -> None:
 
 def _distribute(parameter: DTensor, loaded: Tensor | None) -> None:
     mesh = parameter.device_mesh
-    if loaded is None:  # made on the device, or it would be uploaded
+    if loaded is None:  # made on the device, so that it need not be uploaded
         full = torch.empty(parameter.shape, dtype=parameter.dtype, device=mesh.device_type)
     else:
         full = loaded.to(mesh.device_type)
@@ -90,7 +90,7 @@ def policy_for(
     is_mixed: bool = False,
 ) -> Policy:
     """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it. It is
-    loaded on the host, whatever the default device: a GPU may not hold the whole policy.
+    loaded on the host, whatever the default device: the whole policy may not fit on a GPU.
 
     Args:
         objective: objective of the run.

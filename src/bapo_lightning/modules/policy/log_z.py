@@ -1,4 +1,4 @@
-"""log Z(x) of a prompt, estimated from the policy's hidden states; part of the policy only where an objective
+"""log Z(x) of a prompt, estimated from the policy's hidden states; part of the policy only if an objective
 needs it.
 """
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from bapo_lightning.data.batches.layout import PromptCells
-from bapo_lightning.data.batches.model_input import on_device
+from bapo_lightning.data.batches.model_input import PromptCells, on_device
 
 NUM_LAYERS = 3
 
@@ -18,14 +17,14 @@ NUM_LAYERS = 3
 class LogZ(nn.Module):
     """The estimate of arXiv 2509.15207 (`ProjZModule` of the authors' code): the mean of the prompt's last
     hidden states; twice a linear layer of the same width, GELU and LayerNorm; a linear layer to one number.
-    Gradients reach the policy through it as well.
+    Gradients also reach the policy through it.
 
-    Two things differ from that code: there is no dropout (0.1 there), as nowhere here, and the mean is over
-    all tokens of the prompt, while a slice there cuts off the last one.
+    It differs from that code in two ways: it has no dropout (0.1 there), which is never used here, and the
+    mean is over all tokens of the prompt, while a slice there cuts off the last token.
     """
 
     def __init__(self, width: int) -> None:
-        """`width`: that of the hidden states, D."""
+        """`width`: width of the hidden states, D."""
         super().__init__()
         hidden = [
             layer

@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from bapo_lightning.errors import ConfigError, first_line
 from bapo_lightning.modules.policy.options import LoraOptions
-from bapo_lightning.precision import exported_dtype, stored_dtype
-from bapo_lightning.ranks.collectives import full_tensor
 from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted, weights_of
+from bapo_lightning.system.errors import ConfigError, first_line
+from bapo_lightning.system.precision import exported_dtype, stored_dtype
+from bapo_lightning.system.ranks.collectives import full_tensor
 
 ADAPTER = "default"
-BASE_MARK = ".base_layer."  # in the name of every weight that an adapter adds to
+BASE_MARK = ".base_layer."  # in the name of every weight with an adapter
 
 
 def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = False) -> None:
-    """Freezes the model and adds trainable adapters in float32. They add zero at first, so the policy is
-    still the model.
+    """Freezes the model and adds trainable adapters in float32. They add zero at first, so the policy still
+    equals the model.
 
     Raises:
-        ConfigError: `target_modules` names no linear layer, or also what is none, or the head or the
-            embeddings, whose weights are read directly.
+        ConfigError: `target_modules` names no linear layer, or also a part that is not linear, or the head or
+            the embeddings, whose weights are read directly.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
@@ -45,7 +45,7 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
     key = f"model.lora.target_modules={targets}"
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft finds Conv1D by itself
+            warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft detects Conv1D
             inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=on_meta)
     except ValueError as error:
         reason = first_line(error).removeprefix("[PEFT:PeftType.LORA] ").partition(". ")[0]
@@ -62,7 +62,7 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
 
 
 def _other_targets(model: PreTrainedModel, targets: str | list[str], reason: str) -> str:
-    """What to write instead of targets that peft does not take: some layers it refuses by their name."""
+    """Returns a replacement for targets that peft refuses: it refuses some layers by their name."""
     if targets != "all-linear":
         return "all-linear"
     names = {
@@ -76,8 +76,8 @@ def _other_targets(model: PreTrainedModel, targets: str | list[str], reason: str
 
 
 def _check_adapted(model: PreTrainedModel, key: str) -> None:
-    """Raises ConfigError where an adapter adds to what is no linear layer, such as all experts at once:
-    neither a merge nor an engine knows how.
+    """Raises ConfigError if an adapter belongs to a part that is not a linear layer, such as all experts at
+    once: neither merging nor an engine supports it.
     """
     layers: list[tuple[str, Any]] = [
         (name, layer) for name, layer in model.named_modules() if is_adapted(layer)
@@ -93,7 +93,7 @@ def _check_adapted(model: PreTrainedModel, key: str) -> None:
 
 @torch.no_grad()
 def _is_linear(layer: nn.Module) -> bool:
-    """Whether a layer gives one tensor, as a linear layer does and some routers of experts do not."""
+    """Whether a layer returns one tensor, as linear layers do and some routers of experts do not."""
     if type(layer) in (nn.Linear, Conv1D):
         return True
     return isinstance(layer, nn.Linear) and isinstance(layer(layer.weight[:1]), Tensor)
@@ -105,8 +105,8 @@ def is_adapted(layer: Any) -> bool:
 
 
 def leave_casts_to_autocast(model: PreTrainedModel) -> None:
-    """Lets adapters take their inputs as they are: autocast rounds them for both products, and peft would
-    make a float32 copy of every layer's input first.
+    """Lets adapters take their inputs as they are: autocast rounds them for both products, while peft would
+    first make a float32 copy of every layer's input.
     """
     for layer in filter(is_adapted, model.modules()):
         layer.cast_input_dtype_enabled = False  # type: ignore[assignment]
@@ -134,38 +134,38 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 
 def base_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Parameters and persistent buffers that are no factors of adapters. A tied head is left out."""
+    """Returns parameters and persistent buffers other than factors of adapters, without a tied head."""
     return [found for found in weights_of(model) if FACTOR_MARK not in found[0]]
 
 
 def factors_of(model: PreTrainedModel, layer_name: str) -> tuple[Tensor, Tensor]:
-    """Factors of a layer's addition, up @ down [out, in], the first one scaled."""
+    """Returns the factors of a layer's addition, up @ down [out, in]; the first is scaled."""
     layer: Any = model.get_submodule(layer_name)
-    # Gathered first: a shard cannot be detached in inference mode, in which vLLM loads.
+    # Gathered first: a shard cannot be detached in inference mode, which vLLM uses to load.
     up, down = (full_tensor(factors[ADAPTER].weight).detach() for factors in (layer.lora_B, layer.lora_A))
     return up * layer.scaling[ADAPTER], down
 
 
 class WeightPass:
-    """One pass over a model's weights in the form that an engine wants, and the share of the adapters' update
+    """One pass over a model's weights in the form that an engine needs, and the share of the adapters' update
     that this form keeps.
     """
 
     def __init__(self, model: PreTrainedModel, wanted: Wanted) -> None:
         self._model, self._wanted = model, wanted
-        self._kept: list[Tensor] = []  # of each layer, on its device: the host does not wait for each
+        self._kept: list[Tensor] = []  # of each layer, on its device, so that the host does not wait for each
         self._whole: list[Tensor] = []
 
     @property
     def update_kept(self) -> float | None:
-        """Projection of the update that arrives on the one that was trained: 1 if nothing is lost, 0 if all
-        is. None while there is no update.
+        """Projection of the update that arrives on the update that was trained: 1 if nothing is lost, 0 if
+        everything is. None while there is no update.
         """
         kept, whole = (float(sum(part.double() for part in parts)) for parts in (self._kept, self._whole))
         return kept / whole if whole else None
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields names without marks of adapters, and weights."""
+        """Yields pairs of a name, without marks of adapters, and a weight."""
         content, factors = self._wanted.content, list[str]()
         if content == "adapters" and not has_adapters(self._model):
             raise ValueError("the model has no adapters: all of its weights change")

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal
 
 from annotated_types import MinLen
 
-from bapo_lightning.host import missing_to_build
-from bapo_lightning.values import Advice, Count, TrainDtype
+from bapo_lightning.system.host import missing_to_build
+from bapo_lightning.system.values import Advice, Count, TrainDtype
 
-# transformers' names. The last one is flash attention that is built already, by the kernels hub.
+# transformers' names. The last one is prebuilt flash attention from the kernels hub.
 Attention = Literal["sdpa", "flash_attention_2", "flex_attention", "kernels-community/flash-attn2"]
 FLASH_HUB: Final = "kernels-community/flash-attn2"
 FLASH: Final = ("flash_attention_2", FLASH_HUB)  # 16 bits, and sequences of varying length
@@ -27,8 +27,8 @@ NOT_ADAPTABLE = ("lm_head", "embed_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """Low-rank additions (LoRA, arXiv 2106.09685). There is no dropout: with it the ratio would not be 1 for
-    unchanged weights.
+    """Low-rank additions (LoRA, arXiv 2106.09685). There is no dropout: with dropout the ratio would not be 1
+    for unchanged weights.
     """
 
     rank: Count
@@ -37,14 +37,14 @@ class LoraOptions:
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with the layers to adapt."""
+        """Yields mistakes in the layers to adapt."""
         for name in NOT_ADAPTABLE:
             if name in options["target_modules"]:
                 yield f"target_modules: {name} cannot be adapted, its weights are read directly; leave it out"
 
 
 def can_use_liger() -> bool:
-    """Whether this machine has Liger's kernels, and what Triton builds their launcher with."""
+    """Whether this machine has Liger's kernels, and the tools with which Triton builds their launcher."""
     return find_spec("liger_kernel") is not None and missing_to_build("C") is None
 
 
@@ -60,11 +60,15 @@ class ModelOptions:
     compile: bool = False
     liger: bool = False
     lora: LoraOptions | None = None
+    context_length: int | None = None  # tokens of the longest text; None: the model's number of positions
 
     @classmethod
-    def of(cls, section: Any, path: str, on_gpu: bool = False) -> ModelOptions:
-        """Returns the options of a run's model from the configuration's `model`, or the mapping that it was
-        resolved to, and the folder or hub name that its own path stands for. `on_gpu`: it is trained there.
+    def of(
+        cls, section: Any, path: str, on_gpu: bool = False, context_length: int | None = None
+    ) -> ModelOptions:
+        """Returns the options of a run's model from the configuration's `model`, or its resolved mapping, and
+        the folder or hub name that its path stands for. `on_gpu`: whether it is trained on a GPU.
+        `context_length`: tokens of the run's longest text.
         """
         values = dict(section)
         if values.get("liger") == "auto":
@@ -72,4 +76,4 @@ class ModelOptions:
         if values.get("lora") is not None:
             values["lora"] = LoraOptions(**dict(values["lora"]))
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        return cls(**{**known, "path": path})
+        return cls(**{**known, "path": path, "context_length": context_length})

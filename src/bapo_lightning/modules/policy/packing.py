@@ -1,12 +1,12 @@
-"""Packed sequences: one row without padding, in which no token sees another sequence.
+"""Packs sequences into one row without padding, in which no token sees another sequence.
 
 Position ids count from the start of each prompt. The kernel decides how attention keeps sequences apart:
 
     flash attention     by its kernel for sequences of varying length, which gets their boundaries
     flex_attention      by a block mask, which transformers derives from the position ids
     sdpa                by `packed_sdpa` below, which lays sequences of similar length side by side for
-                        attention only; a prompt is in the row once for all its responses, so everything
-                        that looks at one token at a time computes it once
+                        attention only; a prompt is in the row once for all its responses, so that layers that
+                        process one token at a time compute it once
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ from torch.nn.functional import embedding
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from bapo_lightning.data.batches.layout import Layout, SharedRow, ramps
-from bapo_lightning.data.batches.model_input import ModelInput, on_device
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.data.batches.model_input import Layout, ModelInput, SharedRow, on_device, ramps
 from bapo_lightning.modules.policy.options import FLASH
-from bapo_lightning.precision import attention_on_cpu, with_whole_heads
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.precision import attention_on_cpu, with_whole_heads
 
 PACKED_SDPA = "packed_sdpa"
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
-# Rotary embeddings that depend on the longest sequence in the row, so that one sequence would change another.
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 sdpa = with_whole_heads(sdpa_attention_forward)
 
 
@@ -40,15 +37,14 @@ def packed_attention(attention: str | None) -> str:
 
 
 def check_packable(model: PreTrainedModel) -> None:
-    """Raises ConfigError unless tokens interact in attention only and positions come from position ids."""
+    """Raises ConfigError unless tokens interact only in attention and positions come from position ids."""
     config = model.config
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if others or getattr(model, "_is_stateful", False):
         found = f"layers of type {', '.join(others)}" if others else "a recurrent state"
         problem = f"the model has {found}, which would mix sequences"
-    elif rope in LENGTH_DEPENDENT_ROPE:
-        problem = f"rotary embeddings of type {rope} change with the longest sequence"
+    elif getattr(config, "attn_temperature_tuning", False):
+        problem = "the model scales attention by the place in the row"
     elif not model._supports_attention_backend:
         problem = f"{type(model).__name__} brings its own attention"
     else:
@@ -85,7 +81,7 @@ def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
 @dataclass(frozen=True)
 class AttentionCells:
     """Layout of a row of T tokens for attention: grids in which every sample follows its whole prompt, and
-    the way back.
+    the mapping back.
     """
 
     grids: tuple[Tensor, ...]  # [R, L] each: index in the row, below T, of each cell
@@ -128,7 +124,7 @@ def packed_sdpa(
         value: [1, H', T, d].
         attention_mask: None, because `cells` describes the samples.
         cells: layout of the row.
-        sliding_window: tokens that a token sees, itself included; None means all before it.
+        sliding_window: number of tokens that a token sees, itself included; None: all before it.
         kwargs: arguments of transformers' sdpa.
 
     Returns:
@@ -146,13 +142,13 @@ def packed_sdpa(
 
 
 def _laid_out(states: Tensor, indices: Tensor) -> Tensor:
-    # [1, H, T, d] -> [R, H, L, d]. Backward, an embedding adds up in a fixed order, faster than an index.
+    # [1, H, T, d] -> [R, H, L, d]. Backward, an embedding sums in a fixed order, and faster than an index.
     by_token = states[0].transpose(0, 1)
     return embedding(indices, by_token.flatten(1)).unflatten(2, by_token.shape[1:]).transpose(1, 2)
 
 
 def _window_mask(length: int, window: int, device: torch.device) -> Tensor:
-    # [1, 1, length, length], true where a token sees another
+    # [1, 1, length, length], true if a token sees another
     return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)[None, None]
 
 

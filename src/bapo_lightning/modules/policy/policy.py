@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bapo_lightning.data.batches.layout import Layout, prompt_numbers
-from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
-from bapo_lightning.data.batches.model_input import ModelInput, model_input
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.data.batches.model_input import (
+    Layout,
+    ModelInput,
+    model_input,
+    prompt_numbers,
+    rows_by_token_budget,
+)
 from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.file_names import PartOf, file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.log_z import LogZ
@@ -29,13 +32,14 @@ from bapo_lightning.modules.policy.lora import (
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import SCORES, among_candidates, mean_logp, token_scores
 from bapo_lightning.objectives.objective import CANDIDATES
-from bapo_lightning.precision import blocks
-from bapo_lightning.ranks.collectives import max_over_ranks
 from bapo_lightning.rollout.engine import MERGED, Wanted
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.precision import blocks
+from bapo_lightning.system.ranks.collectives import max_over_ranks
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
 # Options of heads that do more than a matrix product, with their neutral values. Scoring would silently
-# ignore them.
+# ignore them otherwise.
 LOGIT_TRANSFORMS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
 
 BLANK = Rollout(array("i", [0]), (Segment(array("i", [0]), array("f", [0.0]), 0),), FinishReason.STOP)
@@ -57,12 +61,12 @@ class Policy(nn.Module):
     ) -> None:
         """
         Args:
-            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`, as `factory.build_policy`
-                makes it.
+            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`, see
+                `factory.build_policy`.
             temperature: temperature of the sampling distribution that log-probs refer to.
             packed: micro-batches are one row without padding, which the model's attention must support.
-            log_z: head that is trained with the model; no part of `named_weights`.
-            is_cut: log-probs are those of the distribution among a token's candidates, where it has some.
+            log_z: head that is trained with the model; not part of `named_weights`.
+            is_cut: log-probs refer to the distribution among a token's candidates, if it has any.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -79,9 +83,9 @@ class Policy(nn.Module):
         self.log_z = log_z
         self.entropy_requires_grad = self.scores_mean_logp = self.scores_candidates = self.is_mixed = False
         self.is_cut = is_cut
-        self.update_kept: float | None = None  # of the adapters' update, in the last pass over the weights
-        self._reference: tuple[Policy, ...] = ()  # in a tuple, it is no part of the module and its state
-        self._device: torch.device | None = None  # where passes compute, if weights wait somewhere else
+        self.update_kept: float | None = None  # share of the adapters' update, in the last pass over weights
+        self._reference: tuple[Policy, ...] = ()  # in a tuple, to keep it out of the module and its state
+        self._device: torch.device | None = None  # device of passes, if weights are kept on another
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
 
@@ -90,32 +94,30 @@ class Policy(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def serve(self, needs: Collection[str]) -> None:
-        """Lets passes return what an objective needs, see `objectives.objective.Need`."""
+        """Makes passes return the columns that an objective needs, see `objectives.objective.Need`."""
         self.entropy_requires_grad = "entropy_gradient" in needs
         self.scores_mean_logp = not {"mean_logp", "entry_mean_logp"}.isdisjoint(needs)
         self.scores_candidates = not CANDIDATES.isdisjoint(needs)
 
     def mix_precision(self) -> None:
-        """Lets blocks compute in bfloat16 from now on, on weights that stay as they are."""
+        """Makes blocks compute in bfloat16 from now on; weights stay as they are."""
         self.is_mixed = True
         leave_casts_to_autocast(self.model)
         for reference in self._reference:
             reference.mix_precision()
 
     def keep_reference(self, policy: Policy) -> None:
-        """Lets `reference_logprobs` ask another policy, with the weights that the run began with. Adapters
-        need none.
-        """
+        """Lets `reference_logprobs` use another policy with the run's first weights. Adapters need none."""
         self._reference = (policy,)
 
     def forward(self, inputs: ModelInput) -> tuple[Tensor | None, ...]:
-        """Returns log-probs [N] and entropies [N] of the response tokens, and the means [N] of `mean_logp` if
-        `scores_mean_logp` is set, in nats; with a head for it, the means or None, and log Z [N] of their
-        prompts; if `scores_candidates` is set, all of these or None, and log-probs [N, K] of the candidates.
-        Gradients flow through the log-probs, through log Z, and through the entropies if
-        `entropy_requires_grad` is set. Entropies and means are of the whole distribution, cut or not.
+        """Returns log-probs [N] and entropies [N] of the response tokens and, if `scores_mean_logp` is set,
+        the means [N] of `mean_logp`, in nats; with a head for log Z, the means or None, and log Z [N] of
+        their prompts; if `scores_candidates` is set, all of these or None, and log-probs [N, K] of the
+        candidates. Gradients flow through the log-probs, through log Z, and through the entropies if
+        `entropy_requires_grad` is set. Entropies and means refer to the whole distribution, cut or not.
 
-        Padding is on the right, where causal attention never looks, so no attention mask is needed.
+        Padding is on the right, which causal attention never reads, so no attention mask is needed.
         """
         arguments = row_arguments(inputs, self.model.config._attn_implementation)
         with blocks(self.is_mixed, inputs.input_ids.device):
@@ -136,8 +138,8 @@ class Policy(nn.Module):
         return scores[: max(place for place, own in enumerate(scores, 1) if own is not None)]
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, Tensor]]:
-        """Yields weights and persistent buffers under their Hugging Face names, adapters merged unless
-        `wanted` is otherwise. A tied head is left out, as in the model's files.
+        """Yields weights and persistent buffers under their Hugging Face names, with adapters merged unless
+        `wanted` differs. A tied head is left out, as in the model's files.
         """
         weights = WeightPass(self.model, wanted)
         if wanted.names == "files":
@@ -147,15 +149,15 @@ class Policy(nn.Module):
         self.update_kept = weights.update_kept
 
     def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
-        """Yields name, dtype and shape of each of the merged `named_weights`, by the names of files, without
-        gathering shards.
+        """Yields name, dtype and shape of each of the merged `named_weights`, under the names of files,
+        without gathering shards.
         """
         for name, weight in under_file_names(self.model, self._shapes(), self.file_parts):
             yield name, weight.dtype, weight.shape
 
     @cached_property
     def file_parts(self) -> PartOf | None:
-        """Parts of the model whose weights get the names of its files together; the same at every sync."""
+        """Parts of the model whose weights are renamed to file names together; the same at every sync."""
         return file_parts(self.model, self._shapes())
 
     @property
@@ -169,7 +171,7 @@ class Policy(nn.Module):
         ]
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs of `response_scores` alone."""
+        """Returns only the log-probs of `response_scores`."""
         return [logp for (logp,) in self.response_scores(rollouts, token_budget, ("logp",))]
 
     @torch.no_grad()
@@ -180,7 +182,7 @@ class Policy(nn.Module):
         policy's temperature. Every rank must call it, with any number of rollouts.
 
         Args:
-            rollouts: what to score.
+            rollouts: rollouts to score.
             token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
             names: names of `SCORES`, in the order of the result.
         """
@@ -189,7 +191,7 @@ class Policy(nn.Module):
         wanted = [SCORES.index(name) for name in names]
         found: dict[int, tuple[array[float], ...]] = {}
         passes = rows_by_token_budget(lengths, token_budget, self.layout, prompt_numbers(rollouts))
-        # All ranks gather sharded weights together, so all run the same number of passes.
+        # All ranks gather sharded weights together, so all make the same number of passes.
         for _ in range(max_over_ranks(len(passes)) - len(passes)):
             self(model_input([BLANK], device, self.layout))
         for rows in passes:
@@ -205,8 +207,8 @@ class Policy(nn.Module):
         return [found[row] for row in range(len(rollouts))]
 
     def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Returns what `response_logprobs` returned before the first update of the run. Raises ValueError
-        without a reference or adapters to leave out.
+        """Returns the `response_logprobs` from before the run's first update. Raises ValueError if there is
+        neither a reference nor an adapter to leave out.
         """
         if not self._reference:
             with without_adapters(self.model):
@@ -215,7 +217,7 @@ class Policy(nn.Module):
         return reference.response_logprobs(rollouts, token_budget)
 
     def compute_on(self, device: torch.device) -> None:
-        """Lets passes compute on a device while weights stay where they are; the reference's as well."""
+        """Makes passes, also the reference's, compute on a device while weights stay in their place."""
         for part in (self, *self._reference):
             part._device = device
             for module in part.modules():
@@ -223,7 +225,7 @@ class Policy(nn.Module):
                     setattr(module, name, buffer.to(device))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves the reference to wherever the policy goes."""
+        """Moves the reference together with the policy."""
         for reference in self._reference:
             reference._apply(fn, recurse)
         return super()._apply(fn, recurse)

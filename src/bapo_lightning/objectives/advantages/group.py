@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.values import NonNegative
+from bapo_lightning.system.values import NonNegative
 
-LEAST_DEVIATION = 1e-8  # a smaller one is rounding: numbers that differ by it count as equal
+LEAST_DEVIATION = 1e-8  # a smaller deviation is rounding: such numbers count as equal
 
 
 def group_advantages(
@@ -27,15 +27,15 @@ def group_advantages(
     Args:
         rewards: [P, G], one row per problem.
         scale: "std" divides by the group's standard deviation, "none" does not (Dr. GRPO).
-        baseline: "mean" of the group, or "leave_one_out": the mean of the others (RLOO), which is
-            mean-baseline * G / (G - 1).
+        baseline: "mean" of the group, or "leave_one_out": mean of the others (RLOO), which multiplies
+            advantages by G / (G - 1).
         eps: added to the standard deviation.
 
     Returns:
         Advantages [P, G]; exactly zero for a group of equal rewards.
 
     Raises:
-        ValueError: the scale or baseline is unknown, `rewards` is not [P, G], or G is 1 where spread or
+        ValueError: the scale or baseline is unknown, `rewards` is not [P, G], or G is 1 although spread or
             others are needed.
     """
     if scale not in ("std", "none"):
@@ -60,7 +60,7 @@ def group_advantages(
 
 
 def check_group(rewards: Tensor, needed: str) -> None:
-    """Raises ValueError where a group of 1 has nothing to compare with.
+    """Raises ValueError for groups of 1, which have nothing to compare with.
 
     Args:
         rewards: [P, G].

@@ -12,17 +12,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """P groups of G responses that enter training together. Groups that were not admitted are no part of it;
+    """P groups of G responses that enter training together. Groups that were not admitted are not included;
     they have advantages of zero.
     """
 
     rewards: Tensor  # [P, G]
     lengths: Tensor  # [P, G], tokens of each response
-    advantages: Tensor  # [P, G], relative to the group: those of `algorithm.advantages`
+    advantages: Tensor  # [P, G], relative to the group, by `algorithm.advantages`
     problems: tuple[str, ...]  # id of each group's problem
     is_new: tuple[bool, ...]  # of each group: false if it comes from the reuse buffer
-    # [P, G, K], what `rewards` are made of where a reward is a sum: K single ones, unweighted, of which the
-    # last is what shaping added.
+    # [P, G, K], components of `rewards` if a reward is a sum: K single unweighted rewards, the last of which
+    # is the addition of shaping.
     parts: Tensor | None = None
 
     @classmethod
@@ -38,7 +38,7 @@ BatchAdvantages = Callable[[RewardBatch], Tensor]
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Batch advantages with a memory, which checkpoints hold. It learns from new groups only."""
+    """Batch advantages with a memory, which checkpoints hold. The memory learns only from new groups."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the memory, in primitives and tensors."""
@@ -50,8 +50,8 @@ class Remembers(Protocol):
 def lone_advantages(
     advantages: Callable[[Tensor], Tensor], batch_advantages: BatchAdvantages | None = None
 ) -> Tensor:
-    """Returns the advantages [2, 1] of a right and of a wrong answer, each the only one to its problem, by
-    those of groups or, if there are any, of batches.
+    """Returns the advantages [2, 1] of a right and a wrong answer, each the only one to its problem, by the
+    rule for groups or, if there is one, for batches.
     """
     rewards = torch.tensor([[1.0], [0.0]])
     found = advantages(rewards)

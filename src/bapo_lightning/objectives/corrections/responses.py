@@ -17,14 +17,14 @@ from bapo_lightning.objectives.corrections.tokens import (
 )
 from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import NonNegative
+from bapo_lightning.system.values import NonNegative
 
 
 def sequence_truncated_is(table: TokenTable, cap: Cap = 5.0) -> Tensor:
     """Returns min(gap, cap), [N], with the gap of the whole response, the product over its tokens.
 
-    Unlike that of tokens, the weight is unbiased but for the cap. verl's and SkyRL's `sequence` level; VCPO
-    (arXiv 2602.17616) caps at 8.
+    Unlike weights of tokens, it is unbiased except for the cap. It is verl's and SkyRL's `sequence` level;
+    VCPO (arXiv 2602.17616) caps at 8.
     """
     return response_gap(table).clamp_max(cap)
 
@@ -43,7 +43,7 @@ def sequence_masked(
         low: smallest gap kept, in [0, 1).
         high: largest gap kept, above 1.
         level: the gap of a response is the product over its tokens, or their geometric mean.
-        weigh: kept responses weigh as much as their gap, not 1.
+        weigh: kept responses have their gap as weight, not 1.
     """
     gap = response_gap(table, level)
     kept = gap if weigh else torch.ones_like(gap)
@@ -51,7 +51,7 @@ def sequence_masked(
 
 
 def outlier_mask(table: TokenTable, low: Low = 1e-4, high: High = 100.0) -> Tensor:
-    """Returns 0 for responses in which the gap of any token is outside [low, high], else 1, [N].
+    """Returns 0 for responses with any token whose gap is outside [low, high], else 1, [N].
 
     SkyRL's `outlier_token` mask, which despite its name drops whole responses.
     """
@@ -61,7 +61,7 @@ def outlier_mask(table: TokenTable, low: Low = 1e-4, high: High = 100.0) -> Tens
 
 
 def opsm(table: TokenTable, threshold: NonNegative = 1e-4) -> Tensor:
-    """Returns 0 for the tokens of responses with A < 0 that the policy has moved away from, else 1, [N]:
+    """Returns 0 for the tokens of responses with A < 0 from which the policy has moved away, else 1, [N]:
     off-policy sequence masking (DeepSeek-V3.2, arXiv 2512.02556, Eq. 9).
 
     Moved away means that the mean of log pi_behaviour - log pi over the response exceeds the threshold, in

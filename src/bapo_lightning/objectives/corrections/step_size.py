@@ -1,4 +1,4 @@
-"""A smaller step where few responses carry an update."""
+"""Makes a step smaller if few responses dominate the update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import per_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.values import Share
+from bapo_lightning.system.values import Share
 
 
 @reads("logp", "behaviour_logp", "sequence", "count")
@@ -19,7 +19,7 @@ def ess_step_scale(table: TokenTable, usual: Share = 1.0) -> Tensor:
 
     Args:
         table: whole update, [N].
-        usual: ESS / B of data on which the step is not made smaller; 1 in the paper for mathematics, 0.55 for
+        usual: ESS / B of data for which the step stays as it is; in the paper 1 for mathematics, 0.55 for
             several turns.
     """
     log_weight = sequence_sum((table.logp - table.behaviour_logp).double(), table)

@@ -1,5 +1,5 @@
-"""How far the trainer's policy is from the one that the engine sampled from, and weights [N] of tokens by it,
-all without gradient.
+"""The gap between the trainer's policy and the policy that the engine sampled from, and weights [N] of tokens
+by it, all without gradient.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.surrogate import LOG_RATIO_LIMIT, importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Advice, Positive
+from bapo_lightning.system.values import Advice, Positive
 
 Level = Literal["product", "geometric"]
 Cap = Annotated[float, Gt(0), Advice("must be positive (2.0 is usual): it is the largest weight of a token")]
@@ -47,11 +47,11 @@ def effective_sample_size(weight: Tensor) -> Tensor:
 
 
 def truncated_is(table: TokenTable, cap: Cap = 2.0) -> Tensor:
-    """Returns min(gap, cap) per token: truncated importance sampling, biased only where the gap exceeds the
+    """Returns min(gap, cap) per token: truncated importance sampling, biased only if the gap exceeds the
     cap.
 
-    The default cap is that of verl (`rollout_is_threshold`), SkyRL and slime. Raises ValueError if it is not
-    positive.
+    The default cap is the same as in verl (`rollout_is_threshold`), SkyRL and slime. Raises ValueError if it
+    is not positive.
     """
     if not cap > 0:
         raise ValueError(
@@ -61,10 +61,10 @@ def truncated_is(table: TokenTable, cap: Cap = 2.0) -> Tensor:
 
 
 def masked_is(table: TokenTable, low: Low = 0.5, high: High = 5.0) -> Tensor:
-    """Returns the gap where it is in [low, high], else 0, per token: IcePop (arXiv 2510.18855).
+    """Returns the gap if it is in [low, high], else 0, per token: IcePop (arXiv 2510.18855).
 
-    A token on which engine and trainer differ too much is not used at all. The default thresholds are those
-    of OpenRLHF (`icepop`). Raises ValueError unless 0 <= low < 1 < high.
+    A token on which engine and trainer differ too much is not used. The default thresholds are the same as in
+    OpenRLHF (`icepop`). Raises ValueError unless 0 <= low < 1 < high.
     """
     if not 0 <= low < 1 < high:
         raise ValueError(
@@ -76,11 +76,11 @@ def masked_is(table: TokenTable, low: Low = 0.5, high: High = 5.0) -> Tensor:
 
 
 def kpop(table: TokenTable, threshold: Positive = 2.0) -> Tensor:
-    """Returns the gap where engine and trainer agree on whether it is this token, else 0: KPop.
+    """Returns the gap if engine and trainer agree on the token's probability, else 0: KPop.
 
-    With p and q, its probabilities by both, the larger of the binary KL divergences KL(p || q) and
-    KL(q || p), p log(p / q) + (1 - p) log((1 - p) / (1 - q)), must not exceed the threshold, in nats. So in
-    AReaL (`binary_kl`), where p and q are limited to [1e-8, 1 - 1e-8], too; in float32 the latter is 1, hence
+    With p and q, its probabilities under both, the larger of the binary KL divergences KL(p || q) and
+    KL(q || p), p log(p / q) + (1 - p) log((1 - p) / (1 - q)), must not exceed the threshold, in nats. AReaL
+    (`binary_kl`) does the same and limits p and q to [1e-8, 1 - 1e-8]; in float32 the latter is 1, hence
     float64 here.
     """
     p, q = (
@@ -93,8 +93,8 @@ def kpop(table: TokenTable, threshold: Positive = 2.0) -> Tensor:
 
 
 def unweighted(table: TokenTable) -> Tensor:
-    """Returns 1 per token: the ratio is to the trainer's own log-probs, and nothing else changes.
+    """Returns 1 per token: ratios are to the trainer's own log-probs; nothing else changes.
 
-    So do verl by default, and the authors' released code. The gap between engine and trainer is ignored.
+    verl's default and the authors' released code do the same. The gap of engine and trainer is ignored.
     """
     return torch.ones_like(table.behaviour_logp)

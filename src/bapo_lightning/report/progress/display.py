@@ -1,4 +1,4 @@
-"""The one live display of this process, at the bottom of the terminal; where there is none, lines by time."""
+"""The only live display of this process, at the bottom of the terminal; without a terminal, timed lines."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
+from functools import partial
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from bapo_lightning.printable import PrintableStream, print_printable
 from bapo_lightning.report.progress.lines import PhaseLine, clock, phases_text
 from bapo_lightning.report.progress.terminal import get_console
+from bapo_lightning.system.orphans import in_background, print_failure
+from bapo_lightning.system.printable import PrintableStream, print_printable
 
 REFRESHES_PER_SECOND = 4
 FIRST_SIGN, MOST_SILENT = 30.0, 300.0  # seconds without any line, before the first sign of life and at most
 
 
 class Place(IntEnum):
-    """Where a part stands, from the top."""
+    """Position of a part, from the top."""
 
     RUNS = 0  # a row for each run of a sweep
     RUN = 1  # bar and numbers of a run
@@ -31,7 +33,7 @@ class Place(IntEnum):
 
 
 def on_terminal() -> bool:
-    """Whether standard output is a terminal in which lines can be drawn again."""
+    """Whether standard output is a terminal in which lines can be redrawn."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
@@ -42,7 +44,7 @@ _num_hidden = 0
 
 @contextmanager
 def shown(place: Place, part: RenderableType) -> Iterator[None]:
-    """Context in which a part is displayed, in place of an earlier one. Does nothing without a terminal."""
+    """Context in which a part is displayed, replacing an earlier one. Does nothing without a terminal."""
     if not on_terminal():
         yield
         return
@@ -55,7 +57,7 @@ def shown(place: Place, part: RenderableType) -> Iterator[None]:
 
 
 def phases_shown(wanted: bool = True) -> AbstractContextManager[None]:
-    """Context in which the display, or signs of life, say what this process is doing, if that is `wanted`."""
+    """Context in which the display, or signs of life, show what this process is doing, if `wanted`."""
     if not wanted:
         return nullcontext()
     return shown(Place.PHASE, PhaseLine()) if on_terminal() else signs_of_life(phases_text)
@@ -63,13 +65,13 @@ def phases_shown(wanted: bool = True) -> AbstractContextManager[None]:
 
 @contextmanager
 def signs_of_life(said: Callable[[], str]) -> Iterator[None]:
-    """Context in which a line on stderr tells what is `said` when nothing has been printed for long, after
-    ever longer times if nothing else is. Does nothing on a terminal.
+    """Context in which a line on stderr prints `said` if nothing has been printed for long, at growing
+    intervals while nothing else is. Does nothing on a terminal.
     """
     ended = threading.Event()
     if not on_terminal():
         print_printable()  # which knows when a line was printed
-        threading.Thread(target=_tell, args=(said, ended), name="signs of life", daemon=True).start()
+        in_background("signs of life", partial(_tell, said, ended), print_failure)
     try:
         yield
     finally:
@@ -90,7 +92,7 @@ def _tell(said: Callable[[], str], ended: threading.Event) -> None:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Context without the display: for others that draw on the terminal, such as Lightning's bars."""
+    """Context without the display, for other code that draws on the terminal, such as Lightning's bars."""
     global _num_hidden
     _num_hidden += 1
     _update()
@@ -113,7 +115,7 @@ def _update() -> None:
     global _live
     if _parts and not _num_hidden:
         if _live is None:
-            # A second file for errors stays one: rich would take them to the terminal.
+            # If stderr is a separate file, it stays one: rich would redirect it to the terminal.
             _live = Live(
                 console=get_console(),
                 transient=True,
@@ -130,7 +132,7 @@ def _update() -> None:
 
 
 def _all_parts() -> RenderableType:
-    found = (_parts.get(place) for place in Place)  # another thread may take one away
+    found = (_parts.get(place) for place in Place)  # another thread may remove one
     return Group(*(part for part in found if part is not None))
 
 

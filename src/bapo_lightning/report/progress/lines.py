@@ -13,10 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.phases import Phase, running
+from bapo_lightning.system.phases import Phase, running
 
-_FURTHER = 6  # characters that the rest of a line is indented beyond its beginning
-_NEWEST_CYCLES = 8  # that the pace is the mean of
+_FURTHER = 6  # additional indentation of continuation lines, in characters
+_NEWEST_CYCLES = 8  # whose mean is the pace
 
 
 class PhaseLine:
@@ -37,7 +37,7 @@ def phase_text(phases: Iterable[Phase], now: float) -> str:
     text = ": ".join(phase.name for phase in phases)
     if innermost.total is not None:
         done = innermost.done if innermost.measure is None else innermost.measure()
-        # Some engines cannot count: nothing is said then of how many are done.
+        # Some engines cannot count: then the number that is done is not shown.
         text += f" {done}/{innermost.total}" if done else f" {innermost.total}"
     seconds = now - innermost.since
     return f"{text}, {clock(seconds)}" if seconds >= 1 else text
@@ -53,7 +53,7 @@ def clock(seconds: float) -> str:
 
 
 def bar_line(label: str, done: float, total: float, seconds: float, left: float | None) -> Table:
-    """A line with a bar, `seconds` since its beginning and those that are `left`, where that is known."""
+    """A line with a bar, `seconds` since its start and those `left`, if known."""
     line = Table.grid(padding=(0, 1), expand=True)
     line.add_column(no_wrap=True)
     line.add_column(ratio=1)
@@ -64,7 +64,7 @@ def bar_line(label: str, done: float, total: float, seconds: float, left: float 
 
 
 def wrapped(parts: Iterable[str], width: int, between: str = "  ") -> list[str]:
-    """Lines of at most `width` characters, broken between parts only; a longer part has a line of its own."""
+    """Lines of at most `width` characters, broken only between parts; a longer part has its own line."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + len(between) + len(part) <= width:
@@ -85,7 +85,7 @@ def folded(text: str, width: int) -> str:
 
 
 class Pace:
-    """Estimate of the time left by whole cycles: of the updates on a rollout batch only the first waits."""
+    """Estimate of the time left by whole cycles: only the first update on a rollout batch waits."""
 
     def __init__(self, done: int, cycle: int, now: float) -> None:
         """`done` before the time `now`, in seconds; a cycle ends with each multiple of `cycle`."""
@@ -95,14 +95,14 @@ class Pace:
         self._newest = done, now
 
     def note(self, done: int, now: float) -> None:
-        """Notes how much is done."""
+        """Records how much is done."""
         self._newest = done, now
         self._first = self._first or self._newest
         if done % self._cycle == 0:
             self._ends.append(self._newest)
 
     def left(self, total: int, now: float) -> float | None:
-        """Seconds until `total` are done; None as long as nothing is known."""
+        """Seconds until `total` are done; None while nothing is known."""
         (begun, began), (ended, end) = self._ends[0], self._ends[-1]
         if ended > begun:
             seconds = (end - began) / (ended - begun) * (total - ended)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-_ANY_WIDTH = 10_000  # rich caps what it measures at the width that it is given
+_ANY_WIDTH = 10_000  # rich caps its measurements at the width that it is given
 
 
 def fits(table: Table, console: Console) -> bool:
-    """Whether all of a table stands side by side."""
+    """Whether a whole table fits side by side."""
     unbounded = console.options.update(width=_ANY_WIDTH)
     return console.measure(table, options=unbounded).maximum <= console.width
 
 
 def in_parts(make: Callable[[Sequence[int]], Table], count: int, console: Console) -> Iterator[Table]:
-    """Yields a table in as few parts as fit, one below the other; `make` makes the part with these of the
-    `count` columns that can be parted.
+    """Yields a table in as few parts as fit, one below the other; `make` makes the part with the given ones
+    of the `count` columns that can be divided.
     """
     left = list(range(count))
     while left:

@@ -1,4 +1,4 @@
-"""The console of this process: it writes escapes of its own, and passes none on."""
+"""The console of this process: it writes its own escapes, and passes on none from texts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import IO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from bapo_lightning.printable import below_all, printable
+from bapo_lightning.system.printable import below_all, printable
 
 
 class Terminal(Console):
-    """Console that shows texts as `printable`, whatever they came in: tables, bars, lines."""
+    """Console that shows all texts as `printable`, in tables, bars and lines alike."""
 
     @property
     def file(self) -> IO[str]:
-        """Where it writes."""
+        """The stream that it writes to."""
         found: IO[str] = below_all(super().file)
         return found
 
@@ -26,7 +26,7 @@ class Terminal(Console):
         self._file = new_file
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yields the parts of what is shown."""
+        """Yields the parts of the displayed object."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -36,5 +36,5 @@ class Terminal(Console):
 
 @cache
 def get_console() -> Console:
-    """The one console of this process."""
+    """The only console of this process."""
     return Terminal()

@@ -1,1 +1,1 @@
-"""One finished run: its summary, its plots, what the console shows."""
+"""One finished run: its summary, its plots, its console output."""

@@ -1,17 +1,20 @@
-"""Charts of one run, for its plots and its page: panels of the catalogue, with what was recorded."""
+"""Charts of one run, for its plots and its page: panels of the catalogue, filled with recorded values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle
-from statistics import fmean, median
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bapo_lightning.report import style
 from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of, place_of
-from bapo_lightning.report.run.curves import moving_average, recorded_names, series, smoothing_window
-from bapo_lightning.run_folder.record import RunRecord, finite
+from bapo_lightning.report.run.curves import moving_average, moving_median, recorded_names, series, window_of
+from bapo_lightning.system.run_folder.record import RunRecord, finite
 
 _LINES: Mapping[str, style.LineStyle] = {"positive": "--", "negative": "-.", "grey": "--"}
 
@@ -24,7 +27,19 @@ class RunCurve:
     look: style.Look
     steps: list[int]
     values: list[float]
-    smooth: list[float]  # moving average of `values`, of a spiky metric the median
+    window: int  # number of values in the moving average
+
+    @cached_property
+    def smooth(self) -> list[float]:
+        """Moving average of the values, or median for a spiky metric; for ages the values themselves."""
+        if self.metric.log:
+            return moving_median(self.values, self.window)
+        return self.values if self.metric.is_drawn_raw else moving_average(self.array, self.window)
+
+    @cached_property
+    def array(self) -> NDArray[np.float64]:
+        """The values as an array."""
+        return np.asarray(self.values)
 
 
 @dataclass(frozen=True)
@@ -34,12 +49,12 @@ class Chart:
     name: str
     panel: Panel
     main: Metric
-    curves: list[RunCurve]  # those that were recorded
-    rule: tuple[float, str] | None = None  # height and label of a line across
+    curves: list[RunCurve]  # the recorded ones
+    rule: tuple[float, str] | None = None  # height and label of a horizontal line
 
 
 def panel_charts(record: RunRecord) -> list[Chart]:
-    """A chart for each of `PANELS`, but for those of the page alone of which nothing was recorded."""
+    """A chart for each of `PANELS`, except those that only the page has and that have no recorded values."""
     names = recorded_names(record) | {metric.name for metric in CATALOGUE if metric.source}
     members = [metric_of(name) for name in sorted(names, key=place_of)]
     charts = []
@@ -51,7 +66,7 @@ def panel_charts(record: RunRecord) -> list[Chart]:
 
 
 def other_charts(record: RunRecord) -> list[Chart]:
-    """A chart for each metric that was recorded and is in no panel."""
+    """A chart for each recorded metric that is in no panel."""
     metrics = [metric_of(name) for name in sorted(recorded_names(record), key=place_of)]
     return [
         Chart(metric.name, Panel(metric.title, metric.unit), metric, curves)
@@ -77,9 +92,9 @@ def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
     for metric in metrics:
         steps, values = series(record, metric.name)
         look = shades.get(metric) or style.Look(colours[metric.colour], _LINES[metric.colour])
-        window, middle = smoothing_window(len(values), period), median if metric.log else fmean
-        curves.append(RunCurve(metric, look, steps, values, moving_average(values, window, middle)))
-    return [curve for curve in curves if curve.values]
+        if values:
+            curves.append(RunCurve(metric, look, steps, values, window_of(steps, period)))
+    return curves
 
 
 def _rule(panel: Panel, config: Mapping[str, Any]) -> tuple[float, str] | None:
@@ -94,7 +109,7 @@ def _rule(panel: Panel, config: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def target_share(config: Mapping[str, Any]) -> tuple[float, str] | None:
-    """(share, kind of contribution) that `target` in `algorithm` or below asks for, converted from P/N."""
+    """(share, kind of contribution) that `target` in `algorithm` or below sets, converted from P/N."""
     stack: list[Any] = [config.get("algorithm")]
     while stack:
         node = stack.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET,
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
-from bapo_lightning.run_folder.checkpoint import list_checkpoints
+from bapo_lightning.system.run_folder.checkpoint import list_checkpoints
+from bapo_lightning.system.run_folder.record import STOPPED_EARLY
 
-_STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
+_STATUS_STYLES = {"finished": "green", "failed": "red"}
+_MOST_EPOCHS = 4  # groups of epochs that are listed
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
 GO_ON = "the same command with resume=auto"
 _JOURNALS = ("metrics.jsonl", "ledger.jsonl", "rollouts.jsonl", "schedule.jsonl")
@@ -24,13 +27,14 @@ _ARTEFACTS = ("summary.json", *_JOURNALS, "checkpoints", "plots")
 
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:
-    """Prints what a run achieved, what it cost and where its files are."""
+    """Prints a run's results, its cost and the location of its files."""
     console = console or Terminal()
     console.print()
     console.print(_headline(summary), soft_wrap=not console.is_terminal)
     lines = [(f"  {label}", text) for label, text in _summary_lines(summary) if text]
-    if summary.get("status") in ("interrupted", "failed") and list_checkpoints(Path(folder, "checkpoints")):
-        lines.append(("  to go on", GO_ON))
+    way_on = {"interrupted": GO_ON, "failed": GO_ON, STOPPED_EARLY: f"{GO_ON}, without what stopped it"}
+    if summary.get("status") in way_on and list_checkpoints(Path(folder, "checkpoints")):
+        lines.append(("  to continue", way_on[summary["status"]]))
     indent = max([_LABEL_WIDTH, *(len(label) for label, _ in lines)]) + 2
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
@@ -45,24 +49,25 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
     console.print(heading + Text(f"{folder}/", style="bold"), soft_wrap=True)
     for line in wrapped(found, console.width - _LABEL_WIDTH - 2):
         console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{line}"), soft_wrap=True)
+    heading = Text(f"{'  look at it':<{_LABEL_WIDTH + 2}}", style="dim")
+    console.print(heading + Text(f"make view RUN={shlex.quote(str(folder))}"), soft_wrap=True)
     console.print()
 
 
 def _headline(summary: dict[str, Any]) -> Text:
-    status = str(summary.get("status") or "status unknown")
     line = Text(f"{summary.get('algorithm') or 'run'}", style="bold")
     for label, key in (("", "regime"), ("staleness ", "staleness"), ("seed ", "seed")):
         if summary.get(key) is not None:
             line.append(f", {label}{summary[key]}", style="not bold")
     line.append(": ", style="not bold")
-    line.append(status, style=_STATUS_STYLES.get(status, "yellow"))
-    cost = f" after {_plural(summary['updates'], 'update')} in {duration_text(summary['seconds']['total'])}"
-    return line.append(cost, style="not bold")
+    line.append(summary["ending"], style=_STATUS_STYLES.get(summary["status"], "yellow"))
+    done, planned = summary["updates"], summary["planned_updates"]
+    updates = f"{done:,} of {planned:,} updates" if done < (planned or 0) else _plural(done, "update")
+    return line.append(f" after {updates} in {duration_text(summary['seconds']['total'])}", style="not bold")
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     idle = {name: _percent(fraction) for name, fraction in summary["idle"].items()}
-    newest_epochs = list(summary["draws"].items())[-3:]
     return [
         *_metric_lines(summary["metrics"], summary["updates_without_gradient"]),
         ("age bound", _age_bound(**summary["age_bound"])),
@@ -70,7 +75,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
         ("drops", _drops(summary["drops"])),
-        *((f"epoch {epoch}", _counts(fates)) for epoch, fates in newest_epochs),
+        ("epochs", _epochs(summary["draws"])),
         ("irregular", _irregularities(summary)),
         *_compared_to_recorded(summary["compared_to_recorded"]),
     ]
@@ -91,7 +96,12 @@ def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[t
         lines[group].append(f"{text} {_percent(found[name]['mean'])}")
     if num_without_gradient:
         lines["grad_norm"].append(f"none in {_plural(num_without_gradient, 'update')}")
-    held_out = [row for row in rows if row.name.startswith("val/")]
+    # Shares that were always 0, such as the share of failed verdicts, are not worth printing.
+    held_out = [
+        row
+        for row in rows
+        if row.name.startswith("val/") and ("@" in row.name or any(found[row.name].values()))
+    ]
     texts = [(group.replace("_", " "), ", ".join(shown)) for group, shown in lines.items()]
     texts[1:1] = [(row.name.removeprefix("val/"), _trend(found[row.name], row)) for row in held_out]
     return texts
@@ -100,12 +110,15 @@ def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[t
 def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, str]]:
     if compared is None:
         return []
-    lines = [("compared to", f"{compared['label']}, recorded at {compared['commit'][:7]}")]
+    is_whole = compared["updates"] == compared["of"]
+    so_far = "" if is_whole else f", its first {compared['updates']:,} of {compared['of']:,} updates"
+    lines = [("compared with", f"{compared['label']}, recorded at {compared['commit'][:7]}{so_far}")]
     for name in sorted(compared["metrics"], key=lambda name: not name.startswith("val/")):
         found = {key: _number(value) for key, value in compared["metrics"][name].items()}
         short = name.removeprefix("val/").removeprefix("train/").removeprefix("policy/")
-        text = f"over training {found['mean']} (recorded {found['recorded_mean']}), "
-        lines.append((f"  {short}", f"{text}at the end {found['last']} ({found['recorded_last']})"))
+        text = f"over {'training' if is_whole else 'these updates'} {found['mean']} "
+        text += f"(recorded {found['recorded_mean']}), at the end {found['last']} ({found['recorded_last']})"
+        lines.append((f"  {short}", text))
     return lines
 
 
@@ -137,6 +150,26 @@ def _throughput(summary: dict[str, Any]) -> str:
 def _drops(drops: dict[str, int | None]) -> str:
     counted = {name.replace("_", " "): count for name in DROP_KINDS if (count := drops[name]) is not None}
     return _counts(counted) or ("none" if counted else "")
+
+
+def _epochs(draws: Mapping[str, Mapping[str, int]]) -> str:
+    """Fates of the problems of all epochs: successive identical epochs are one entry; the newest entries
+    are listed.
+    """
+    groups: list[tuple[list[str], str]] = []
+    for epoch, fates in draws.items():
+        text = _counts(fates).replace(", ", " and ")
+        if groups and groups[-1][1] == text:
+            groups[-1][0].append(epoch)
+        else:
+            groups.append(([epoch], text))
+    texts = [
+        f"{epochs[0]}: {text}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}: {text} in each"
+        for epochs, text in groups
+    ]
+    hidden = len(texts) - _MOST_EPOCHS
+    earlier = [f"0 to {int(groups[hidden][0][0]) - 1}: see summary.json"] if hidden > 0 else []
+    return ", ".join([*earlier, *texts[-_MOST_EPOCHS:]])
 
 
 def _counts(counts: Mapping[str, int]) -> str:

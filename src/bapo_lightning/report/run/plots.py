@@ -11,10 +11,14 @@ from matplotlib.ticker import MaxNLocator
 
 from bapo_lightning.report import style
 from bapo_lightning.report.run.charts import Chart, RunCurve, panel_charts
+from bapo_lightning.report.run.curves import kept_places
 from bapo_lightning.report.run.recorded import Recorded, find_recorded
-from bapo_lightning.run_folder.record import RunRecord, read_run
+from bapo_lightning.system.run_folder.record import RunRecord, read_run
 
 _MOST_CHOICES = 2  # of a bound, named in its legend
+_MOST_POINTS = (
+    4000  # of a curve: each of 2,000 stretches, more than a picture has columns, keeps its extremes
+)
 
 
 def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:
@@ -38,7 +42,7 @@ def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]
 
 
 def draw_chart(axes: Axes, chart: Chart, recorded: Recorded | None = None) -> None:
-    """Draws one panel, behind its main curve the recorded ones; a panel without any curve says so."""
+    """Draws one panel, with the recorded curves behind its main one; an empty panel shows a sentence."""
     style.style_axes(axes, chart.panel.title, "optimizer update", chart.panel.unit)
     if not chart.curves:
         style.say_missing(axes, f"{chart.main.name}\nwas not recorded")
@@ -63,12 +67,13 @@ def draw_chart(axes: Axes, chart: Chart, recorded: Recorded | None = None) -> No
 
 
 def _draw_curve(axes: Axes, curve: RunCurve, label: str) -> None:
-    colour = curve.look.colour
+    colour, raw = curve.look.colour, kept_places(curve.values, _MOST_POINTS)
+    points = [curve.steps[place] for place in raw], [curve.values[place] for place in raw]
     if curve.metric.log:
-        # Spikes are the message: raw points are joined, and a median keeps spikes out of the smooth curve.
-        axes.plot(curve.steps, curve.values, color=colour, alpha=0.35, linewidth=0.8)
+        # Spikes are the message: raw points are connected, and a median keeps spikes out of the smooth curve.
+        axes.plot(*points, color=colour, alpha=0.35, linewidth=0.8)
     else:
-        axes.scatter(curve.steps, curve.values, s=7, color=colour, alpha=0.3, linewidths=0)
+        axes.scatter(*points, s=7, color=colour, alpha=0.3, linewidths=0)
     if curve.metric.jumps:
         axes.scatter([], [], s=12, color=colour, label=_with_shares(label, curve.values))
         return
@@ -87,4 +92,4 @@ def _overview_title(record: RunRecord) -> str:
     manifest = record.manifest
     parts = [manifest.get("experiment"), manifest.get("algorithm"), manifest.get("regime")]
     parts += [f"{key} {manifest[key]}" for key in ("staleness", "seed") if manifest.get(key) is not None]
-    return "  |  ".join(str(part) for part in (*parts, manifest.get("status")) if part)
+    return "  |  ".join(str(part) for part in (*parts, record.ending) if part)

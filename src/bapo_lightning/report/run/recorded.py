@@ -1,10 +1,11 @@
 """Curves of a reference algorithm that ship with the package, for runs of the same protocol: the sections of
-the configuration that decide what is trained, but for the algorithm.
+the configuration that decide what is trained, except the algorithm.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,23 +14,23 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import shown_interval
 from bapo_lightning.report.metrics import MAIN, PANELS, metric_of
 from bapo_lightning.report.run.curves import recorded_names
-from bapo_lightning.run_folder.config_keys import leaves, may_change_on_resume
-from bapo_lightning.run_folder.record import RunRecord, read_run
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.config_keys import leaves, may_change_on_resume
+from bapo_lightning.system.run_folder.record import RunRecord, read_run
 
 FOLDER = Path(__file__).with_name("recorded")
 PROTOCOL = ("regime", "scale", "model", "data", "reward", "correction", "optimizer")
-# Of what plots show, that which has a mean.
+# The plotted metrics that have a mean.
 METRICS = [metric.name for metric in MAIN if PANELS[metric.group].plotted and not metric.jumps]
-NUM_POINTS = 30  # of a curve: one for each of as many equal parts of the run
+NUM_POINTS = 30  # of a curve: one for each of that many equal parts of the run
 
 
 @dataclass(frozen=True)
 class Band:
-    """A curve over several seeds: means, of spiky metrics geometric ones."""
+    """A curve over several seeds: means, geometric ones for spiky metrics."""
 
     steps: list[float]  # middle of each part of the run, in updates
     mean: list[float]
@@ -59,7 +60,7 @@ def protocol_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(folders: Sequence[Path]) -> Recorded:
-    """Averages finished runs, at least two, that differ in their seeds alone. Raises DataError for others."""
+    """Averages at least two finished runs that differ only in their seeds. Raises DataError for others."""
     records = [read_run(folder) for folder in folders]
     for run in records:
         if run.problem is not None:
@@ -85,7 +86,7 @@ def record(folders: Sequence[Path]) -> Recorded:
 
 
 def write_recorded(recorded: Recorded, path: Path) -> Path:
-    """Writes a file that `find_recorded` finds when it lies in `FOLDER`."""
+    """Writes a file that `find_recorded` finds if it is in `FOLDER`."""
     plain = asdict(recorded)
     for band in plain["curves"].values():
         for name, values in band.items():
@@ -95,7 +96,7 @@ def write_recorded(recorded: Recorded, path: Path) -> Path:
 
 
 def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
-    """Shipped curves of this protocol, if any. Unset options do not count: earlier versions had fewer."""
+    """Shipped curves of this protocol, if any. Unset options are ignored: earlier versions had fewer."""
     wanted = _set_options(json.loads(json.dumps(protocol_of(config))))
     return next((recorded for recorded in _shipped() if _set_options(recorded.protocol) == wanted), None)
 
@@ -116,19 +117,33 @@ def _shipped() -> list[Recorded]:
     return [Recorded(curves=each, **plain) for each, plain in zip(curves, found, strict=True)]
 
 
+def part_edges(num_updates: int) -> list[int]:
+    """Updates at which the parts of a run begin, and the end of the last part."""
+    return [round(part * num_updates / NUM_POINTS) for part in range(NUM_POINTS + 1)]
+
+
+def values_by_part(run: RunRecord, metric: str, num_updates: int) -> dict[float, float]:
+    """Middle of each part of `num_updates` updates -> mean of a run in it, or median for spiky metrics. Parts
+    without a value, and parts that the run did not complete, are absent.
+    """
+    places, values = run.series(metric)
+    middle = median if metric_of(metric).log else fmean
+    parts = {}
+    for start, end in pairwise(part_edges(num_updates)):
+        inside = values[bisect_left(places, start) : bisect_left(places, end)]
+        if inside and end <= len(run.rows):
+            parts[(start + end - 1) / 2] = middle(inside)
+    return parts
+
+
 def _band(records: Sequence[RunRecord], metric: str) -> Band:
-    num_updates, row = len(records[0].rows), metric_of(metric)
-    edges = [round(part * num_updates / NUM_POINTS) for part in range(NUM_POINTS + 1)]
-    band = Band([], [], [], [])
-    for start, end in pairwise(edges):
-        parts = []
-        for run in records:
-            values = [value for step, value in zip(*run.series(metric), strict=True) if start <= step < end]
-            # The value that stands for a part, as in plots.
-            parts += [median(values) if row.log else fmean(values)] if values else []
-        shown = shown_interval(parts, row.log and min(parts, default=0) > 0, row.limits)
+    row, band = metric_of(metric), Band([], [], [], [])
+    runs = [values_by_part(run, metric, len(run.rows)) for run in records]
+    for place in sorted(set().union(*runs)):
+        parts = [run[place] for run in runs if place in run]
+        shown = shown_interval(parts, row.log and min(parts) > 0, row.limits)
         if shown is not None and len(parts) > 1:
-            band.steps.append((start + end - 1) / 2)
+            band.steps.append(place)
             for found, value in zip((band.mean, band.lower, band.upper), shown, strict=True):
                 found.append(value)
     return band

@@ -1,4 +1,4 @@
-"""The numbers that a run ends with: `summary.json`. A quantity that was never recorded is None or absent,
+"""The final numbers of a run: `summary.json`. A quantity that was never recorded is None or absent,
 never zero, so that a missing metric cannot pass for a measured one.
 """
 
@@ -20,13 +20,13 @@ from bapo_lightning.report.metrics import (
     Metric,
     metric_of,
 )
-from bapo_lightning.report.run.curves import moving_average, recorded_names, series
-from bapo_lightning.report.run.recorded import find_recorded
-from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
-from bapo_lightning.run_folder.text_file import write_json
+from bapo_lightning.report.run.curves import recorded_names, series, window_means
+from bapo_lightning.report.run.recorded import find_recorded, part_edges, values_by_part
+from bapo_lightning.system.run_folder.record import Row, RunRecord, finite, read_run
+from bapo_lightning.system.run_folder.text_file import write_json
 
 TIME_PARTS = tuple(row.name[len("time/") : -len("_seconds")] for row in CATALOGUE if row.group == "time")
-BESIDE = ("rollout", "reward")  # run in threads of their own where generation is asynchronous
+BESIDE = ("rollout", "reward")  # run in separate threads if generation is asynchronous
 DROP_KINDS = tuple(row.name.removeprefix("rollout/") for row in CATALOGUE if row.group == "drops")
 IRREGULARITIES = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
@@ -39,7 +39,9 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         values[name] = record.series(name)[1]
     return {
         **{key: record.manifest.get(key) for key in (*IDENTITY, "problems")},
+        "ending": record.ending,
         "updates": len(record.rows),
+        "planned_updates": record.num_planned,
         "skipped_updates": _last_count(values["train/skipped_updates"]),
         "samples": _last_count(values["progress/samples"]),
         "tokens": _last_count(values["progress/tokens"]),
@@ -68,16 +70,16 @@ def summarise(record: RunRecord) -> dict[str, Any]:
 
 def statistics_of(values: Sequence[float], metric: Metric) -> dict[str, float]:
     """Statistics of at least one value: `first` and `final` are means of the first and the last tenth, `gain`
-    is their difference, `extreme` the most extreme moving average over as many.
+    is their difference, `extreme` the most extreme moving average over as many values.
     """
     window = max(1, len(values) // 10)
-    # Those of full windows.
-    averages = moving_average(values, window)[window // 2 :][: len(values) - window + 1]
-    extremes = values if metric.is_peak else averages
+    averages = window_means(values, window)
+    extremes = values if metric.is_peak else averages.tolist()
+    first, final = (fmean(some) for some in (values[:window], values[-window:]))
     return {
-        "first": averages[0],
-        "final": averages[-1],
-        "gain": averages[-1] - averages[0],
+        "first": first,
+        "final": final,
+        "gain": final - first,
         "extreme": max(extremes) if metric.is_largest_watched else min(extremes),
         "mean": fmean(values),
         "last": values[-1],
@@ -85,18 +87,24 @@ def statistics_of(values: Sequence[float], metric: Metric) -> dict[str, float]:
 
 
 def compared_to_recorded(record: RunRecord) -> dict[str, Any] | None:
-    """Means over training and at its end, of the run and of the recorded curves of its protocol, if any."""
+    """Means over training and over its last tenth, of the run and of the recorded curves of its protocol.
+    Both use the parts that the run completed. None if there is nothing to compare.
+    """
     recorded = find_recorded(record.config)
     if recorded is None:
         return None
+    num_updates = record.num_planned or len(record.rows)
     compared: dict[str, dict[str, float]] = {}
     for name, band in recorded.curves.items():
-        values, metric = record.series(name)[1], metric_of(name)
-        if values and (metric not in EXPECTED or metric in HEADLINES[:3]):
-            found = statistics_of(values, metric)
-            compared[name] = {"mean": found["mean"], "recorded_mean": fmean(band.mean)}
-            compared[name] |= {"last": found["final"], "recorded_last": band.mean[-1]}
-    return {"label": recorded.label, "commit": recorded.commit, "metrics": compared}
+        metric, own = metric_of(name), values_by_part(record, name, num_updates)
+        pairs = [(own[at], mean) for at, mean in zip(band.steps, band.mean, strict=True) if at in own]
+        if pairs and (metric not in EXPECTED or metric in HEADLINES[:3]):
+            for key, some in (("mean", pairs), ("last", pairs[-max(1, len(pairs) // 10) :])):
+                found = {key: fmean(value for value, _ in some), f"recorded_{key}": fmean(m for _, m in some)}
+                compared[name] = compared.get(name, {}) | found
+    shared = max(edge for edge in part_edges(num_updates) if edge <= len(record.rows))
+    about = {"label": recorded.label, "commit": recorded.commit, "updates": shared, "of": num_updates}
+    return {**about, "metrics": compared} if compared else None
 
 
 def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[str, Any]:
@@ -125,13 +133,13 @@ def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
 
 
 def beside_training(record: RunRecord) -> list[str]:
-    """Parts of the time that cost the trainer nothing: all others, with `other`, add up to the whole."""
+    """Parts of the time that cost the trainer nothing: all others, with `other`, add up to the total."""
     is_async = (record.config.get("regime") or {}).get("async_generation")
     return [part for part in TIME_PARTS if is_async and part in BESIDE]
 
 
 def _age_bound(oldest: Sequence[float], record: RunRecord) -> dict[str, int | None]:
-    """The age that `regime.max_age` allows, in updates, and the largest one that there was."""
+    """The age that `regime.max_age` allows, in updates, and the largest age that occurred."""
     allowed = (record.config.get("regime") or {}).get("max_age")
     return {"max_age": allowed, "reached": round(max(oldest)) if oldest else None}
 
@@ -152,15 +160,15 @@ def _idle_shares(values: dict[str, list[float]], is_async: bool) -> dict[str, fl
         math.fsum(values[f"time/{part}_seconds"])
         for part in ("step", "engine_idle", "rollout", "reward", "wait")
     )
-    if not steps or not (rollout or engine):  # not known, as of an imported log
+    if not steps or not (rollout or engine):  # unknown, as in an imported log
         return {"trainer": None, "engine": None}
-    if not is_async:  # one of both waits for the other
+    if not is_async:  # one of them always waits for the other
         return {"trainer": (rollout + reward + wait) / steps, "engine": 1 - rollout / steps}
     return {"trainer": wait / steps, "engine": engine / steps}
 
 
 def _tokens_per_second(rows: list[Row], rates: list[float]) -> float | None:
-    """Tokens over seconds of all rollouts: the mean rate, weighted by seconds where these are known."""
+    """Tokens per second over all rollouts: the mean rate, weighted by seconds if these are known."""
     timed = [
         (finite(row.get("rollout/tokens_per_second")), finite(row.get("time/rollout_seconds")))
         for row in rows

@@ -1,5 +1,5 @@
-"""An in-process engine in another process on this machine: it samples while the trainer trains, and its crash
-is not the trainer's. Weights go through shared memory; the pipe's messages are listed in `child.main`.
+"""Runs an in-process engine in another process on this machine: it samples while the trainer trains, and its
+crash does not end the trainer. Weights go through shared memory; `child.main` lists the pipe's messages.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.child.main import Answer
+from bapo_lightning.rollout.child.main import ChildAnswer
 from bapo_lightning.rollout.child.process import ChildProcess
 from bapo_lightning.rollout.engine import (
     MERGED,
@@ -32,39 +31,39 @@ from bapo_lightning.rollout.engine import (
     check_synced,
 )
 from bapo_lightning.rollout.weight_transport import weight_parts
-from bapo_lightning.values import CountOrZero, Megabytes, Seconds, Workers
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.values import CountOrZero, Megabytes, Seconds, Workers
 
 
 @dataclass(eq=False)
-class ChildEngine:
+class ChildEngine(RolloutEngine):
     """Runs an engine in a child process. Only `close` may be called while another call is at work."""
 
     runs_in: ClassVar[RunsIn] = "child"
-    shares_gpu: ClassVar[bool] = False
+    streams: ClassVar[bool] = True
     model_path: str  # Hugging Face folder or hub name
     # Called in the child as `make_engine(model_path=model_path)`; picklable, such as a partial of a class.
     make_engine: Callable[..., RolloutEngine]
-    # A child that needs longer for a call of `generate`, or for a part of the weights, counts as dead.
+    # A child that takes longer for a call of `generate`, or for a part of the weights, counts as dead.
     deadline_seconds: Seconds = 600
-    start_seconds: Seconds = 900  # the same for its start and its first weights, with which vLLM starts
+    start_seconds: Seconds = 900  # the same for its start and its first weights, which vLLM starts with
     cpu_threads: Workers | None = None  # of the child's kernels; None: torch's default in a new process
-    # Cores that the child may run on; empty: this process's. Ignored on systems without affinities.
+    # Cores that the child may use; empty: this process's cores. Ignored on systems without affinities.
     cpu_affinity: Sequence[CountOrZero] = ()
-    visible_gpus: str | None = None  # GPUs of the child, such as "1" or "2,3"; None: those of this process
-    part_megabytes: Megabytes = 64  # extra memory of a weight sync; a larger tensor is a part of its own
-    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
+    visible_gpus: str | None = None  # GPUs of the child, such as "1" or "2,3"; None: this process's GPUs
+    part_megabytes: Megabytes = 64  # additional memory of a weight sync; a larger tensor is a separate part
     _child: ChildProcess | None = field(default=None, init=False)
     _had_weights: bool = field(default=False, init=False)  # since the child's start
     _busy: threading.Lock = field(default_factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Starts the process, so that errors of the inner engine's constructor show before a run begins."""
+        """Starts the process, so that errors of the inner engine's constructor appear before a run begins."""
         self._start()
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Options that this machine cannot meet."""
+        """Yields options that this machine cannot meet."""
         wanted, cores = options.get("cpu_affinity", ()), range(os.cpu_count() or 1)
         missing = [core for core in wanted if core not in cores]
         if missing:
@@ -76,16 +75,16 @@ class ChildEngine:
     @property
     def pid(self) -> int | None:
         """Of the child; None while there is none."""
-        return self._child.pid if self._child is not None else None
+        return self._child.process.pid if self._child is not None else None
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """All requests have one deadline together; an interrupted call has no finished request."""
+        """Samples all requests under one deadline; an interrupted call has no finished request."""
         check_synced(self.version)
         with self._talk() as child:
             return child.call(("generate", list(requests), sampling), self.deadline_seconds)
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
-        """Samples for some steps, which have one deadline together."""
+        """Samples for some steps under one deadline."""
         check_synced(self.version)
         with self._talk() as child:
             return child.call(("stream", call, sampling), self.deadline_seconds)
@@ -102,18 +101,18 @@ class ChildEngine:
         self.version = version
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
-        """Digests of the weights in the child."""
+        """Returns digests of the weights in the child."""
         with self._talk() as child:
             return {0: child.call(("weight_digests", seed), self.deadline_seconds)}
 
     def sleep(self) -> None:
-        """Sends the child to sleep. The death of a child shows at the next `load_weights`."""
+        """Puts the child to sleep. A child's death is reported at the next `load_weights`."""
         with contextlib.suppress(EngineDied), self._talk() as child:
             if child.call(("sleep",), self.deadline_seconds) == UNSYNCED_VERSION:
                 self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Starts a new child. Raises EngineError when it ends while it starts, or after `close`."""
+        """Starts a new child. Raises EngineError if it ends during its start, or after `close`."""
         with self._busy:
             self._end()
             self._start()
@@ -128,7 +127,7 @@ class ChildEngine:
             finally:
                 self._busy.release()
         elif (child := self._child) is not None:
-            child.kill()  # the thread inside the call drops it
+            child.end()  # the thread inside the call drops it
 
     def _start(self) -> None:
         if self._closed:
@@ -141,7 +140,7 @@ class ChildEngine:
         child = self._child = ChildProcess(environment)
         try:
             child.call((sys.path, tuple(self.cpu_affinity), self.cpu_threads, recipe), self.start_seconds)
-            if self._closed:  # by another thread, maybe before there was a process to kill
+            if self._closed:  # by another thread, perhaps before there was a process to kill
                 raise EngineDied("the engine was closed")
         except EngineDied as death:
             self._end()
@@ -162,11 +161,11 @@ class ChildEngine:
             if self._child is None:
                 if self._closed:
                     raise EngineError("the engine was closed")
-                raise EngineDied("its process ended before")
+                raise EngineDied("its process had ended already")
             try:
                 yield self._child
             except EngineDied:
-                self._child.kill()
+                self._child.end()
                 self._end()
                 if self._closed:
                     raise EngineError("the engine was closed while it was at work") from None
@@ -176,8 +175,8 @@ class ChildEngine:
         parts = weight_parts(source, self.part_megabytes)
         try:
             answer, content = child.ask(("load_weights", version), seconds)
-            while answer in (Answer.FIRST, Answer.NEXT):
-                if answer == Answer.FIRST:
+            while answer in (ChildAnswer.FIRST, ChildAnswer.NEXT):
+                if answer == ChildAnswer.FIRST:
                     parts.close()
                     parts = weight_parts(source, self.part_megabytes, content or MERGED)
                 try:

@@ -6,17 +6,17 @@ Messages through the pipe, pickled:
     trainer                                  engine
     (sys.path, cores, threads, recipe)   ->  done, version         the pickled recipe makes the engine
     ("generate", requests, sampling)     ->  count, number ... done, generations
-    ("stream", call, sampling)           ->  count, number ... done, what was sampled by number
+    ("stream", call, sampling)           ->  count, number ... done, samples by number
     ("sleep",)                           ->  done, version
     ("weight_digests", seed)             ->  done, digests
-    ("load_weights", version)            ->  first | next, wanted  asks for the first or the next part
+    ("load_weights", version)            ->  first | next, wanted  requests the first or the next part
     a WeightPart; None after the last    ->  first | next | done
-    a text instead of a part             ->  done, an error        the trainer's reason why there are no more
+    a text instead of a part             ->  done, an error        the trainer's reason for sending no more
     None, or the end of the pipe                                   the process ends
 
-What is done is an Outcome: a value, or an error, after which the process goes on.
+The content of "done" is an Outcome: a value, or an error, after which the process continues.
 
-It imports torch after its cores are set, because OpenMP reads them once, when it loads.
+It imports torch after setting its cores, because OpenMP reads them once, when it loads.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from bapo_lightning.errors import EngineError, outcome_of
-from bapo_lightning.orphans import end_with_parent
-from bapo_lightning.phases import Phase, phase
-from bapo_lightning.printable import print_printable
+from bapo_lightning.system.errors import EngineError, outcome_of
+from bapo_lightning.system.orphans import end_process, end_with_parent, in_background, print_failure
+from bapo_lightning.system.phases import Phase, phase
+from bapo_lightning.system.printable import print_printable
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 PARENT_LOOK_SECONDS = 0.5
 COUNT_SECONDS = 0.5  # between two messages about the samples that have ended
-END_SECONDS = 2  # after the trainer's death, for an engine to close itself
+END_SECONDS = 2  # after the trainer's death, in which an engine may close itself
 
 
-class Answer(StrEnum):
+class ChildAnswer(StrEnum):
     """First word of each message of the engine's process."""
 
     COUNT = "count"
@@ -61,14 +61,14 @@ class Answer(StrEnum):
 
 
 def main(connection: Connection, parent: int) -> None:
-    """Makes the engine, then obeys the trainer, process `parent`, until it ends this or is gone."""
-    # Ctrl-C and a scheduler's SIGTERM are for the trainer, which finishes its update first. They get a
-    # handler and are not ignored, because programs started here would inherit that, and vLLM ends its workers
-    # by SIGTERM.
+    """Makes the engine, then obeys the trainer, process `parent`, until it ends this process or is gone."""
+    # Ctrl-C and a scheduler's SIGTERM are meant for the trainer, which finishes its update first. They get a
+    # handler and are not ignored, because programs started here would inherit the latter, and vLLM ends its
+    # workers by SIGTERM.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: None)
     faulthandler.enable()
-    threading.Thread(target=watch_parent, args=(parent,), daemon=True).start()
+    in_background("watch-parent", partial(watch_parent, parent), end_process)
     made: list[RolloutEngine] = []
     path, cores, threads, recipe = received(connection)
 
@@ -77,13 +77,13 @@ def main(connection: Connection, parent: int) -> None:
         if cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
         if threads is not None:
-            import torch  # it takes no more threads than cores from the environment alone
+            import torch  # the environment alone cannot give it more threads than cores
 
             torch.set_num_threads(threads)
         made.append(pickle.loads(recipe)())
         return made[0].version
 
-    answer(connection, make)
+    answer(connection, make, traced=False)
     if not made:
         return
     try:
@@ -94,16 +94,14 @@ def main(connection: Connection, parent: int) -> None:
 
 
 def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments: Any) -> Any:
-    """Carries out one command of the trainer; returns the content of the answer."""
-    from bapo_lightning.rollout.engine import Verifiable
-
+    """Executes one command of the trainer; returns the content of the answer."""
     if command in ("generate", "stream"):
         with phase("sampling") as sampling, counts_sent(connection, sampling):
             return getattr(engine, command)(*arguments)
     if command == "sleep":
         engine.sleep()
     elif command == "weight_digests":
-        return engine.weight_digests(*arguments).get(0) if isinstance(engine, Verifiable) else {}
+        return engine.weight_digests(*arguments).get(0, {})
     else:
         engine.load_weights(PipedWeights(connection), *arguments)
     return engine.version
@@ -111,7 +109,7 @@ def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments
 
 @contextlib.contextmanager
 def counts_sent(connection: Connection, sampling: Phase) -> Iterator[None]:
-    """Context in which the trainer is told now and then how many samples have ended."""
+    """Context in which the trainer regularly gets the number of samples that have ended."""
     ended = threading.Event()
 
     def send() -> None:
@@ -120,10 +118,9 @@ def counts_sent(connection: Connection, sampling: Phase) -> Iterator[None]:
             if sampling.done > told:
                 told = sampling.done
                 with contextlib.suppress(OSError):  # the trainer is gone
-                    connection.send((Answer.COUNT, told))
+                    connection.send((ChildAnswer.COUNT, told))
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
+    thread = in_background("counts", send, print_failure)
     try:
         yield
     finally:
@@ -131,15 +128,15 @@ def counts_sent(connection: Connection, sampling: Phase) -> Iterator[None]:
         thread.join()  # the answer uses the same pipe
 
 
-def answer(connection: Connection, work: Callable[[], Any]) -> None:
-    """Does some work and sends its outcome to the trainer."""
-    outcome = outcome_of(work, "the rollout engine failed in its process ({})")
+def answer(connection: Connection, work: Callable[[], Any], traced: bool = True) -> None:
+    """Runs `work` and sends its outcome to the trainer."""
+    outcome = outcome_of(work, "the rollout engine failed in its process ({})", traced=traced)
     with contextlib.suppress(OSError):  # the trainer is gone: the next read of the pipe ends this process
-        connection.send((Answer.DONE, outcome))
+        connection.send((ChildAnswer.DONE, outcome))
 
 
 def received(connection: Connection) -> Any:
-    """Returns the trainer's next message, or raises SystemExit, which no engine handles, at its end."""
+    """Returns the trainer's next message; at the pipe's end raises SystemExit, which no engine handles."""
     try:
         return connection.recv()
     except (EOFError, OSError):
@@ -153,10 +150,10 @@ class PipedWeights:
     connection: Connection
 
     def named_weights(self, wanted: Wanted | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views of shared memory, part by part. A part's file is removed when the next is requested."""
+        """Yields views of shared memory, part by part. A part's file is removed at the next request."""
         from bapo_lightning.rollout.weight_transport import read_part
 
-        which = Answer.FIRST
+        which = ChildAnswer.FIRST
         while True:
             with contextlib.suppress(OSError):
                 self.connection.send((which, wanted))
@@ -166,11 +163,11 @@ class PipedWeights:
             if isinstance(part, str):
                 raise EngineError(part)
             yield from read_part(part)
-            which = Answer.NEXT
+            which = ChildAnswer.NEXT
 
 
 def watch_parent(parent: int) -> None:
-    """Ends all of this session soon after the trainer's end, even inside native code or with an open pipe."""
+    """Ends this whole session soon after the trainer's end, even inside native code or with an open pipe."""
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_SECONDS)
     time.sleep(END_SECONDS)
@@ -178,17 +175,17 @@ def watch_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serves on a file descriptor; then comes the trainer's process id."""
+    """Serves on a file descriptor, the first argument; the second is the trainer's process id."""
     descriptor, parent = map(int, arguments)
     end_with_parent(parent)
     print_printable()
-    # Else a process below this one would hold the pipe open after this one's death.
+    # Otherwise a child of this process would hold the pipe open after its death.
     os.set_inheritable(descriptor, False)
     main(Connection(descriptor), parent)
 
 
 if __name__ == "__main__":
-    # Under the module's own name: the trainer, whose __main__ is another, must find the classes pickled here.
+    # Under the module's own name: the trainer has another __main__ and must find the classes pickled here.
     from bapo_lightning.rollout.child import main as child_main
 
     child_main.run(sys.argv[1:])

@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Iterator, Mapping
 from multiprocessing import Pipe
 from typing import Any
 
-from bapo_lightning.host import GROWING_SEGMENTS
-from bapo_lightning.orphans import kill, popen_to_end_with
-from bapo_lightning.phases import advance
-from bapo_lightning.rollout.child.main import Answer
+from bapo_lightning.rollout.child.main import ChildAnswer
 from bapo_lightning.rollout.engine import EngineDied
+from bapo_lightning.system.host import GROWING_SEGMENTS
+from bapo_lightning.system.orphans import end_process, in_background
+from bapo_lightning.system.phases import advance
+from bapo_lightning.system.supervised import Supervised
 
 STOP_SECONDS = 15  # for an engine to close itself
 LOOK_SECONDS = 1.0  # between looks at a process that says nothing
@@ -34,30 +34,21 @@ GROUP_VARIABLES = (
 )
 
 
-class ChildProcess:
-    """A process of `child.main` in its own session: no Ctrl-C of the terminal reaches it, and it is ended
-    together with all that it started. It is no fork, which may hang after threads were started, and not
-    multiprocessing's spawn, which imports the trainer's main module again.
+class ChildProcess(Supervised):
+    """A process of `child.main`. It is not a fork, which may hang after threads were started, nor
+    multiprocessing's spawn, which imports the trainer's main module again. `end` ends it at once, and a
+    thread that waits for its answer gets EngineDied.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._connection, theirs = Pipe()
         with theirs:
             number = theirs.fileno()
-            self._process = popen_to_end_with(
+            super().__init__(
                 [sys.executable, "-m", "bapo_lightning.rollout.child.main", str(number), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                env=inherited() | dict(environment),
+                inherited() | dict(environment),
                 pass_fds=[number],
-                start_new_session=True,
             )
-        # For an engine that is never closed; at the latest when Python ends.
-        self._finalizer = weakref.finalize(self, kill, self._process, os.getpid())
-
-    @property
-    def pid(self) -> int:
-        """Process id; the process group has the same number."""
-        return self._process.pid
 
     def ask(self, message: Any, deadline_seconds: float) -> tuple[str, Any]:
         """Sends a message and waits for the answer: its first word and its content. Counts ended samples in
@@ -68,10 +59,10 @@ class ChildProcess:
             counted = 0
             while True:
                 while not self._connection.poll(LOOK_SECONDS):
-                    if self._process.poll() is not None and not self._connection.poll():
+                    if self.process.poll() is not None and not self._connection.poll():
                         raise EOFError
                 answer, content = self._connection.recv()
-                if answer != Answer.COUNT:
+                if answer != ChildAnswer.COUNT:
                     return answer, content
                 advance(content - counted)
                 counted = content
@@ -85,49 +76,42 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             self._connection.send(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_SECONDS)
-        self.kill()
+            self.process.wait(STOP_SECONDS)
+        self.end()
         self._connection.close()
-
-    def kill(self) -> None:
-        """Ends the process at once. A thread that waits for its answer gets EngineDied."""
-        self._finalizer()
 
     @contextlib.contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
         """Kills the process after `seconds`: only its death ends a write into a pipe that is not read."""
-        overdue = threading.Event()
+        overdue, answered = threading.Event(), threading.Event()
 
         def end() -> None:
-            overdue.set()
-            self.kill()
+            if not answered.wait(seconds):
+                overdue.set()
+                self.end()
 
-        watch = threading.Timer(seconds, end)
-        watch.daemon = True
-        watch.start()
+        in_background("deadline", end, end_process)
         try:
             yield
         except (EOFError, OSError):
             # it closes its pipe a moment before it ends by itself
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LOOK_SECONDS)
-            self.kill()
-            raise EngineDied(
-                f"it did not answer within {seconds:g} s and was killed" if overdue.is_set() else self._end()
-            ) from None
+                self.process.wait(LOOK_SECONDS)
+            self.end()
+            overrun = f"it did not answer within {seconds:g} s and was killed"
+            raise EngineDied(overrun if overdue.is_set() else end_of(self.process.wait())) from None
         except BaseException:  # such as a second Ctrl-C: the next message would get the answer to this one
-            self.kill()
+            self.end()
             raise
         finally:
-            watch.cancel()
+            answered.set()
 
-    def _end(self) -> str:
-        code = self._process.wait()
-        return (
-            f"its process was ended by {signal.Signals(-code).name}"
-            if code < 0
-            else f"its process ended with exit code {code}"
-        )
+
+def end_of(code: int) -> str:
+    """How a process ended, by its exit code."""
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"
 
 
 def inherited() -> dict[str, str]:

@@ -1,50 +1,170 @@
-"""vLLM's answers as generations, with the tokens that it could have sampled at each place where the run
-needs them.
+"""Checks vLLM's answers and turns them into generations, with the tokens that could have been sampled at
+each place if the run needs them.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from transformers import AutoConfig
+from pydantic import Field
 
-from bapo_lightning.rollout.engine import Generation, SamplingParams
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.system.peers import PeerFault
+from bapo_lightning.system.peers.answers import Answer, Json, LogProb, Many, TokenId
+from bapo_lightning.system.pretrained import read_model_config
 from bapo_lightning.types import Candidates, FinishReason, Segment
 
+TEMPERATURES = 0.01, 2.0  # lowest and highest: vLLM uses 0.01 below the lowest, and refuses higher ones
 MOST = 1024  # candidates of a place: vLLM sorts and sends them token by token
-TIES = 8  # beyond `top_k`, as vLLM keeps all tokens whose logit is that of the last one
+TIES = 8  # more than `top_k`, since vLLM keeps all tokens with the logit of the last one
 FLOOR = -9000.0  # log-probs below it stand for minus infinity, which JSON does not have
-WHOLE = 1 - 1e-4  # of the probability; less is missing where more tokens tie than were asked for
+WHOLE = 1 - 1e-4  # of the probability; less than this is known if more tokens tie than were requested
+# Largest number of bytes in an answer: in all, for each of its tokens, and for each candidate of a token.
+MOST_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 1 << 20, 2000, 200
+ID = "token_id:"  # prefix of a token's number, used in place of its text
 Place = Iterable[tuple[int, float]]  # tokens with their log-probs, in any order
+Reason = Literal["stop", "length"]  # for the end of a request
+
+
+class CompletionLogProbs(Answer):
+    """Log-probs of a completion's tokens."""
+
+    token_logprobs: Many[LogProb]
+    top_logprobs: Many[dict[str, LogProb] | None]
+
+
+class CompletionChoice(Answer):
+    """A completion."""
+
+    finish_reason: Reason
+    token_ids: Many[TokenId]
+    logprobs: CompletionLogProbs
+
+
+class CompletionAnswer(Answer):
+    """Answer of /v1/completions."""
+
+    choices: Annotated[tuple[CompletionChoice, ...], Field(min_length=1, max_length=1)]
+
+
+class ScoredToken(Answer):
+    """A token with its log-prob."""
+
+    token_id: TokenId
+    logprob: LogProb
+
+
+class Sampled(ScoredToken):
+    """A sampled token with its candidates."""
+
+    top_logprobs: Many[ScoredToken] = ()
+
+
+class Span(Answer):
+    """Places in the response of tokens that one version of the weights sampled."""
+
+    version: str
+    start: int
+    end: int
+
+
+class StreamedScores(Answer):
+    """Log-probs of the tokens of a part."""
+
+    content: Many[Sampled]
+
+
+class StreamedChoice(Answer):
+    """Some tokens of a stream."""
+
+    finish_reason: Reason | None
+    token_ids: Many[TokenId]
+    logprobs: StreamedScores | None = None
+    weight_versions: tuple[Span, ...] | None = None  # with the last tokens
+
+
+class StreamedLine(Answer):
+    """A line of /inference/v1/generate."""
+
+    error: Json = None
+    choices: Annotated[tuple[StreamedChoice, ...], Field(max_length=1)] | None = None
+
+
+def most_bytes(request: GenerationRequest, logprobs: int) -> int:
+    """Returns the largest number of bytes of the answer to a request, with `logprobs` at each place."""
+    return MOST_BYTES + request.max_new_tokens * (TOKEN_BYTES + CANDIDATE_BYTES * (logprobs + 1))
+
+
+def check_made(
+    request: GenerationRequest,
+    sampling: SamplingParams,
+    model_path: str,
+    before: int,
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    finish_reason: Reason | None,
+) -> None:
+    """Raises PeerFault for tokens that are impossible after `before` earlier tokens of the response."""
+    count, total = len(token_ids), before + len(token_ids)
+    if len(logprobs) != count:
+        raise PeerFault(f"{count} tokens came with {len(logprobs)} log-probs")
+    if (highest := max(token_ids, default=0)) >= (known := vocabulary(model_path)):
+        raise PeerFault(f"it sampled token {highest}, but the model has {known} tokens")
+    if sampling.temperature and min(logprobs, default=0.0) <= FLOOR:
+        raise PeerFault("it sampled a token that has probability 0 or a log-prob that is not a number")
+    if total > (most := request.max_new_tokens):
+        raise PeerFault(f"it sampled {total} tokens, but at most {most} were requested")
+    stops = [place for place, token in enumerate(token_ids) if token in sampling.stop_token_ids]
+    if stops != ([count - 1] if finish_reason == "stop" and count else []):
+        raise PeerFault(f"it ended with {finish_reason!r}, but its tokens end in another way")
+    if (finish_reason == "stop" and not count) or (finish_reason == "length" and total < most):
+        raise PeerFault(f"it ended with {finish_reason!r} after {total} tokens of {most}")
+
+
+def named_tokens(place: Mapping[str, float] | None) -> Place:
+    """Returns the tokens of a place, named by their numbers. Raises PeerFault for other names."""
+    try:
+        return [(int(name.removeprefix(ID)), value) for name, value in (place or {}).items()]
+    except ValueError:
+        raise PeerFault("it does not name tokens by their numbers") from None
+
+
+def known_places(places: Iterable[Place], model_path: str) -> Iterator[Place]:
+    """Yields places unchanged. Raises PeerFault for tokens that the model does not have."""
+    known = vocabulary(model_path)
+    for place in places:
+        entries = list(place)
+        if not all(0 <= token < known for token, _ in entries):
+            raise PeerFault(f"it names candidates that the model, which has {known} tokens, does not have")
+        yield entries
 
 
 @cache
 def vocabulary(model_path: str) -> int:
-    """Number of tokens of a model, beyond which vLLM refuses to name any."""
-    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
-    return int(config.get_text_config().vocab_size)
+    """Returns the number of tokens of a model, which bounds the tokens that vLLM names."""
+    return int(read_model_config(model_path).get_text_config().vocab_size)
 
 
 def candidates_wanted(sampling: SamplingParams, model_path: str) -> int:
-    """Number of tokens to note at each place."""
+    """Returns the number of tokens to record at each place."""
     wanted = min(sampling.noted, sampling.top_k + TIES) if sampling.top_k else sampling.noted
     return min(wanted, vocabulary(model_path)) if wanted else 0
 
 
 def logprobs_asked(sampling: SamplingParams, model_path: str) -> int:
-    """The parameter `logprobs`: one more than is noted, since the sampled token, which always comes, may take
-    the place of the last one.
+    """Returns the parameter `logprobs`: one more than is recorded, since the sampled token, which is always
+    included, may take the place of the last one.
     """
     wanted = candidates_wanted(sampling, model_path)
     return min(wanted + 1, vocabulary(model_path)) if wanted else 0
 
 
 def generation_of_output(output: Any, sampling: SamplingParams, version: int) -> Generation:
-    """Converts a `CompletionOutput` with flat log-probs, the sampled token's first at each place."""
+    """Converts a `CompletionOutput` with flat log-probs; the sampled token is first at each place."""
     flat = output.logprobs
     firsts = flat.start_indices
     places = (
@@ -63,15 +183,15 @@ def generation_of(
     version: int,
     places: Iterable[Place] = (),
 ) -> Generation:
-    """Converts an answer. Greedy tokens have log-prob 0: all mass was on them.
+    """Converts an answer. Greedy tokens have log-prob 0, since all mass was on them.
 
     Args:
         token_ids: sampled tokens.
         logprobs: their log-probs.
-        finish_reason: vLLM's word for why it ended.
-        sampling: distribution that was asked for.
+        finish_reason: vLLM's reason for the end.
+        sampling: requested distribution.
         version: policy version of the weights.
-        places: tokens with their log-probs at each place, which are read if some are to be noted.
+        places: tokens with their log-probs at each place, read if candidates are to be recorded.
     """
     values, candidates = array("f", logprobs), None
     if sampling.temperature == 0:
@@ -87,8 +207,8 @@ def sampled_and_noted(
 ) -> tuple[array[float], Candidates]:
     """Returns the log-probs of the sampled tokens, and the candidates of each place.
 
-    Of a distribution that is not cut these are the likeliest, whichever was sampled. Of one that is cut, they
-    are all; where more tie than were asked for, both are of the distribution among those that came.
+    Candidates of an uncut distribution are the likeliest tokens, whichever was sampled, and all tokens of a
+    cut one; if more of these tie than were requested, both refer to the distribution among those received.
     """
     wanted = sampling.top_k + TIES if sampling.top_k else sampling.noted
     own, noted = array("f"), []

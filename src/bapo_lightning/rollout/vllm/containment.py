@@ -1,5 +1,5 @@
-"""Confines vLLM's changes of its process to its own calls, because that process is the trainer's: it uses the
-global random generators, replaces functions of torch on a CPU, writes environment variables that children
+"""Limits vLLM's changes of its process to its own calls, because the trainer shares that process: vLLM uses
+the global random generators, replaces functions of torch on a CPU, writes environment variables that children
 inherit, freezes the garbage collector, and at its end destroys the default process group.
 """
 
@@ -13,23 +13,25 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.random_states import random_states_kept
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.random_states import random_states_kept
 
 PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torch.accelerator, "empty_cache"))
 
 
 @dataclass(eq=False)
 class Containment:
-    """A context for every call into vLLM: both sides find the process as they left it."""
+    """A context for every call into vLLM: trainer and vLLM each find the process as they left it."""
 
-    environment: Mapping[str, str]  # variables that are set inside only
-    eager: bool  # keep vLLM's small helpers from being compiled, which takes a compiler and seconds
+    environment: Mapping[str, str]  # variables that are set only inside
+    eager: bool  # do not compile vLLM's small helpers, which takes a compiler and seconds
 
     def __post_init__(self) -> None:
         self._environment: dict[str, str | None] = dict(self.environment)
@@ -81,7 +83,7 @@ class Containment:
 
 @contextmanager
 def garbage_collector_kept() -> Iterator[None]:
-    """Undoes a freeze of the garbage collector, which would keep the trainer's garbage for ever."""
+    """Undoes a freeze of the garbage collector, which would keep the trainer's garbage forever."""
     frozen = gc.get_freeze_count()
     try:
         yield
@@ -92,8 +94,8 @@ def garbage_collector_kept() -> Iterator[None]:
 
 @contextmanager
 def transformers_classes_kept(eager: bool) -> Iterator[None]:
-    """Protects the classes of transformers' models, which vLLM changes where it has none of its own, so that
-    it could compile them: the trainer's model would need vLLM from then on.
+    """Protects the classes of transformers' models, which vLLM changes to compile them if it has no class for
+    a model: the trainer's model would need vLLM from then on.
     """
     from vllm.model_executor.models.transformers.base import Base
 
@@ -118,7 +120,7 @@ def transformers_classes_kept(eager: bool) -> Iterator[None]:
 
 @contextmanager
 def default_group_kept() -> Iterator[None]:
-    """Protects the default process group, which vLLM destroys at its end with its own groups."""
+    """Protects the default process group, which vLLM destroys at its end together with its own groups."""
     destroy = dist.destroy_process_group
 
     def destroy_others(group: dist.ProcessGroup | None = None) -> None:
@@ -134,7 +136,7 @@ def default_group_kept() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Deadline:
-    """Ends the process, with all stacks on stderr, when native code, which nothing interrupts, makes no
+    """Ends the process, with all stacks on stderr, if native code, which cannot be interrupted, makes no
     progress.
     """
 
@@ -143,7 +145,7 @@ class Deadline:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Watches over a call."""
+        """Watches a call."""
         self._arm()
         try:
             yield
@@ -158,3 +160,28 @@ class Deadline:
     def _arm(self) -> None:
         self._armed_at = time.monotonic()
         faulthandler.dump_traceback_later(self.seconds, exit=True)
+
+
+@contextmanager
+def shared_memory_of_this_run() -> Iterator[None]:
+    """Context for the start of vLLM's CPU engine in all ranks: names its shared memory after this run, and
+    removes the names when all ranks have mapped it. vLLM names it after the launcher's address, `env://` in
+    every run, so that a second run on the machine, or a run after a killed run, could not start.
+    """
+    from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
+
+    name = [f"bapo-{uuid4().hex}"]
+    dist.broadcast_object_list(name)
+    arguments = ExecutorWithExternalLauncher._distributed_args
+
+    def named_arguments(executor: Any) -> tuple[str, int, int]:
+        _, rank, local_rank = arguments(executor)
+        return f"file://{name[0]}", rank, local_rank  # not read: the ranks have met
+
+    ExecutorWithExternalLauncher._distributed_args = named_arguments
+    try:
+        yield
+    finally:
+        ExecutorWithExternalLauncher._distributed_args = arguments
+        for file in Path("/dev/shm").glob(f"{name[0]}*"):
+            file.unlink(missing_ok=True)

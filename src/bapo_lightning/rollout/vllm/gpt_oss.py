@@ -1,4 +1,4 @@
-"""Weights of GPT-OSS, some of which the loader of vLLM writes into parameters, where a reload keeps none."""
+"""Weights of GPT-OSS. vLLM's loader writes some of them into parameters, where a reload loses them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 
 MODEL = "GptOssForCausalLM"
-# Experts in its files, and the names under which vLLM's loader takes one after the other.
+# Experts in its files, and the names under which vLLM's loader takes them one by one.
 EXPERTS = re.compile(r"(.*\.mlp\.experts\.)(gate_up|down)_proj(?:_(bias))?")
 NAMES = {"gate_up": "w13", "down": "w2"}
-SKIP_TENSORS.add("sinks")  # which the loader writes, so they stay in memory during a reload
+SKIP_TENSORS.add("sinks")  # written by the loader, so they stay in memory during a reload
 
 
 def experts_apart(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yields the experts of a weight [experts, ...] one by one, any other weight as it is."""
+    """Yields the experts of a weight [experts, ...] one by one, and any other weight as it is."""
     if (found := EXPERTS.fullmatch(name)) is None:
         yield name, weight
         return

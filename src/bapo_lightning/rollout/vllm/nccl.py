@@ -1,6 +1,6 @@
-"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer. Control
-calls go over HTTP to `weights.WorkerExtension`, so that workers load as from shared memory, and say what was
-missing.
+"""Sends weights from the trainer's GPUs to GPUs of vLLM servers, by vLLM's own NCCL weight transfer. Control
+calls go over HTTP to `weights.WorkerExtension`, so that workers load as from shared memory and report missing
+weights.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from vllm.utils.network_utils import get_open_port
 from bapo_lightning.rollout.engine import MERGED, MeasuredWeights, Wanted, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.weight_transport import check_complete
-from bapo_lightning.values import Dtype
+from bapo_lightning.system.values import Dtype
 
 
 @dataclass
 class NCCLTransport:
-    """Broadcasts weights from the trainer's first rank to the workers of one server after the other."""
+    """Broadcasts weights from the trainer's first rank to the workers of one server after another."""
 
     backend: ClassVar[str] = "nccl"
-    master_address: str = "127.0.0.1"  # of this machine, for the servers
-    dtype: Dtype | None = None  # weights are cast to it before they are sent; None: the servers' own
-    _engines: dict[int, Any] = field(default_factory=dict, init=False)  # vLLM's trainer engine of each client
+    master_address: str = "127.0.0.1"  # of this machine, as seen by the servers
+    dtype: Dtype | None = None  # dtype to which weights are cast before they are sent; None: the servers'
+    _engines: dict[int, Any] = field(default_factory=dict, init=False)  # vLLM's trainer engine per client
 
     def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
-        """Connects a new server, instead of the one that this client had before."""
+        """Connects a new server in place of this client's previous server."""
         previous = self._engines.pop(id(client), None)
         if previous is not None:
             previous.shutdown()
@@ -50,11 +50,11 @@ class NCCLTransport:
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
-        """Sends weights to all servers. One that did not get all must be connected anew."""
+        """Sends weights to all servers. A server that did not get all must be connected again."""
         weights = StreamedWeights(source, replace(wanted, dtype=self.dtype or wanted.dtype))
         for client in clients:
             engine = self._engines.pop(id(client))
-            engine.source = weights  # that of now: a collective source serves one sync
+            engine.source = weights  # the present one: a collective source serves one sync
             try:
                 engine.send_weights()
             except BaseException:
@@ -80,7 +80,7 @@ class WorkerControl:
         self.client.call_workers("begin_reload", True)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Lets the workers receive what is broadcast. When they cannot, aborts it: it would wait for ever."""
+        """Lets the workers receive the broadcast. If they cannot, aborts it, as it would wait forever."""
         try:
             self.client.call_workers("load_transferred", update_info)
         except BaseException:
@@ -93,20 +93,20 @@ class WorkerControl:
 
 
 class StreamedWeights(VLLMWeightSource):
-    """Our weight source as vLLM's, which needs names, types and shapes before the weights come."""
+    """Our weight source as vLLM's, which needs names, types and shapes before the weights."""
 
     def __init__(self, source: WeightSource, wanted: Wanted = MERGED) -> None:
         self._source = cast(MeasuredWeights, source)
         self._wanted = wanted
 
     def metadata(self) -> list[ParamMeta]:
-        """Names, types and shapes, without a pass over the weights."""
+        """Returns names, types and shapes, without a pass over the weights."""
         dtype = getattr(torch, self._wanted.dtype) if self._wanted.dtype else None
         return [
             ParamMeta(name, dtype or own, tuple(shape)) for name, own, shape in self._source.weight_shapes()
         ]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """On the GPU, from which they are sent: those of an offloaded policy wait on the host."""
+        """Yields weights on the GPU, from which they are sent; an offloaded policy has them on the host."""
         for name, weight in self._source.named_weights(self._wanted):
             yield name, weight.cuda() if torch.cuda.is_available() else weight

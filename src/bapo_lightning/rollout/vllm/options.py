@@ -6,7 +6,7 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -16,34 +16,51 @@ import torch
 from annotated_types import Le
 from pydantic import ValidationError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
-from bapo_lightning.pretrained import building
-from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.engine import GenerationRequest, check_prompts
 from bapo_lightning.rollout.recurrence import recurrent_part
-from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
+from bapo_lightning.system.pretrained import building, longest_short, read_model_config
+from bapo_lightning.system.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
 WORKER_EXTENSION = "bapo_lightning.rollout.vllm.weights.WorkerExtension"
-# Raised by vLLM for weights that do not fit; it has no class of its own for this.
+# Raised by vLLM for weights that do not fit; it has no special class for this.
 LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
-ADAPTER, ADAPTER_NUMBER = "policy-adapter", 1  # of a policy with adapters, the only one
-ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM makes room
-PARALLEL = ("data_parallel_size", "pipeline_parallel_size")  # of vLLM's, which only a server can have
+ADAPTER, ADAPTER_NUMBER = "policy-adapter", 1  # the only adapter of a policy with adapters
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # ranks for which vLLM can make room
+PARALLEL = ("data_parallel_size", "pipeline_parallel_size")  # vLLM's options that only a server can have
 PROBE_TOKENS = 48  # of a weight sync's probe (conf/rollout/weight_sync/vllm.yaml), with its response
+# Arguments of vLLM without which a run cannot use it.
+NEEDED: dict[str, Any] = {
+    "logprobs_mode": "processed_logprobs",
+    "max_logprobs": -1,  # at a place: as many as a request asks for
+    "load_format": "dummy",
+    "worker_extension_cls": WORKER_EXTENSION,
+    "skip_tokenizer_init": True,
+}
+LENGTHS = "max_model_len", "max_prompt_tokens", "max_new_tokens", "max_feedback_tokens"
+# vLLM's names of options that have separate keys, and these keys.
+SAME = "dtype", "enforce_eager", "gpu_memory_utilization", "max_model_len", "max_num_seqs"
+OWN_KEYS = {
+    **dict(zip(SAME, SAME, strict=True)),
+    "kv_cache_memory_bytes": "kv_cache_bytes",
+    "model": "model.path",
+    "tensor_parallel_size": "tensor_parallel_size",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class VLLMOptions:
-    """The options that matter to a run; all others of vLLM go through `extra`."""
+    """The options that matter to a run; all other options of vLLM go through `extra`."""
 
     max_prompt_tokens: CountOrZero = 0  # longest prompt
     max_new_tokens: CountOrZero = 0  # longest response
-    max_feedback_tokens: CountOrZero = 0  # of an environment between the turns of a response
-    max_model_len: Count | None = None  # all together; None: the sum, and room for the probe of a sync
-    # Of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16.
+    max_feedback_tokens: CountOrZero = 0  # from an environment, between the turns of a response
+    max_model_len: Count | None = None  # of all together; None: the sum, with room for a sync's probe
+    # dtype of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, since few CPUs have bfloat16.
     dtype: Dtype | None = None
     max_num_seqs: Count = 256  # requests in one step
     tensor_parallel_size: Count = 1
@@ -52,18 +69,40 @@ class VLLMOptions:
     gpu_memory_utilization: Annotated[
         Share, Advice("is a share of the GPU's memory; write a number in (0, 1], e.g. 0.4")
     ] = 0.4
-    enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
-    # Of the policy's adapters, which vLLM then applies with its weights; None: weights come merged, which
-    # in 16 bits loses small updates.
+    enforce_eager: bool | None = None  # None: yes on a CPU (compiling takes a minute), no on a GPU
+    # Rank of the policy's adapters, which vLLM then applies to its weights; None: weights are sent merged,
+    # which in 16 bits loses small updates.
     lora_rank: Annotated[Count, Le(512)] | None = None
     lora_targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # names of adapted layers
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments under vLLM's own names
+    extra: Mapping[str, Any] = field(default_factory=dict)  # more arguments, under vLLM's own names
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields lengths that do not fit, and arguments of vLLM that have keys here or that a run needs."""
+        most, *lengths = (options.get(name) or 0 for name in LENGTHS)
+        extra = options.get("extra") or {}
+        if 0 < most < sum(lengths):
+            prompt, response, feedback = lengths
+            yield (
+                f"max_model_len={most}: a prompt of {prompt} tokens, a response of {response} and feedback "
+                f"of {feedback} need {sum(lengths)}; leave it out, or write {sum(lengths)}"
+            )
+        for name in sorted(extra.keys() & OWN_KEYS.keys()):
+            yield f"extra.{name}={extra[name]}: write {OWN_KEYS[name]}={extra[name]} instead"
+        for name in sorted(extra.keys() & NEEDED.keys()):
+            if extra[name] != NEEDED[name]:
+                needed = f"a run starts vLLM with {name}={NEEDED[name]}"
+                yield f"extra.{name}={extra[name]}: {needed}; leave it out"
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt, response and feedback together."""
-        needed = self.max_prompt_tokens + self.max_new_tokens + self.max_feedback_tokens
-        return self.max_model_len or max(PROBE_TOKENS, needed)
+        """Number of tokens of prompt, response and feedback together."""
+        return self.max_model_len or max(PROBE_TOKENS, self.needed_tokens)
+
+    @property
+    def needed_tokens(self) -> int:
+        """Number of tokens of the run's longest text."""
+        return self.max_prompt_tokens + self.max_new_tokens + self.max_feedback_tokens
 
     @property
     def held_dtype(self) -> Dtype:
@@ -73,10 +112,10 @@ class VLLMOptions:
     def engine_arguments(
         self, model_path: str, on_cpu: bool, environment: Mapping[str, str] = os.environ
     ) -> dict[str, Any]:
-        """Arguments of `vllm.LLM`, in a process with this environment.
+        """Returns the arguments of `vllm.LLM`, in a process with this environment.
 
-        `processed_logprobs` makes log-probs those of the sampling distribution: vLLM's default leaves the
-        temperature out, which biases every importance ratio. Weights come from the trainer, so none are read
+        `processed_logprobs` makes log-probs refer to the sampling distribution: vLLM's default ignores the
+        temperature, which biases every importance ratio. Weights come from the trainer, so none are read
         (`dummy`).
         """
         arguments = {
@@ -86,25 +125,20 @@ class VLLMOptions:
             "max_num_seqs": self.max_num_seqs,
             "tensor_parallel_size": self.tensor_parallel_size,
             "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
-            "logprobs_mode": "processed_logprobs",
-            "max_logprobs": -1,  # of a place: as many as a request asks for
-            "load_format": "dummy",
-            "worker_extension_cls": WORKER_EXTENSION,
-            "skip_tokenizer_init": True,
-            "enable_prefix_caching": True,  # a group shares its prompt, and a turn what came before it
+            **NEEDED,
+            "enable_prefix_caching": True,  # a group shares its prompt, and a turn the text before it
         }
         if on_cpu:
             # The CPU default of 128 leaves short prompts out of the prefix cache.
             arguments["block_size"] = 32
-            # vLLM 0.32 on a CPU dies of a prompt that is read in several steps next to seeded requests.
+            # vLLM 0.32 on a CPU dies if it reads a prompt in several steps together with seeded requests.
             arguments["enable_chunked_prefill"] = False
-            # Which vLLM's cache of recurrent states would need.
-            config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
-            arguments["enable_prefix_caching"] = recurrent_part(config) is None
+            # vLLM's cache of recurrent states would need chunked prefill.
+            arguments["enable_prefix_caching"] = recurrent_part(read_model_config(model_path)) is None
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
             if self.tensor_parallel_size > 1 and has_growing_segments(environment):
-                # vLLM 0.32 ends ranks whose kernel would share memory of CUDA graphs in such segments.
+                # vLLM 0.32 kills ranks whose kernel would share memory of CUDA graphs in such segments.
                 arguments["disable_custom_all_reduce"] = True
         if self.lora_rank is not None:
             arguments |= {
@@ -116,17 +150,27 @@ class VLLMOptions:
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
         arguments |= self.extra
-        overrides = arguments.get("hf_overrides", {})
-        if not on_cpu and arguments["dtype"] != "float32" and isinstance(overrides, Mapping):
-            # The trainer's product: float32 sums of 16-bit factors. vLLM would round logits to 16 bits; for
-            # CPUs it has no such kernel, and would cast the whole head at every step.
-            arguments["hf_overrides"] = {"head_dtype": "float32", **overrides}
+        overrides = self._rope(model_path)
+        if not on_cpu and arguments["dtype"] != "float32":
+            # As in the trainer: float32 sums of products of 16-bit factors. vLLM would round logits to 16
+            # bits; on CPUs it has no such kernel and would cast the whole head at every step.
+            overrides["head_dtype"] = "float32"
+        own = arguments.get("hf_overrides", {})
+        if overrides and isinstance(own, Mapping):
+            arguments["hf_overrides"] = {**overrides, **own}
         return arguments
+
+    def _rope(self, model_path: str) -> dict[str, Any]:
+        """Returns the trainer's factors of LongRoPE; vLLM would choose them by its `max_model_len`."""
+        with building(model_path, self.needed_tokens) as config:
+            has_parts = config.get_text_config() is not config
+            is_fixed = longest_short(config) is None or has_parts
+            return {} if is_fixed else {"rope_parameters": config.rope_parameters}
 
 
 def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, ...]) -> list[str]:
-    """Names of adapted linear layers; vLLM's own choice has head and embeddings, which the trainer does not
-    adapt.
+    """Returns the names of adapted linear layers; vLLM's own choice includes head and embeddings, which the
+    trainer does not adapt.
     """
     if targets != "all-linear":
         return list(targets)
@@ -143,12 +187,12 @@ def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, 
 
 
 def reason_of(error: Exception) -> str:
-    """Why vLLM did not start, in one sentence, without the list of all models that it has."""
+    """Returns in one sentence why vLLM did not start, without its list of all models."""
     problems = error.errors() if isinstance(error, ValidationError) else []
     text = " ".join(each["msg"].removeprefix("Value error, ") for each in problems) or str(error)
     if found := re.search(r"Model architectures \['(\w+)'\] failed to be inspected", text):
         text = f"{found[1]} cannot be imported{_import_problem(found[1])}"
-    if not text:  # of an assertion: where it stands
+    if not text:  # of an assertion: its line
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{last.line} ({Path(last.filename).name})"
     if not isinstance(error, ValueError | RuntimeError):
@@ -156,8 +200,15 @@ def reason_of(error: Exception) -> str:
     return " ".join(text.partition(" Supported architectures:")[0].split())
 
 
+def cache_named(reason: str) -> str:
+    """Puts our key of the cache's size into the reason of a failed start; the key in vLLM's is unused."""
+    return re.sub(
+        r"`gpu_memory_utilization`( \([^)]*\))?", "kv_cache_bytes in the options of rollout.engine", reason
+    )
+
+
 def _import_problem(architecture: str) -> str:
-    """What vLLM only logs, from a process of its own."""
+    """Returns the import error, which vLLM only logs, from a separate process."""
     from vllm.model_executor.models import ModelRegistry
 
     try:
@@ -174,14 +225,17 @@ def has_growing_segments(environment: Mapping[str, str]) -> bool:
 
 
 def num_gpus(options: Mapping[str, Any]) -> int:
-    """Returns the GPUs of one engine with these options of `VLLMOptions`."""
+    """Returns the number of GPUs of one engine with these options of `VLLMOptions`."""
     extra = options.get("extra") or {}
     parallel = (options.get("tensor_parallel_size", 1), *(extra.get(name, 1) for name in PARALLEL))
     return prod(parallel)
 
 
 def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:
-    """Raises EngineError for a request that does not fit: vLLM would silently cut its response."""
+    """Raises EngineError for a request without a prompt or one that does not fit: vLLM would silently cut
+    its response.
+    """
+    check_prompts(requests)
     for number, request in enumerate(requests):
         if len(request.token_ids) + request.max_new_tokens > max_model_len:
             raise EngineError(
@@ -191,8 +245,8 @@ def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> 
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Flags of vLLM's server: `--max-model-len 64 --enforce-eager --no-enable-prefix-caching`. Mappings are
-    JSON, items of a list are words of their own, and what is None is left to vLLM.
+    """Returns flags of vLLM's server: `--max-model-len 64 --enforce-eager --no-enable-prefix-caching`.
+    Mappings become JSON, items of a list separate words, and None is left to vLLM.
     """
     flags: list[str] = []
     for name, value in arguments.items():

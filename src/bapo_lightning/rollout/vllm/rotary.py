@@ -1,4 +1,4 @@
-"""Rotary embeddings of vLLM on a CPU for queries that come as [tokens, heads, size]."""
+"""Corrects vLLM's rotary embeddings on a CPU for queries of shape [tokens, heads, size]."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
 
 def let_heads_be_rotated() -> None:
-    """Flattens heads for vLLM 0.32's kernel for CPUs, which takes [tokens, heads x size] and would turn some
-    rows of the heads only (LFM2, latent attention of DeepSeek): log-probs are then wrong by 0.01 to 0.4 nats.
+    """Flattens heads for vLLM 0.32's CPU kernel, which takes [tokens, heads x size] and would rotate only
+    some rows of the heads (LFM2, latent attention of DeepSeek): log-probs would be off by 0.01 to 0.4 nats.
     """
     kernel = RotaryEmbedding.forward_cpu
 

@@ -10,19 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Annotated, Any, ClassVar
 
-import aiohttp
-
-from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Content,
     EngineDied,
     Generation,
     GenerationRequest,
+    RolloutEngine,
     RunsIn,
     SamplingParams,
     StreamCall,
@@ -31,47 +28,63 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.vllm.answers import MOST, generation_of, logprobs_asked
-from bapo_lightning.rollout.vllm.http import ServerClient
-from bapo_lightning.rollout.vllm.local import require_vllm
+from bapo_lightning.rollout.vllm.answers import (
+    MOST,
+    TEMPERATURES,
+    CompletionAnswer,
+    check_made,
+    generation_of,
+    known_places,
+    logprobs_asked,
+    most_bytes,
+    named_tokens,
+)
+from bapo_lightning.rollout.vllm.http import ServerClient, is_refusal, named, tokens_generated
+from bapo_lightning.rollout.vllm.local import require_vllm, start_problems
 from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
-from bapo_lightning.rollout.vllm.server_stream import ServerStream, check_answer, sampling_fields
+from bapo_lightning.rollout.vllm.server_stream import ServerStream, sampling_fields
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
-from bapo_lightning.values import Advice, Seconds, Workers, is_http_address
+from bapo_lightning.system.errors import ConfigError, EngineError
+from bapo_lightning.system.peers import PeerFault
+from bapo_lightning.system.peers.loop import run
+from bapo_lightning.system.peers.wire import Wire
+from bapo_lightning.system.phases import advance, phase
+from bapo_lightning.system.pretrained import longest_short, read_model_config
+from bapo_lightning.system.values import Advice, Seconds, Workers, is_http_address
 
-ID = "token_id:"  # before a token's number, in place of its text
-TOKENS_COUNTER = "vllm:generation_tokens_total"
+OTHERS = 10  # times the tokens we requested that a server may generate, since others may use it, too
 
 
 @dataclass(eq=False)
-class VLLMServerEngine:
-    """A client of vLLM servers. Each server is free in its tensor and data parallelism."""
+class VLLMServerEngine(RolloutEngine):
+    """A client of vLLM servers, which may use any tensor and data parallelism."""
 
     runs_in: ClassVar[RunsIn] = "server"
-    shares_gpu: ClassVar[bool] = False
+    streams: ClassVar[bool] = True
     most_noted: ClassVar[int] = MOST
+    temperatures: ClassVar[tuple[float, float]] = TEMPERATURES
     model_path: str  # Hugging Face folder or hub name, for servers started here
-    options: VLLMOptions  # for servers started here; `max_model_len` is checked of others
+    options: VLLMOptions  # for servers started here; other servers' `max_model_len` is checked
     transport: WeightTransport
     log_folder: str  # for the output of servers started here
-    urls: Sequence[str] = ()  # of servers that run already; empty starts some
-    num_servers: Workers = 1  # to start
-    cpu_threads: Workers | None = None  # of a server on a CPU; None shares the cores out
-    # Of each server, such as "4,5"; not the trainer's. Empty only where there are none.
+    urls: Sequence[str] = ()  # of servers that already run; empty: start servers
+    num_servers: Workers = 1  # number to start
+    cpu_threads: Workers | None = None  # of a server on a CPU; None divides the cores
+    # GPUs of each server, such as "4,5"; not the trainer's. Empty only on machines without GPUs.
     gpus: Annotated[Sequence[str], Advice("is a list of texts; write e.g. ['4,5','6,7']")] = ()
     start_seconds: Seconds = 900  # a server must answer within this time of its start
-    # A server that generates nothing, or does not answer a control call, for so long counts as dead.
+    # A server that generates nothing, or does not answer a control call, for this long counts as dead.
     deadline_seconds: Seconds = 300
-    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
     _model_name: str = field(default="", init=False)
     _processes: list[ServerProcess] = field(default_factory=list, init=False)
     # weight version that each server was given
     _connected: dict[str, str] = field(default_factory=dict, init=False)
+    _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError without vLLM, or for a server of `urls` that does not suffice."""
+        """Raises ConfigError if vLLM is missing, or if a server of `urls` does not suffice."""
         if not self.urls:
             require_vllm()
             self._processes = own_servers(
@@ -91,7 +104,7 @@ class VLLMServerEngine:
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Options that do not go together."""
+        """Yields conflicts between options."""
         gpus, num_servers = options.get("gpus", ()), options.get("num_servers", 1)
         if gpus and len(gpus) != num_servers:
             yield (
@@ -107,11 +120,17 @@ class VLLMServerEngine:
                 )
         for url in options.get("urls", ()):
             if not is_http_address(url):
-                yield f"urls: {url} is no URL; write e.g. urls=[http://127.0.0.1:8000]"
+                yield f"urls: {url} is not a URL; write e.g. urls=[http://127.0.0.1:8000]"
+
+    @staticmethod
+    def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
+        """Yields parts missing on this machine to start servers."""
+        if not options["urls"]:
+            yield from start_problems()
 
     @property
     def _adapts(self) -> bool:
-        """Whether servers apply adapters, which vLLM's own weight transfer does not bring."""
+        """Whether servers apply adapters, which vLLM's own weight transfer does not send."""
         return self.options.lora_rank is not None and self.transport.backend is None
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
@@ -120,14 +139,14 @@ class VLLMServerEngine:
         check_lengths(requests, self.options.context_length)
         for client in self._clients:
             self._check_holds(client, str(self.version))
-        finished, reasons = asyncio.run(self._generate(requests, sampling))
+        finished, reasons = run(self._generate(requests, sampling))
         if reasons:
             self.version = UNSYNCED_VERSION
             raise EngineDied("; ".join(reasons), finished)
         return [finished[number] for number in range(len(requests))]
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
-        """What arrived since the last call, after `call.steps` tokens of a request; servers sample on."""
+        """Returns tokens since the last call, after `call.steps` of a request; servers keep sampling."""
         check_synced(self.version)
         check_lengths(list(call.begun.values()), self.options.context_length)
         try:
@@ -135,14 +154,18 @@ class VLLMServerEngine:
                 if call.begun and not self._stream.is_running(client):  # else its end would show
                     self._check_holds(client, str(self.version))
             return self._stream.call(call, sampling, self._model_name)
-        except EngineDied:
-            self.version = UNSYNCED_VERSION
+        except BaseException as error:
+            if isinstance(error, EngineDied):
+                self.version = UNSYNCED_VERSION
             self._stream.forget()
             raise
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Starts servers that are down and sends all weights to all, between two steps of a stream."""
+        """Sends all weights to all servers, between two steps of a stream; the first weights start the
+        servers. Raises EngineDied for servers that have ended since.
+        """
         self.version = UNSYNCED_VERSION
+        self._check_running()
         self._start()
         self._stream.pause()
         try:
@@ -157,12 +180,12 @@ class VLLMServerEngine:
         content: Content = "adapters" if self._adapts else "merged"
         dtype = self.options.held_dtype
         for client in self._clients:
-            if client.url in self._connected:  # a server that was started anew meanwhile counts as dead
-                self._check_holds(client, self._connected[client.url])
+            if client.url in self._connected:  # a server that was restarted meanwhile counts as dead
+                # It already holds the new version if another server died during an earlier attempt.
+                self._check_holds(client, self._connected[client.url], str(version))
             else:
                 self.transport.connect(client, source, Wanted(dtype=dtype, names="files"))
                 content = "split" if self._adapts else "merged"
-        self._connected.clear()
         self.transport.send(source, self._clients, version, Wanted(content, dtype, "files"))
         for client in self._clients:
             self._check_holds(client, str(version))
@@ -171,53 +194,69 @@ class VLLMServerEngine:
         self._stream.go_on(version)
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
-        """Digests of the weights that each server holds."""
+        """Returns digests of the weights that each server holds."""
         found = [client.call_workers("weight_digests", seed) for client in self._clients]
         return {number: added(parts) for number, parts in enumerate(found)}
 
-    def sleep(self) -> None:
-        """Does nothing: servers have devices of their own."""
-
     def restart(self) -> None:
-        """Starts dead servers anew, or waits until their owners have."""
+        """Restarts only the lost servers, or waits until their owners have restarted them."""
         self.version = UNSYNCED_VERSION
         self._stream.forget()
-        for client in self._clients:
-            if client.lost or not client.is_healthy():
+        for client, process in zip_longest(self._clients, self._processes):
+            if client.lost:
                 self._connected.pop(client.url, None)
+                if process is not None:
+                    process.stop()
             client.lost = False
-        for process in self._processes:
-            if process.url not in self._connected:
-                process.stop()
         self._start()
 
     def close(self) -> None:
-        """Ends the servers that were started here, and requests on others."""
+        """Ends the servers that were started here, and requests on other servers."""
+        self._closed = True
         self.version = UNSYNCED_VERSION
         self._stream.close()
         for process in self._processes:
             process.stop()
 
-    def _check_holds(self, client: ServerClient, version: str) -> None:
-        """Raises EngineDied unless the server holds what it was given: a restarted one holds nothing."""
+    def _check_holds(self, client: ServerClient, *versions: str) -> None:
+        """Raises EngineDied unless the server holds weights that were sent; restarted servers hold none."""
         held = client.weight_version()
-        if held != version:
+        if held not in versions:
             client.lost = True
             raise EngineDied(
-                f"{client.url} holds weights of version {held!r}, version {version} was sent: it was started "
-                "anew"
+                f"{client.url} holds weights of version {held!r}, but version {versions[0]} was sent: the "
+                "server was restarted"
             )
+
+    def _check_running(self) -> None:
+        """Raises EngineDied for servers whose processes have ended since they were started here."""
+        ends = []
+        for client, process in zip(self._clients, self._processes, strict=False):
+            if end := process.end():
+                client.lost = True
+                ends.append(f"{client.url}: {end}; its output is in {process.log}")
+        if ends:
+            raise EngineDied("; ".join(ends))
 
     def _start(self) -> None:
         if self._processes:
             down = [process for process in self._processes if not process.is_running()]
             if down:
                 with phase("starting vLLM"), ThreadPoolExecutor(len(down)) as pool:
-                    list(pool.map(lambda process: process.start(self.start_seconds), down))
+                    list(pool.map(self._start_one, down))
         else:
             with phase("waiting for vLLM"):
                 for client in self._clients:
                     wait_until_healthy(client, self.start_seconds)
+
+    def _start_one(self, process: ServerProcess) -> None:
+        """Starts a server. Raises EngineError if it does not start, or after `close`, even meanwhile."""
+        self._connected.pop(process.url, None)
+        if not self._closed:
+            process.start(self.start_seconds)
+        if self._closed:
+            process.stop()
+            raise EngineError("the engine was closed")
 
     def _check_given_servers(self) -> None:
         problems = []
@@ -236,21 +275,27 @@ class VLLMServerEngine:
                     f"response need {self.options.context_length}; start it with at least that "
                     "--max-model-len, or lower scale.max_new_tokens"
                 )
+            short = longest_short(read_model_config(self.model_path))
+            if short is not None and self.options.needed_tokens <= short < max_model_len:
+                problems.append(
+                    f"rollout.engine.urls: {client.url} serves {max_model_len} tokens, so it uses the long "
+                    "factors of the model's rotary embeddings, and the trainer uses the short ones up to "
+                    f"{short} tokens of prompt and response; start it with --max-model-len={short}"
+                )
         if problems:
             raise ConfigError(problems)
 
     async def _generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> tuple[dict[int, Generation], list[str]]:
-        """Returns the generations by number of their request, and why servers died."""
+        """Returns the generations by number of their request, and the reasons for servers' deaths."""
         finished: dict[int, Generation] = {}
         bounds = [len(requests) * server // len(self._clients) for server in range(len(self._clients) + 1)]
         shares = [range(first, last) for first, last in pairwise(bounds)]  # neighbours have the same prompt
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.deadline_seconds)
-        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        async with Wire() as wire:
             runs = [
                 self._generate_on(
-                    session, client, {number: requests[number] for number in share}, sampling, finished
+                    wire, client, {number: requests[number] for number in share}, sampling, finished
                 )
                 for client, share in zip(self._clients, shares, strict=True)
             ]
@@ -259,49 +304,60 @@ class VLLMServerEngine:
 
     async def _generate_on(
         self,
-        session: aiohttp.ClientSession,
+        wire: Wire,
         client: ServerClient,
         requests: dict[int, GenerationRequest],
         sampling: SamplingParams,
         finished: dict[int, Generation],
     ) -> str | None:
-        """Generates one server's share into `finished`; returns the reason when the server is lost."""
-        asked = logprobs_asked(sampling, self.model_path)
+        """Generates one server's share into `finished`; returns the reason if the server is lost."""
+        asked, url = logprobs_asked(sampling, self.model_path), f"{client.url}/v1/completions"
 
         async def one(number: int) -> None:
-            body = completion_body(self._model_name, requests[number], sampling, asked) | self._stream.salt
-            finished[number] = generation_from(
-                await post(session, f"{client.url}/v1/completions", body), sampling, self.version
-            )
+            request = requests[number]
+            body = completion_body(self._model_name, request, sampling, asked) | self._stream.salt
+            most, seconds = most_bytes(request, asked), self.deadline_seconds
+            answer = await wire.ask(CompletionAnswer, url, seconds, body, most, from_its_head=True)
+            finished[number] = self._generation(answer, request, sampling)
             advance()
 
-        everything: asyncio.Future[Any] = asyncio.gather(*(one(number) for number in requests))
-        watch: asyncio.Future[Any] = asyncio.create_task(
-            watch_progress(session, client.url, self.deadline_seconds)
-        )
+        if not requests:
+            return None
+        expected = self._stream.expected(client) + sum(each.max_new_tokens for each in requests.values())
         try:
-            await asyncio.wait({everything, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if everything.done():
-                everything.result()
-            else:
-                watch.result()
-        except (aiohttp.ClientError, OSError, EngineDied) as error:
-            client.lost = True
-            return f"{client.url}: {str(error) or type(error).__name__}"
-        finally:
-            everything.cancel()
-            watch.cancel()
-            await asyncio.gather(everything, watch, return_exceptions=True)
-        return None
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(watch_progress(client.url, self.deadline_seconds, expected))
+                await asyncio.wait([group.create_task(one(number)) for number in requests])
+                watch.cancel()
+        except* PeerFault as group:
+            met = group.exceptions[0]
+        else:
+            return None
+        if is_refusal(met):
+            raise EngineError(str(met))
+        client.lost = True
+        return named(met, client)
+
+    def _generation(
+        self, answer: CompletionAnswer, request: GenerationRequest, sampling: SamplingParams
+    ) -> Generation:
+        """Converts a server's answer. Raises PeerFault for an impossible answer."""
+        (choice,) = answer.choices
+        own, places = choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
+        check_made(request, sampling, self.model_path, 0, choice.token_ids, own, choice.finish_reason)
+        if len(places) != len(own):
+            raise PeerFault(f"{len(own)} tokens came with candidates for {len(places)}")
+        known = known_places(map(named_tokens, places), self.model_path)
+        return generation_of(choice.token_ids, own, choice.finish_reason, sampling, self.version, known)
 
 
 def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
-    """Waits for a server that is started elsewhere. Raises EngineError when it does not come."""
+    """Waits for a server that is started elsewhere. Raises EngineError if it does not appear."""
     give_up = time.monotonic() + deadline_seconds
     while not client.is_healthy():
         if time.monotonic() > give_up:
             raise EngineError(
-                f"{client.url} did not come back within {deadline_seconds:.0f} s; start it again: make serve"
+                f"{client.url} did not come back within {deadline_seconds:.0f} s; restart it: make serve"
             )
         time.sleep(0.5)
 
@@ -309,7 +365,7 @@ def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
 def completion_body(
     model: str, request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0
 ) -> dict[str, Any]:
-    """Body of `/v1/completions`."""
+    """Returns the body of `/v1/completions`."""
     return {
         "model": model,
         "prompt": request.token_ids.tolist(),
@@ -319,45 +375,20 @@ def completion_body(
     }
 
 
-def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: int) -> Generation:
-    """Converts a server's answer. Raises EngineDied for a request that ended in no regular way."""
-    choice = answer["choices"][0]
-    if choice["finish_reason"] not in ("stop", "length"):
-        raise EngineDied(f"a request ended with {choice['finish_reason']!r}")
-    known = choice["logprobs"]
-    places = (
-        [(int(name.removeprefix(ID)), value) for name, value in place.items()]
-        for place in known["top_logprobs"]
-    )
-    return generation_of(
-        choice["token_ids"], known["token_logprobs"], choice["finish_reason"], sampling, version, places
-    )
-
-
-async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Posts JSON. Raises EngineError for a refused request, EngineDied when the server fails."""
-    async with session.post(url, json=body) as response:
-        await check_answer(response, url)
-        return dict(await response.json())
-
-
-async def watch_progress(session: aiohttp.ClientSession, url: str, deadline_seconds: float) -> None:
-    """Raises EngineDied when the server generates nothing for so long; never returns otherwise."""
-    last = -1.0
-    while True:
-        try:
-            async with asyncio.timeout(deadline_seconds), session.get(f"{url}/metrics") as response:
-                generated = tokens_generated(await response.text())
-        except TimeoutError:
-            raise EngineDied(f"it did not answer within {deadline_seconds:.0f} s") from None
-        if generated == last:
-            raise EngineDied(f"it generated nothing for {deadline_seconds:.0f} s")
-        last = generated
-        await asyncio.sleep(deadline_seconds)
-
-
-def tokens_generated(metrics: str) -> float:
-    """Sum of vLLM's token counters in its Prometheus text."""
-    return sum(
-        float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(TOKENS_COUNTER)
-    )
+async def watch_progress(url: str, deadline_seconds: float, expected: int) -> None:
+    """Raises PeerFault if the server generates nothing for `deadline_seconds`, or so many tokens that the
+    `expected` ones must be among them; never returns otherwise.
+    """
+    first = last = -1.0
+    async with Wire() as wire:  # separate, so that it does not wait for a connection of the requests
+        while True:
+            generated = tokens_generated(await wire.said(f"{url}/metrics", deadline_seconds))
+            if generated <= last:
+                raise PeerFault(f"{url} generated nothing for {deadline_seconds:.0f} s")
+            first, last = (generated if first < 0 else first), generated
+            if generated - first > OTHERS * expected:
+                raise PeerFault(
+                    f"{url} reports that it generated {generated - first:.0f} tokens, of which we "
+                    f"requested {expected}, and does not send them"
+                )
+            await asyncio.sleep(deadline_seconds)

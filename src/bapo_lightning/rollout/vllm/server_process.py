@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,11 +13,12 @@ from pathlib import Path
 
 import torch
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.ranks.launch import free_port
-from bapo_lightning.rollout.child.process import inherited
+from bapo_lightning.rollout.child.process import end_of, inherited
 from bapo_lightning.rollout.vllm.http import ServerClient
-from bapo_lightning.rollout.vllm.options import VLLMOptions, command_line
+from bapo_lightning.rollout.vllm.options import VLLMOptions, cache_named, command_line
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.ranks.launch import free_port
+from bapo_lightning.system.supervised import Supervised
 
 STOP_SECONDS = 15  # vLLM ends within half a second when it is well
 
@@ -32,7 +31,7 @@ class ServerProcess:
     environment: Mapping[str, str]  # variables on top of those that it inherits
     log: Path  # file to which its output is appended
     port: int = field(default_factory=free_port)
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _process: Supervised | None = field(default=None, init=False)
 
     @property
     def url(self) -> str:
@@ -42,11 +41,16 @@ class ServerProcess:
     @property
     def pid(self) -> int | None:
         """Process id of the HTTP server; its engine and workers are below it."""
-        return self._process.pid if self._process is not None else None
+        return self._process.process.pid if self._process is not None else None
 
     def is_running(self) -> bool:
         """Whether the process exists; it may still be starting, or hang."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.process.poll() is None
+
+    def end(self) -> str | None:
+        """How the process ended, or None if it runs or was not started."""
+        code = self._process.process.poll() if self._process is not None else None
+        return None if code is None else end_of(code)
 
     def start(self, deadline_seconds: float) -> None:
         """Starts it and waits for an answer. Raises EngineError with the reason if none comes in time."""
@@ -56,19 +60,22 @@ class ServerProcess:
         command = [sys.executable, "-m", "bapo_lightning.rollout.vllm.server_main", *self.arguments]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = Supervised(
                 command,
+                {**inherited(), **self.environment},
+                seconds=STOP_SECONDS,
+                ask=subprocess.Popen.terminate,  # it ends its workers itself
+                stdin=subprocess.PIPE,  # it ends once the other end is closed
                 stdout=log,
                 stderr=log,
-                stdin=subprocess.PIPE,
-                env={**inherited(), **self.environment},
-                start_new_session=True,
             )
         give_up = time.monotonic() + deadline_seconds
         client = ServerClient(self.url, timeout=5)
         while not client.is_healthy():
             if not self.is_running():
                 reason = last_error(self.log, logged_before)
+                if "--kv-cache-memory-bytes" in self.arguments:
+                    reason = cache_named(reason)
                 self.stop()
                 raise EngineError(f"the vLLM server ended while it started: {reason} (all of it: {self.log})")
             if time.monotonic() > give_up:
@@ -81,15 +88,8 @@ class ServerProcess:
     def stop(self) -> None:
         """Ends it, gently first, and all of its process group."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its group outlives it when it was killed itself
-        process.wait()
+        if process is not None:
+            process.end()
 
 
 def own_servers(

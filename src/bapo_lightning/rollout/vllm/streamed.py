@@ -1,5 +1,5 @@
-"""Requests of a stream inside vLLM. They outlive single calls, and what they get is kept until it is asked
-for, also where vLLM goes on with them while another call needs its loop.
+"""Requests of a stream inside vLLM. They outlive single calls, and their tokens are kept until they are
+taken, even if vLLM continues them while another call needs its loop.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import SamplingParams, Streamed
 from bapo_lightning.rollout.gathered import Gathered
 from bapo_lightning.rollout.vllm.answers import generation_of_output
-from bapo_lightning.values import StaleContext
+from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.values import StaleContext
 
 
 @dataclass(eq=False)
 class StreamedRequests:
-    """Their names in vLLM, and what came of them since the last call."""
+    """Names of requests in vLLM, and their results since the last call."""
 
     stale_context: StaleContext = "keep"  # of the last call
     sampling: SamplingParams | None = None  # of the last call
     _running: dict[str, int] = field(default_factory=dict, init=False)  # numbers by vLLM's names
     _gathered: Gathered = field(default_factory=Gathered, init=False)
-    _syncs: int = field(default=0, init=False)  # that keys and values have outlived
+    _syncs: int = field(default=0, init=False)  # number of syncs that keys and values have outlived
 
     @property
     def is_running(self) -> bool:
@@ -32,17 +32,17 @@ class StreamedRequests:
 
     @property
     def salt(self) -> dict[str, str]:
-        """Entry of a prompt, without which the prefix cache would give it keys and values of old weights."""
+        """Entry of a prompt that keeps the prefix cache from using keys and values of old weights."""
         return {"cache_salt": str(self._syncs)} if self._syncs else {}
 
     def name(self, number: int) -> str:
-        """Name in vLLM of a request that begins."""
+        """Registers a new request and returns its name in vLLM."""
         name = f"stream/{number}"
         self._running[name] = number
         return name
 
     def give_up(self, engine: Any, numbers: Sequence[int]) -> None:
-        """Ends requests; those that vLLM does not have do not matter."""
+        """Ends requests; unknown numbers are ignored."""
         gone = [name for name, number in self._running.items() if number in set(numbers)]
         if gone:
             engine.abort_request(gone)
@@ -51,7 +51,7 @@ class StreamedRequests:
         self._gathered.drop(numbers)
 
     def kept(self, outputs: Iterable[Any], version: int) -> list[Any]:
-        """Keeps the outputs of a stream, of the weights of a `version`; returns the others."""
+        """Keeps the outputs of a stream, made by weights of a `version`; returns the others."""
         others = []
         for output in outputs:
             if (number := self._running.get(output.request_id)) is None:
@@ -66,12 +66,12 @@ class StreamedRequests:
         return others
 
     def take(self) -> dict[int, Streamed]:
-        """What came of the requests since the last time."""
+        """Returns the results of the requests since the last call."""
         return self._gathered.take()
 
     def forget_stale(self, llm: Any) -> None:
-        """Makes vLLM forget what it computed by old weights, but for what running requests may keep. Raises
-        EngineError where it does not.
+        """Makes vLLM drop results of old weights, except those that running requests may keep. Raises
+        EngineError if it does not.
         """
         if not self._running:
             is_reset = llm.reset_prefix_cache()
@@ -87,8 +87,8 @@ class StreamedRequests:
 
 
 def settle(engine: Any, step: Callable[[], object]) -> None:
-    """Makes steps until everything that was computed has come out: with asynchronous scheduling vLLM computes
-    a step before it has looked at the one before.
+    """Makes steps until all results have been returned: with asynchronous scheduling vLLM computes a step
+    before it has processed the previous step.
     """
     from vllm.v1.core.sched.interface import PauseState
 

@@ -1,16 +1,16 @@
-"""Replacement of the weights of a running vLLM model, on the worker's side, for every transport.
+"""Replaces the weights of a running vLLM model, on the worker's side, for every transport.
 
-    begin_reload -> load_part, one part after the other -> end_reload -> weight_digests
+    begin_reload -> load_part, one part after another -> end_reload -> weight_digests
                     load_transferred, from GPU to GPU
 
-vLLM imports `WorkerExtension` by its name wherever its worker runs: in this process, in one below it, or
+vLLM imports `WorkerExtension` by name wherever its worker runs: in this process, in a child process, or
 behind the HTTP server. The trainer's side is `weight_transport`.
 
 vLLM's layerwise reload takes weights under their Hugging Face names, fuses and shards them as at start-up,
-and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. What it
-does not do is done here: it only logs what was missing, on a CPU it leaves the packed copy of a tied output
-head as it was (log-probs are then wrong by 1 to 18 nats) and experts unpacked, and it loses what the loader
-of GPT-OSS writes into parameters itself.
+and copies them into the tensors that its kernels know, layer by layer, without a second copy of the model.
+This module makes up for its gaps: it only logs missing weights, on a CPU it does not update the packed copy
+of a tied output head (log-probs are then wrong by 1 to 18 nats) and leaves experts unpacked, and it loses
+weights that the loader of GPT-OSS writes directly into parameters.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 )
 from vllm.platforms import current_platform
 
-from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.rollout.engine import FACTOR_MARK
 from bapo_lightning.rollout.vllm import gpt_oss
 from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER, LOADING_ERRORS
 from bapo_lightning.rollout.vllm.rotary import let_heads_be_rotated
 from bapo_lightning.rollout.weight_digests import column_digest, drawn_columns, summed
 from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
+from bapo_lightning.system.orphans import end_with_parent
 
 Digests = Iterator[tuple[str, torch.Tensor | None]]
-TRANSPOSED = ("GPT2LMHeadModel",)  # whose files have linear weights as [inputs, outputs]
-BASE_MARK = ".base_layer."  # in vLLM's names of weights to which an adapter adds
+TRANSPOSED = ("GPT2LMHeadModel",)  # models whose files have linear weights as [inputs, outputs]
+BASE_MARK = ".base_layer."  # in vLLM's names of weights with an adapter
 let_heads_be_rotated()  # before the worker, which imports this file, makes its model
 
 
@@ -70,13 +70,13 @@ class Reload:
         self._model: nn.Module = worker.get_model()
         self._with_base = with_base
         self._factors: dict[str, torch.Tensor] = {}
-        self._missing: dict[str, set[str]] = {}  # all names of a parameter, by the one in files
+        self._missing: dict[str, set[str]] = {}  # all names of a parameter, by its name in files
         self._loaded: set[str] = set()
         if with_base:
             held = list(by_file_name(self._model.named_parameters))
             let_experts_be_packed(self._model)
             initialize_layerwise_reload(self._model)
-            # The others were made of these, as the products of latent attention are.
+            # Other parameters are derived from these, such as the products of latent attention.
             loadable = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
             loadable -= tied_heads(self._model)
             for names, _ in held:
@@ -84,7 +84,7 @@ class Reload:
                     self._missing[own[0]] = set(own)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Loads a part of the weights; may be called again with others."""
+        """Loads a part of the weights; may be called again with other parts."""
         if not self._with_base:
             self._factors |= {name: factor.cpu().clone() for name, factor in weights}
             return
@@ -96,7 +96,7 @@ class Reload:
         self._missing = {name: names for name, names in self._missing.items() if not names & loaded}
 
     def finish(self) -> list[str]:
-        """Puts all in place; returns vLLM's names of missing parameters and half-loaded layers."""
+        """Puts all weights in place; returns vLLM's names of missing parameters and half-loaded layers."""
         missing = set(self._missing)
         if self._with_base:
             missing |= incomplete_layers(self._model, self._loaded)
@@ -121,7 +121,7 @@ class Reload:
 
 
 class WorkerExtension:
-    """A base of vLLM's worker (`worker_extension_cls`), whose methods the trainer calls by name."""
+    """A base class of vLLM's worker (`worker_extension_cls`), whose methods the trainer calls by name."""
 
     vllm_config: Any
     get_model: Callable[[], nn.Module]
@@ -129,17 +129,17 @@ class WorkerExtension:
     _reload: Reload
 
     def begin_reload(self, with_base: bool) -> None:
-        """Begins a replacement of all weights, or of the adapter alone."""
+        """Begins a replacement of all weights, or of only the adapter."""
         with self._loading():
             self._reload = Reload(self, with_base)
 
     def end_with_parent(self) -> None:
-        """Ends this process with vLLM's above it."""
+        """Ends this process together with its parent, vLLM's process."""
         end_with_parent()
 
     def load_part(self, part: WeightPart) -> str | None:
-        """Loads a part from shared memory. Returns what went wrong: after an error of one worker vLLM would
-        take the others' answers for those to its next call.
+        """Loads a part from shared memory. Returns a failure as text: after an error of one worker vLLM would
+        mistake the others' answers for answers to its next call.
         """
         try:
             with self._loading():
@@ -149,7 +149,7 @@ class WorkerExtension:
         return None
 
     def load_transferred(self, update_info: dict[str, Any]) -> None:
-        """Loads weights that vLLM's own weight transfer brings, as `update_info` announces them."""
+        """Loads weights from vLLM's own weight transfer, as announced in `update_info`."""
         transfer = self.weight_transfer_engine
         model, transfer.model = transfer.model, SimpleNamespace(load_weights=self._reload.load)
         try:
@@ -159,12 +159,12 @@ class WorkerExtension:
             transfer.model = model
 
     def end_reload(self) -> list[str]:
-        """Puts all in place; returns vLLM's names of what was missing."""
+        """Puts all weights in place; returns vLLM's names of missing ones."""
         with self._loading():
             return self._reload.finish()
 
     def reload_all(self, weights: Iterable[tuple[str, torch.Tensor]], with_base: bool) -> None:
-        """Replaces weights by tensors of this process. Raises EngineError if some were missing."""
+        """Replaces weights with tensors of this process. Raises EngineError if some were missing."""
         self.begin_reload(with_base)
         try:
             with self._loading():
@@ -174,7 +174,7 @@ class WorkerExtension:
         check_complete(missing)
 
     def weight_digests(self, seed: int) -> dict[str, int]:
-        """Digests of this worker's part of the weights."""
+        """Returns digests of this worker's part of the weights."""
         with self._loading():
             return summed(held_digests(self.get_model(), seed))
 
@@ -185,8 +185,8 @@ class WorkerExtension:
 
 
 def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Replaces the worker's only adapter, by one that adds nothing where there are no factors. Returns names
-    of layers that vLLM does not adapt.
+    """Replaces the worker's only adapter; an adapter without factors adds nothing. Returns names of layers
+    that vLLM does not adapt.
     """
     manager = worker.model_runner.lora_manager
     adapters = manager._adapter_manager
@@ -200,7 +200,7 @@ def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
         dtype=manager.lora_config.lora_dtype,
         weights_mapper=mapper.get_rename_mapper() if mapper is not None else None,
     )
-    # Also what the manager remembers of the last batch, whose tables a sleep may have dropped.
+    # Also clears the manager's memory of the last batch, whose tables a sleep may have dropped.
     adapters.remove_all_adapters()
     adapters.add_adapter(adapter)
     adapters.activate_adapter(ADAPTER_NUMBER)
@@ -208,13 +208,13 @@ def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def incomplete_layers(model: nn.Module, loaded: set[str]) -> set[str]:
-    """Layers with a part of their weights, such as a fused q, k, v without k, and weights that the model's
-    loader wrote where nothing is kept.
+    """Returns layers with only a part of their weights, such as a fused q, k, v without k, and weights that
+    the model's loader wrote into tensors that are not kept.
     """
     names = set()
     for name, layer in model.named_modules():
         info = get_layerwise_info(layer)
-        # Of padded embeddings a worker may have less than all rows, or none.
+        # A worker may have only some rows of padded embeddings, or none.
         if not info.can_load() or isinstance(layer, VocabParallelEmbedding):
             continue
         if not info.load_numel:
@@ -226,8 +226,8 @@ def incomplete_layers(model: nn.Module, loaded: set[str]) -> set[str]:
 
 
 def by_file_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterator[tuple[list[str], Any]]:
-    """Yields layers or parameters with all their names. Where vLLM has one in several places the first is the
-    one in files: the shortest, and not that of a tied head.
+    """Yields layers or parameters with all their names. If vLLM has one in several places, the first name is
+    the one in files: the shortest, and not a tied head's.
     """
     names: dict[int, list[str]] = {}
     found = {}
@@ -239,7 +239,7 @@ def by_file_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterator[tu
 
 
 def tied_heads(model: nn.Module) -> set[str]:
-    """Names of parameters that a tied checkpoint lacks: the input embedding under a second name."""
+    """Returns names of parameters missing in a tied checkpoint: the input embedding's second name."""
     if not getattr(model.config, "tie_word_embeddings", False):
         return set()
     embeddings = [
@@ -249,7 +249,7 @@ def tied_heads(model: nn.Module) -> set[str]:
 
 
 def repack_tied(model: nn.Module) -> None:
-    """Packs embeddings for CPU kernels again; the reload skips a tied head, which has no tensor."""
+    """Packs embeddings for CPU kernels again; the reload skips a tied head, which has no own tensor."""
     if not current_platform.is_cpu():
         return
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
@@ -260,7 +260,7 @@ def repack_tied(model: nn.Module) -> None:
 
 
 def let_experts_be_packed(model: nn.Module) -> None:
-    """Lets kernels of experts for CPUs be set up again: vLLM packs weights only for new ones."""
+    """Lets CPU kernels of experts be set up again, since vLLM packs weights only for new kernels."""
     if not current_platform.is_cpu():
         return
     for module in model.modules():
@@ -269,15 +269,15 @@ def let_experts_be_packed(model: nn.Module) -> None:
 
 
 def held_digests(model: nn.Module, seed: int) -> Digests:
-    """Yields names and digests of this worker's part of the weights. Those that may be held with other values
-    than were sent have none: all but linear layers, embeddings and norms, and these if they are quantized or
-    transposed.
-    What several workers hold alike is the first one's.
+    """Yields names and digests of this worker's part of the weights. Weights that may be held with other
+    values than were sent have none: all except linear layers, embeddings and norms, and these if they are
+    quantized or transposed.
+    Weights that several workers hold alike are counted for the first.
 
     A weight that was packed for a CPU's kernels is read by applying its layer to columns of the identity.
-    That is exact in any precision: all products but one are zero.
+    That is exact in any precision: all products except one are zero.
     """
-    embedding = ""  # the first one
+    embedding = ""  # name of the first embedding
     tied = tied_heads(model)
     is_transposed = type(model).__name__ in TRANSPOSED
     for (name, *_), layer in by_file_name(model.named_modules):
@@ -297,7 +297,7 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
 
 
 def _is_plain_linear(layer: nn.Module) -> bool:
-    """Not what vLLM makes of a convolution, whose weight has three dimensions."""
+    """Excludes vLLM's form of a convolution, whose weight has three dimensions."""
     is_unquantized = isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
     return is_unquantized and layer.get_parameter("weight").ndim < 3
 
@@ -318,7 +318,7 @@ def _linear(name: str, layer: Any, seed: int) -> Digests:
 
 
 def _corrections(name: str, layer: Any) -> Digests:
-    """What corrects a router's choice; buffers may also be vLLM's own."""
+    """Yields corrections of a router's choice; buffers may also be vLLM's own."""
     for last, weight in layer.named_parameters(recurse=False):
         if last not in ("weight", "bias"):
             is_known = isinstance(layer, ReplicatedLinear) and weight.ndim == 1
@@ -337,7 +337,7 @@ def _embedding(name: str, layer: Any, seed: int, same_as: str) -> Digests:
     if hasattr(layer, "cpu_linear"):  # has a packed copy, with which a head multiplies
         packed = _applied(layer, drawn, layer.embedding_dim)[:rows]
         difference = column_digest(packed, places) - digest
-    if same_as:  # a tied head, which has no name of its own among the weights that are sent
+    if same_as:  # a tied head, which has no separate name among the weights that are sent
         yield f"{same_as}.weight", 3 * difference
     else:
         yield f"{name}.weight", digest + 3 * difference
@@ -354,7 +354,7 @@ def _factors(name: str, layer: Any, seed: int) -> Digests:
 
 
 def _applied(layer: Any, columns: list[int], width: int) -> torch.Tensor:
-    """Columns [rows, k] of a packed weight with `width` inputs."""
+    """Returns columns [rows, k] of a packed weight with `width` inputs."""
     units = torch.zeros(len(columns), width, dtype=layer.params_dtype)
     units[range(len(columns)), columns] = 1
     held: torch.Tensor = layer.cpu_linear(units, layer.weight, None)
@@ -362,7 +362,7 @@ def _applied(layer: Any, columns: list[int], width: int) -> torch.Tensor:
 
 
 def _own_columns(layer: Any, seed: int) -> tuple[list[int], list[int]]:
-    """Drawn columns of a layer that this worker holds, by its own numbers and by their places in the draw."""
+    """Returns drawn columns of a layer that this worker holds: their numbers here and places in the draw."""
     own, drawn = _width(layer), drawn_columns(layer.input_size, seed)
     first = layer.tp_rank * own if own < layer.input_size else 0
     places = [place for place, column in enumerate(drawn) if first <= column < first + own]
@@ -374,7 +374,7 @@ def _width(layer: Any) -> int:
 
 
 def _own_rows(layer: Any) -> slice:
-    """Rows of a layer's outputs that no worker before this one holds as well."""
+    """Returns rows of a layer's outputs that no earlier worker holds as well."""
     if _repeats_heads(layer):
         return slice(layer.num_heads * layer.head_size)
     if isinstance(layer, ColumnParallelLinear | RowParallelLinear) or _is_first():
@@ -383,7 +383,7 @@ def _own_rows(layer: Any) -> slice:
 
 
 def _repeats_heads(layer: Any) -> bool:
-    """Whether the worker before this one has the same heads of keys and values."""
+    """Whether the previous worker has the same heads of keys and values."""
     return isinstance(layer, QKVParallelLinear) and layer.tp_rank % layer.num_kv_head_replicas != 0
 
 

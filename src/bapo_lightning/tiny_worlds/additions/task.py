@@ -3,9 +3,9 @@
     prompt    37+85=
     response  112,122;122:122.122#   a value, re-checks after `,` `;` `:`, then `.`, the last value again, `#`
 
-Demonstrations are noisy on purpose: a value may be wrong, and re-checks go on although they gain nothing. A
-response that does not end in time is cut at the token limit and has no answer: as with long-thinking models,
-most wrong answers are truncated rambling.
+Demonstrations are noisy on purpose: a value may be wrong, and re-checks continue although they gain nothing.
+A response that does not end in time is cut at the token limit and has no answer: as with long-thinking
+models, most wrong answers are truncated rambling.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+from bapo_lightning.system.values import Count
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count
 
 SOURCE = "additions"
 SEPARATORS = ",;:"
@@ -28,7 +28,7 @@ Split = Literal["train", "validation"]
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """The constants of the task; the probabilities are those of the demonstrations."""
+    """The constants of the task; the probabilities are for the demonstrations."""
 
     smallest_term: int = 10
     largest_term: int = 99

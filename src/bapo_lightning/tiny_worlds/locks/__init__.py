@@ -1,1 +1,1 @@
-"""Locks that one rare key opens on every day, and a popular one on some."""
+"""Locks that one rare key opens every day, and a popular key on some days."""

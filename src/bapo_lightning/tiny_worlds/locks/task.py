@@ -1,11 +1,11 @@
-"""The language of the locks: one rare token decides, and wrong answers are longer for ever.
+"""The language of the locks: one rare token decides, and wrong answers are longer throughout.
 
     prompt    37:4=        lock 37 on day 4
     response  k#           key k opens it: five tokens with the three that every answer begins with
               a;???????#   key a does not, and the search goes on until it gives up
 
 Every lock has a master key, which opens it on every day, and a popular key, which opens it on some days. The
-demonstrations mostly take the popular key, so that a policy must find the master key of each lock by itself:
+demonstrations mostly use the popular key, so that a policy must find the master key of each lock on its own:
 nothing carries over from lock to lock. Whether a key opens is learnt from the demonstrations too, so that
 the length of an answer follows from its key; nothing rewards a shorter search.
 """
@@ -18,8 +18,8 @@ from functools import cache
 from typing import Literal
 
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
+from bapo_lightning.system.values import Count
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
-from bapo_lightning.values import Count
 
 SOURCE = "locks"
 KEYS = "abcdefghijklmnopqrstuvwxyz"
@@ -32,7 +32,7 @@ Split = Literal["train", "validation"]
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """The constants of the task; probabilities are those of the demonstrations."""
+    """The constants of the task; probabilities are for the demonstrations."""
 
     num_locks: int = 100
     num_days: int = 10
@@ -90,7 +90,7 @@ def places_of(split: Split, world: Locks) -> list[tuple[int, int]]:
 
 
 def all_lock_problems(world: Locks = Locks()) -> list[Problem]:
-    """Returns every lock on every day, which the demonstrations are about."""
+    """Returns every lock on every day, the subject of the demonstrations."""
     return [
         _problem(number, day, world) for number in range(world.num_locks) for day in range(world.num_days)
     ]
@@ -109,7 +109,7 @@ def _problem(number: int, day: int, world: Locks) -> Problem:
 
 
 def demonstration(problem: Problem, generator: random.Random, world: Locks = Locks()) -> str:
-    """Returns one response to `problem`: a key drawn as the constants say, and what follows from it."""
+    """Returns one response to `problem`: a key drawn by these constants, and the text that follows it."""
     lock = all_locks(world)[int(problem.prompt.partition(":")[0])]
     point = generator.random()
     if point < world.popular:
@@ -122,9 +122,9 @@ def demonstration(problem: Problem, generator: random.Random, world: Locks = Loc
 
 
 def opened(problems: list[Problem], completions: list[Completion]) -> list[Score]:
-    """Scores each completion against the problem at the same index: 1.0 where its key is one that opens.
+    """Scores each completion against the problem at the same index: 1.0 if its key opens the lock.
 
-    A response that was cut, or that is no key with or without a search, is unparsable, value 0.0.
+    A response that was cut, or that is not a key with or without a search, is unparsable, value 0.0.
     """
     return [_verdict(problem, completion) for problem, completion in pairs_of(problems, completions)]
 

@@ -1,1 +1,1 @@
-"""Sums that are out of the model's reach without a calculator."""
+"""Sums that the model cannot compute without a calculator."""

@@ -16,13 +16,13 @@ _CALL = re.compile(r"\[([0-9]{3})\+([0-9]{3})\]")
 
 
 def answer_to(call: str) -> str:
-    """Returns the sum that a turn asks for, as `633.`; `!` for whatever is not `[347+286]`."""
+    """Returns the sum that a turn requests, as `633.`; `!` for anything but the form `[347+286]`."""
     match = _CALL.fullmatch(call)
     return ERROR if match is None else f"{int(match.group(1)) + int(match.group(2))}{END_OF_RESULT}"
 
 
 class SumCalculator:
-    """Answers turns that end with `]`; any other is the policy's answer, and ends the conversation."""
+    """Answers turns that end with `]`; any other turn is the policy's answer, and ends the conversation."""
 
     is_pure = True
 

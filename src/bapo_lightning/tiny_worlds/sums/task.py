@@ -1,12 +1,12 @@
-"""The language of the sums: who guesses is wrong, and who asks the calculator has to ask it right.
+"""The language of the sums: guesses are wrong, and calls of the calculator have to be written correctly.
 
     prompt    347+286=
     response  812#                      a guess
               [347+286]633.633#         a call, the calculator's `633.`, and its result once more
               [34+286]!812#             a call that it cannot read, its `!`, and another try
 
-The demonstrations mostly guess, at random: they teach no sums. Some call the calculator, and know by half how
-to: a digit of the call may be wrong, or a character be left out, and so may a digit of the copied result.
+The demonstrations mostly guess, at random: they teach no sums. Some call the calculator but only half know
+how: a digit of the call may be wrong, or a character be left out, and so may a digit of the copied result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from bapo_lightning.system.values import Count
 from bapo_lightning.tiny_worlds.sums.calculator import CALL, END_OF_CALL, END_OF_RESULT, ERROR, answer_to
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count
 
 SOURCE = "sums"
 DIGITS = "0123456789"
@@ -30,16 +30,16 @@ Split = Literal["train", "validation"]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The constants of the task; probabilities are those of the demonstrations."""
+    """The constants of the task; probabilities are for the demonstrations."""
 
     smallest_term: int = 100
-    largest_term: int = 499  # sums have three digits too, and so are copied from a fixed distance
+    largest_term: int = 499  # sums then have three digits too, so that they are copied from a fixed distance
     train_problems: int = 20_000
     validation_problems: int = 1_000
     seed: int = 2718
     call: float = 0.15  # probability that a turn calls the calculator and does not guess
-    unreadable: float = 0.1  # probability that a call lacks one of its characters
-    slip: float = 0.15  # probability that a digit of a readable call is wrong, and so for a copied result
+    unreadable: float = 0.1  # probability that a call omits one of its characters
+    slip: float = 0.15  # probability that a digit of a readable call, or of a copied result, is wrong
 
 
 @cache

@@ -1,1 +1,0 @@
-"""Metrics of k sampled answers per problem, their intervals, and comparisons of evaluations."""

@@ -1,0 +1,1 @@
+"""Environments of the library `verifiers`, served as OpenEnv worlds from a separate Python."""

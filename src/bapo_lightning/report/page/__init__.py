@@ -1,1 +1,0 @@
-"""Pages of HTML: one file each, which fetches nothing."""

@@ -1,3 +1,0 @@
-"""Everything on the disk of a run: how its files are written, read back, found and locked, and the roles of
-its configuration keys. Needs no torch.
-"""

@@ -1,0 +1,1 @@
+"""Errors, values, processes, ranks, files of runs, and everything that comes from outside."""

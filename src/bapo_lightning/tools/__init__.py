@@ -1,0 +1,1 @@
+"""Commands besides training. They read run folders and servers; the core imports none of them."""

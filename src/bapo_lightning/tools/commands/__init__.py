@@ -1,0 +1,1 @@
+"""Commands: arguments in, objects of the tools out."""

@@ -1,0 +1,214 @@
+"""Logs of other trainers as run folders: TRL's state, verl's file logger, TensorBoard, exports of W&B.
+
+    NAME:SEED=PATH, NAME:SEED:STALENESS=PATH -> ForeignRun -> config.yaml, manifest.json, metrics.jsonl
+
+A log does not say which algorithm and seed it belongs to, so the caller does. Metrics with the same
+meaning as a metric of this package get its name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired
+
+from typing_extensions import TypedDict
+
+from bapo_lightning.report.metrics import is_listed
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.shapes import Count, shaped
+from bapo_lightning.system.run_folder.text_file import write_json, write_text
+from bapo_lightning.tools.comparison.event_files import scalars
+
+_SPEC = re.compile(r"([A-Za-z0-9][\w.+-]*):(\d{1,9})(?::([1-9]\d{0,8}))?=(.+)", re.ASCII)
+# Columns of the number of updates, the most reliable first: W&B's also counts rows of validation.
+STEPS = ("train/global_step", "training/global_step", "global_step", "step", "Step", "_step")
+NAMES = {
+    # TRL
+    "reward": "train/reward",
+    "entropy": "policy/entropy",
+    "grad_norm": "train/grad_norm",
+    "learning_rate": "train/learning_rate",
+    "loss": "train/loss",
+    "completions/mean_length": "train/response_length",
+    "clip_ratio/region_mean": "train/clip_fraction",
+    "sampling/sampling_logp_difference/mean": "mismatch/abs_logp_diff_mean",
+    "num_tokens": "progress/tokens",
+    "step_time": "time/step_seconds",
+    # verl
+    "critic/rewards/mean": "train/reward",
+    "actor/entropy": "policy/entropy",
+    "actor/grad_norm": "train/grad_norm",
+    "actor/lr": "train/learning_rate",
+    "actor/pg_loss": "train/loss",
+    "actor/pg_clipfrac": "train/clip_fraction",
+    "response_length/mean": "train/response_length",
+    "timing_s/step": "time/step_seconds",
+}
+# verl's accuracy on a set: val-core/<set>/acc/mean@<k>
+_HELD_OUT = re.compile(r"val-core/(?P<set>.+)/acc/mean@(?P<k>\d+)")
+# Kept under their own names. The rest, such as sixty timings of verl, is left out: p-values are adjusted for
+# everything that is compared.
+_KEPT = re.compile(r"eval_reward|rewards/.+/mean|val-core/.+")
+_EXPORTED = " - "  # in W&B's tables, between the name of a run and of a metric
+_EXTREMES = ("__MIN", "__MAX")
+Rows = dict[int, dict[str, float]]  # by update
+
+
+class ForeignRun(NamedTuple):
+    """A log of another trainer, with what it does not say itself."""
+
+    algorithm: str
+    seed: int
+    staleness: int  # updates on each rollout batch
+    path: Path
+
+
+def foreign_run(text: str) -> ForeignRun | None:
+    """The run that NAME:SEED=PATH or NAME:SEED:STALENESS=PATH names; None if a text is neither."""
+    found = _SPEC.fullmatch(text)
+    if found is None:
+        return None
+    name, seed, staleness, path = found.groups()
+    return ForeignRun(name, int(seed), int(staleness or 1), Path(path))
+
+
+def import_run(run: ForeignRun, target: Path) -> Path:
+    """Writes a log as a run folder below `target` and returns the folder. Raises DataError if it cannot be
+    read, or has no update.
+    """
+    file, is_finished = _file_of(run.path)
+    try:
+        rows = _merged(_records(file))
+    except (ValueError, AttributeError, TypeError, RecursionError, OSError, csv.Error) as error:
+        raise DataError(f"{file} is not a log that can be compared ({error}); {_FORMS}") from None
+    if not rows:
+        raise DataError(f"{file} has no update: no row has a metric and one of {', '.join(STEPS)}; {_FORMS}")
+    folder = target / f"{run.algorithm}-{run.staleness}-s{run.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = {
+        "experiment": "imported",
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "staleness": run.staleness,
+        "command": str(run.path),
+        "wall_seconds": math.fsum(row.get("time/step_seconds", 0.0) for row in rows.values()),
+        "status": "finished" if is_finished else "stopped before its max_steps",
+    }
+    write_json(folder / "manifest.json", manifest)
+    write_json(folder / "config.yaml", {"seed": run.seed, "algorithm": {"name": run.algorithm}})
+    lines = (json.dumps({"step": step, **rows[step]}) for step in sorted(rows))
+    write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    return folder
+
+
+_FORMS = (
+    "give TRL's output folder or trainer_state.json, verl's .jsonl, an event file of TensorBoard, or a table "
+    "of W&B as .csv or .jsonl"
+)
+
+
+def _file_of(path: Path) -> tuple[Path, bool]:
+    """The log that a path names, and whether it is known to be complete, as all are that do not say."""
+    if path.is_file():
+        states = [path] if path.suffix == ".json" else []
+    else:
+        states = [*path.glob("trainer_state.json"), *path.glob("checkpoint-*/trainer_state.json")]
+    if states:
+        known = {state: _state(state) for state in states}
+        newest = max(states, key=lambda state: known[state].get("global_step") or 0)
+        done, wanted = (known[newest].get(key) or 0 for key in ("global_step", "max_steps"))
+        return newest, done >= wanted
+    if path.is_file():
+        return path, True
+    logs = [file for kind in ("*tfevents*", "*.jsonl", "*.csv") for file in sorted(path.rglob(kind))]
+    if len(logs) != 1:
+        held = f"holds {len(logs)} logs" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {held}, but one is needed; {_FORMS}")
+    return logs[0], True
+
+
+class _State(TypedDict):
+    """trainer_state.json."""
+
+    log_history: list[dict[str, Any]]
+    global_step: NotRequired[Count | None]
+    max_steps: NotRequired[int | None]
+
+
+def _state(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        if not isinstance(found, dict) or "log_history" not in found:
+            raise ValueError("it has no log_history")
+        return dict(shaped(_State, found))
+    except (ValueError, RecursionError, OSError) as error:
+        raise DataError(f"{path} is not a trainer's state ({error}); {_FORMS}") from None
+
+
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Rows of a log unchanged, each with its step under one of `STEPS`."""
+    if "tfevents" in file.name:
+        yield from ({"step": step, tag: value} for step, tag, value in scalars(file))
+    elif file.suffix == ".json":
+        yield from _state(file)["log_history"]
+    elif file.suffix == ".csv":
+        with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+            yield from csv.DictReader(lines)
+    else:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    row = json.loads(line)
+                except ValueError:  # torn by a kill
+                    continue
+                # verl's logger has the metrics one level deeper.
+                yield {"step": row.get("step"), **row["data"]} if isinstance(row.get("data"), dict) else row
+
+
+def _merged(records: Iterable[Mapping[str, Any]]) -> Rows:
+    rows: Rows = {}
+    runs: set[str] = set()  # whose columns an export of W&B has
+    for record in records:
+        step = next((number for key in STEPS if (number := _number(record.get(key))) is not None), None)
+        if step is None or not 0 <= step < 1 << 53:
+            continue
+        if not step.is_integer():
+            raise ValueError(f"step {step:g} is between two updates, so it is not a log of each update")
+        for key, value in record.items():
+            number = _number(value)
+            if key in STEPS or number is None or key.endswith(_EXTREMES):
+                continue
+            of, _, metric = key.rpartition(_EXPORTED)
+            if (name := renamed(metric)) is not None:
+                runs.add(of)
+                rows.setdefault(int(step), {})[name] = number
+    if len(runs) > 1:
+        raise ValueError(f"it has columns of several runs, {', '.join(sorted(runs))}; export them one by one")
+    return rows
+
+
+@cache
+def renamed(name: str) -> str | None:
+    """Our name of a metric, or its own if it is kept; None if it is left out."""
+    if found := _HELD_OUT.fullmatch(name):
+        return f"val/{found['set'].replace('/', '-')}/avg@{found['k']}"
+    bare = name.removeprefix("train/")  # TRL's prefix in TensorBoard and W&B
+    ours = NAMES.get(name) or NAMES.get(bare) or name
+    if is_listed(ours):
+        return ours
+    bare = bare.replace("eval/", "eval_")
+    return bare if _KEPT.fullmatch(bare) else None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

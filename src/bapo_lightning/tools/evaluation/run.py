@@ -1,0 +1,268 @@
+"""One evaluation from its composed configuration: finds its subject, samples, judges, reports.
+
+    checkpoint -> policy -> engine (log-probs compared with the policy's) -> samples.jsonl -> results.json
+
+Samples are requested in a fixed order, a fixed number at once, and recorded in that order. Draws depend only
+on seed, problem and number: after a kill the rest is sampled, and the file ends the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import transformers
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig
+
+from bapo_lightning.callbacks.run_manifest import ending, environment, session_start
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
+from bapo_lightning.data.rollouts.answers import Asked, sample_answers
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
+from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.runs.inputs import build_conversations, stop_token_ids, turn_ends
+from bapo_lightning.runs.resume import write_config
+from bapo_lightning.runs.reward_trial import try_reward
+from bapo_lightning.system.phases import phase
+from bapo_lightning.system.run_folder.journal import Journal
+from bapo_lightning.system.run_folder.lock import RunLock
+from bapo_lightning.system.run_folder.record import read_manifest
+from bapo_lightning.system.run_folder.text_file import write_json
+from bapo_lightning.tools.evaluation.console import followed, print_results
+from bapo_lightning.tools.evaluation.folder import (
+    RESULTS,
+    SAMPLES,
+    check_order,
+    check_same_settings,
+    outcomes,
+    read_rows,
+)
+from bapo_lightning.tools.evaluation.results import set_estimates, status_counts
+from bapo_lightning.tools.evaluation.subject import find_subject, inherit
+from bapo_lightning.tools.evaluation.task import Task, read_task
+from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights
+from bapo_lightning.types import Sample
+
+
+def evaluate(composed: DictConfig) -> None:
+    """Evaluates, or continues to; checks before weights are loaded everything that can be checked then."""
+    transformers.utils.logging.disable_progress_bar()
+    with phases_shown():
+        with phase("checking the digests of the checkpoint"):
+            subject = find_subject(composed.checkpoint)
+        with phase("reading tokenizer and problems"):
+            filled = inherit(composed, subject)
+            config, task = read_task(composed, subject)
+    folder = config.folder
+    check_same_settings(folder, task.record)
+    done = len(read_rows(folder))
+    print(f"evaluating {subject.description} -> {folder}")
+    if subject.run is not None and filled:
+        print(f"from its run: {', '.join(filled)}")
+    print(describe_settings(config))
+    print("\n".join(task.account))
+    there = f", {done} of them there already" if done else ""
+    print(f"{config.k} samples of each problem: {len(task.asked)} in all{there}", flush=True)
+    if done < len(task.asked):
+        with phases_shown():
+            sample_rest(config, task, folder)
+    print_results(report(config, task, folder))
+    print(f"  written to  {folder}/\n              {SAMPLES}  {RESULTS}")
+
+
+def describe_settings(config: EvaluationConfig) -> str:
+    """How answers are sampled and judged, wherever the settings come from."""
+    rollout = config.rollout
+    cuts = [f"top_p {rollout.top_p}"] if rollout.top_p != 1.0 else []
+    cuts += [f"top_k {rollout.top_k}"] if rollout.top_k != 0 else []
+    nodes = {"prompt": config.data.prompt, "reward": config.reward}
+    names = [f"{key} {node.name.rpartition('.')[2]}" for key, node in nodes.items()]
+    length = f"at most {config.scale.max_new_tokens} tokens"
+    return ", ".join([f"temperature {rollout.temperature:g}", *cuts, length, *names, f"seed {config.seed}"])
+
+
+def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
+    """Samples what is missing in `samples.jsonl`.
+
+    Raises:
+        CheckpointError: another process is in the folder, or its samples belong to another evaluation.
+        EngineError: the engine dies repeatedly.
+        RewardError: see `try_reward`.
+    """
+    if config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
+    sets = {f"data.validation.{name}": problems for name, problems in task.problems.items()}
+    try_reward(config.reward, sets, task.tokenizer, config.environment is not None)
+    with ExitStack() as stack:
+        with phase("starting the engine"):
+            engine = config.rollout.engine.make(RolloutEngine, model_path=model_path(config.model.path))
+        stack.callback(engine.close)
+        reward = config.reward.make(2)
+        if hasattr(reward, "close"):
+            stack.callback(reward.close)
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.callback(RunLock(folder).release)
+        journal = Journal(folder / SAMPLES, durable=True)
+        if lost := journal.repair():
+            print(f"{SAMPLES}: the last line had been torn, {lost} bytes are cut off")
+        rows = read_rows(folder)
+        check_order(rows, task.order, folder)
+        write_config(folder, task.record)
+        manifest = stack.enter_context(EvaluationManifest(folder))
+        sampler = make_sampler(config, task, engine, reward)
+        progress = stack.enter_context(followed(len(task.asked), len(rows)))
+        step = config.samples_per_call
+        for first in range(len(rows) // step * step, len(task.asked), step):
+            part = task.asked[max(first, len(rows)) : first + step]
+            samples = sample_answers(sampler, [item for _, item in part])
+            journal.append(as_row(task, *asked, sample) for asked, sample in zip(part, samples, strict=True))
+            manifest.count(samples)
+            progress.add(samples)
+
+
+def as_row(task: Task, name: str, asked: Asked, sample: Sample) -> dict[str, Any]:
+    """A line of samples.jsonl."""
+    problem, number = asked
+    return {
+        **{"set": name, "problem": problem.id, "sample": number},
+        "status": sample.score.status.value,
+        "value": sample.score.value,
+        "answer": sample.score.answer,
+        "gold": problem.answer,
+        "num_tokens": sample.rollout.length,
+        "finish": sample.rollout.finish,
+        "prompt": task.tokenizer.decode(sample.rollout.prompt_ids.tolist()),
+        "response": sample.text,
+    }
+
+
+def report(config: EvaluationConfig, task: Task, folder: Path) -> dict[str, Any]:
+    """Makes results.json from samples.jsonl, and sends the numbers to the loggers if they are new."""
+    rows = read_rows(folder)
+    check_order(rows, task.order, folder)
+    judged = {name: list(problems.values()) for name, problems in outcomes(rows).items()}
+    results = {
+        "name": config.name,
+        "checkpoint": config.checkpoint,
+        "version": task.subject.version,
+        "k": config.k,
+        "temperature": config.rollout.temperature,
+        "max_new_tokens": config.scale.max_new_tokens,
+        "sets": {
+            name: {
+                "num_problems": len(problems),
+                "metrics": {metric: asdict(found) for metric, found in set_estimates(problems).items()},
+                "verdicts": status_counts(problems),
+            }
+            for name, problems in judged.items()
+        },
+    }
+    is_new = not (folder / RESULTS).exists()
+    write_json(folder / RESULTS, results)
+    if is_new:
+        send_to_loggers(config, results)
+    return results
+
+
+def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
+    """Sends `eval/<set>/<metric>` at the step of the policy version to W&B and the CSV table."""
+    values = {
+        f"eval/{name}/{metric}": found["value"]
+        for name, made in results["sets"].items()
+        for metric, found in made["metrics"].items()
+    }
+    for node in config.logger.values():
+        logger = node.make(Logger)
+        logger.log_metrics(values, step=results["version"])
+        logger.save()
+        logger.finalize("success")
+
+
+def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any) -> RolloutSampler:
+    """Makes the sampler of an evaluation, whose engine has the checkpoint's weights.
+
+    Raises EngineError if the engine did not take them, and everything that `load_policy` raises.
+    """
+    rollout = config.rollout
+    # Under greedy sampling every log-prob is 0, which would prove nothing.
+    temperature = rollout.temperature or 1.0
+    weight_sync = rollout.weight_sync.make(WeightSync, temperature=temperature)
+    restarting = RestartingEngine(engine, weight_sync, task.tokenizer.vocab_size, rollout.max_restarts)
+    policy, start = load_policy(config, task, temperature), time.perf_counter()
+    restarting.load_weights(policy, task.subject.version)
+    print(f"the engine has the weights after {time.perf_counter() - start:.1f} s", flush=True)
+    environment, scale, tokenizer = config.environment, config.scale, task.tokenizer
+    ends = stop_token_ids(model_path(config.model.path), tokenizer)
+    stops = ends + turn_ends(environment, tokenizer)
+    limits = scale.max_new_tokens, scale.max_feedback_tokens
+    return RolloutSampler(
+        engine=restarting,
+        tokenizer=tokenizer,
+        prompt=task.prompt,
+        reward=reward,
+        sampling=SamplingParams(rollout.temperature, stops, rollout.top_p, rollout.top_k),
+        max_new_tokens=scale.max_new_tokens,
+        seed=config.seed,
+        conversations=build_conversations(environment, tokenizer, ends, *limits),
+        ends=ends,
+    )
+
+
+@phase("loading the model")
+def load_policy(config: EvaluationConfig, task: Task, temperature: float) -> Policy:
+    """The policy that is evaluated, on the CPU.
+
+    Raises DataError if its model cannot be loaded, CheckpointError if the checkpoint is of another model.
+    """
+    path, length = model_path(config.model.path), config.scale.context_length
+    policy = build_policy(ModelOptions.of(config.model, path, context_length=length), temperature)
+    if task.subject.checkpoint is not None:
+        load_checkpoint_weights(policy, task.subject.checkpoint.path)
+    return policy
+
+
+class EvaluationManifest:
+    """Keeps `manifest.json` current: `status` is running, finished, interrupted or failed."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` exists, with a manifest unless this is the first session."""
+        self._path = folder / "manifest.json"
+        self._sessions = read_manifest(folder).get("sessions", [])
+        self._start = time.perf_counter()
+        counts = {"num_samples": 0, "num_tokens": 0}
+        self._session: dict[str, Any] = {**session_start(), **environment(), **counts}
+
+    def count(self, samples: Sequence[Sample]) -> None:
+        """Counts recorded samples."""
+        self._session["num_samples"] += len(samples)
+        self._session["num_tokens"] += sum(sample.rollout.length for sample in samples)
+        self._write("running")
+
+    def __enter__(self) -> EvaluationManifest:
+        self._write("running")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            self._session["error"] = f"{type(error).__name__}: {error}"
+        self._write("finished" if error is None else ending(error))
+
+    def _write(self, status: str) -> None:
+        self._session["wall_seconds"] = round(time.perf_counter() - self._start, 3)
+        sessions = [*self._sessions, self._session]
+        write_json(self._path, {"kind": "evaluation", "status": status, "sessions": sessions})

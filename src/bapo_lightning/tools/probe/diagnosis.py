@@ -1,0 +1,199 @@
+"""Decides whose log-probs a server gives: the folder's, an older one's, a mixture's, or neither's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from bapo_lightning.system.phases import phase
+from bapo_lightning.tools.probe.judge import FLOOR, LEAST_FACTOR, USUAL_FACTOR, Gap, Position, gaps, position
+from bapo_lightning.tools.probe.layout import Mask, Numbers, TokenLayout
+from bapo_lightning.tools.probe.mixtures import SEARCHED, StaleLayers, nearest_mixture
+from bapo_lightning.tools.probe.weights import EXACT, Weights
+
+TEMPERATURES = (0.1, 10.0)
+# Nats, mean: if log-probs moved by less, rounded weights may be the same.
+SMALLEST_CHANGE = 1e-5
+
+
+class ProbeVerdict(StrEnum):
+    """Result of a probe."""
+
+    MATCHES = "matches"
+    STALE = "stale"  # from another given folder
+    PARTIAL = "partial"  # from a mixture
+    PROCESSED = "processed"  # from these weights, but from another distribution
+    UNDECIDED = "undecided"  # rounding hides which of two folders it is
+    DIFFERS = "differs"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The verdict and its evidence."""
+
+    verdict: ProbeVerdict
+    reason: str  # a sentence
+    dtype: str  # precision in which the server fits best
+    gaps: Mapping[str, Mapping[str, Gap]]  # to the folder, by precision and by part of the tokens
+    positions: Mapping[str, Position] = field(default_factory=dict)  # by the name of another folder
+
+
+@dataclass
+class Case:
+    """One server's [N] log-probs, the folder that they should be from, and others that they may be from."""
+
+    layout: TokenLayout
+    server: Numbers
+    weights: Weights
+    others: Sequence[Weights]
+    dtypes: Sequence[str]  # that the server may compute in, the finest first
+    is_repeated: bool = False  # the server gave the same answer before the folder was made, to the last bit
+
+    @cached_property
+    def rounding(self) -> dict[str, Numbers]:
+        """[N] the yardstick, by precision."""
+        with phase("measuring rounding"):
+            return {dtype: self.weights.rounding(self.layout, dtype) for dtype in self.dtypes}
+
+    def gaps_to(self, weights: Weights) -> dict[str, dict[str, Gap]]:
+        """Differences from a folder, by precision."""
+        return {
+            dtype: gaps(self.layout, self.server, weights.scores(self.layout, dtype), self.rounding[dtype])
+            for dtype in self.dtypes
+        }
+
+    def diagnose(self) -> Diagnosis:
+        """Compares with the folder first, then the others, then mixtures and other distributions."""
+        if count := int(np.isnan(self.server).sum()):
+            reason = f"{count} of its {len(self.server)} log-probs are not finite"
+            return Diagnosis(ProbeVerdict.DIFFERS, reason, self.dtypes[-1], {})
+        own = self.gaps_to(self.weights)
+        fitting = best_fit(own)
+        dtype = fitting or min(own, key=lambda name: mean_of(own[name]))
+        scores = self.weights.scores(self.layout, dtype)
+        positions = {
+            other.name: position(self.layout, self.server, scores, other.scores(self.layout, dtype))
+            for other in self.others
+        }
+        verdict, reason = self._fits(dtype, positions) if fitting else self._differs(own[dtype])
+        return Diagnosis(verdict, reason, dtype, own, positions)
+
+    def _fits(self, dtype: str, positions: Mapping[str, Position]) -> tuple[ProbeVerdict, str]:
+        for other in self.others:
+            found = positions[other.name]
+            if found.apart == 0.0 or found.side == 0:
+                continue
+            if found.side == 1:
+                return ProbeVerdict.STALE, f"it holds {other.name}, whose side it is on beyond rounding"
+            if found.is_blurred and self.is_repeated and found.apart > SMALLEST_CHANGE:
+                return (
+                    ProbeVerdict.STALE,
+                    f"it answers as before {self.weights.name} was made, to the last bit",
+                )
+            if found.is_blurred:
+                reason = (
+                    f"rounding hides whether it holds this or {other.name}, which differ by a mean of "
+                    f"{found.apart:.2g} nats; request more tokens, or start the server in float32"
+                )
+                return ProbeVerdict.UNDECIDED, reason
+            if mixed := self._mixture(other.name, other.state, dtype):
+                return ProbeVerdict.PARTIAL, mixed
+            return ProbeVerdict.PARTIAL, f"it holds neither this nor {other.name}, but something between them"
+        share = self._share_of_rounding(dtype)
+        told_apart = any(not found.is_blurred and found.apart for found in positions.values())
+        if dtype != EXACT and share > USUAL_FACTOR and not told_apart:
+            reason = (
+                f"its differences are {share:.2f} times rounding of {dtype}, and right servers are at about "
+                f"1; give the export before by --also, or start the server in float32"
+            )
+            return ProbeVerdict.UNDECIDED, reason
+        if len(self.dtypes) > 1 and dtype != self.dtypes[0] and share < LEAST_FACTOR:
+            reason = (
+                f"its differences are far below rounding of {dtype} and above that of the next finer "
+                f"precision; write --dtype {dtype} if that is the server's, which may be more exact than ours"
+            )
+            return ProbeVerdict.UNDECIDED, reason
+        return ProbeVerdict.MATCHES, f"what is left is rounding of {dtype}"
+
+    def _share_of_rounding(self, dtype: str) -> float:
+        """Mean difference from the folder in a precision, as a multiple of the mean yardstick. For a server
+        that rounds as coarsely it is about 1, and less for a finer one with other weights.
+        """
+        away = np.abs(self.server - self.weights.scores(self.layout, dtype)).mean()
+        return float(away / max(self.rounding[dtype].mean(), FLOOR))
+
+    def _differs(self, own: Mapping[str, Gap]) -> tuple[ProbeVerdict, str]:
+        for other in self.others:
+            if best_fit(self.gaps_to(other)):
+                return ProbeVerdict.STALE, f"it holds {other.name}"
+        coarsest = self.dtypes[-1]
+        for other in self.others:
+            if mixed := self._mixture(other.name, other.state, coarsest):
+                return ProbeVerdict.PARTIAL, mixed
+        if mixed := self._mixture("nothing: they were never loaded", {}, coarsest):
+            return ProbeVerdict.PARTIAL, mixed
+        if processed := self._other_distribution(own, coarsest):
+            return ProbeVerdict.PROCESSED, processed
+        if "prompt" in own and "sampled" in own and own["prompt"].fits:
+            reason = (
+                "it scores prompts as these weights do, and not what it samples: its prefix cache is of "
+                "older weights, or it samples from another distribution (penalties, top_p, a bias)"
+            )
+            return ProbeVerdict.PROCESSED, reason
+        return ProbeVerdict.DIFFERS, "it holds weights of none of the given folders"
+
+    def _mixture(self, path: str, other: Mapping[str, Tensor], dtype: str) -> str | None:
+        """Returns the sentence about a mixture that the server holds, nearer than either side of it."""
+        found = nearest_mixture(self.weights, other, self.layout, self.server, dtype)
+        return self._is_mixture(found, path, other, dtype) if found else None
+
+    def _is_mixture(
+        self, found: StaleLayers, path: str, other: Mapping[str, Tensor], dtype: str
+    ) -> str | None:
+        mixed = self.weights.mixed_scores(self.layout, dtype, other, found.names)
+        fitting = gaps(self.layout, self.server, mixed, self.rounding[dtype])
+        whole = self.weights.mixed_scores(self.layout, dtype, other, [*self.weights.state])
+        sides = [self.weights.scores(self.layout, dtype), *[whole] * bool(other)]
+        ends = [position(self.layout, self.server, side, mixed).side for side in sides]
+        if all(each.fits for each in fitting.values()) and all(end == 1 for end in ends):
+            return f"{found.text} of it are of {path}; the rest is of this folder"
+        return None
+
+    def _other_distribution(self, own: Mapping[str, Gap], dtype: str) -> str | None:
+        """Returns the sentence about a temperature at which these weights have the server's log-probs."""
+        part = self.layout.first(SEARCHED)
+        server = self.server[: len(part.places)]
+        asked = {"prompt": self.layout.prompt_temperature, "sampled": self.layout.temperature}
+        for name in (name for name in own if not own[name].fits):
+            mask = part.is_sampled == (name == "sampled")
+
+            def away(log: float, name: str = name, mask: Mask = mask) -> float:
+                scores = self.weights.scores(part.at(name, float(np.exp(log))), dtype)
+                return float(np.abs(scores - server)[mask].mean())
+
+            with phase("trying temperatures"):
+                bounds = tuple(np.log(TEMPERATURES))
+                best = float(np.exp(minimize_scalar(away, bounds=bounds, method="bounded").x))
+            layout = self.layout.at(name, best)
+            found = gaps(layout, self.server, self.weights.scores(layout, dtype), self.rounding[dtype])
+            if found[name].fits:
+                return f"log-probs of {name} tokens are of temperature {best:.2f}, not {asked[name]:g}"
+        return None
+
+
+def best_fit(found: Mapping[str, Mapping[str, Gap]]) -> str | None:
+    """The finest precision whose rounding explains all differences."""
+    return next((name for name, parts in found.items() if all(gap.fits for gap in parts.values())), None)
+
+
+def mean_of(parts: Mapping[str, Gap]) -> float:
+    """Mean difference over all tokens, in nats."""
+    return sum(gap.mean * gap.num_tokens for gap in parts.values()) / sum(
+        gap.num_tokens for gap in parts.values()
+    )

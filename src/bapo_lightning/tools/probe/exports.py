@@ -1,0 +1,55 @@
+"""Model folders that a trainer writes one after another."""
+
+from __future__ import annotations
+
+import glob
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bapo_lightning.system.errors import ConfigError
+
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A model folder at one time."""
+
+    path: str
+    stamp: tuple[float, int]  # time of its newest file, and bytes of all
+
+
+def newest_export(pattern: str) -> Export | None:
+    """Returns the newest model folder of a path or glob, or directly below one; None if there is none."""
+    matches = [Path(match) for match in glob.glob(pattern)]
+    folders = [folder for match in matches for folder in (match, *match.glob("*/")) if _is_model(folder)]
+    found = [export for folder in folders if (export := _export(folder)) is not None]
+    return max(found, key=lambda export: export.stamp, default=None)
+
+
+def next_export(pattern: str, last: Export | None, every: float) -> Export:
+    """Waits for a model folder that is newer than `last`, and checks at intervals of `every` seconds whether
+    its files stopped changing. Raises ConfigError for a pattern that cannot match any.
+    """
+    if not Path(pattern).parent.exists() and not glob.has_magic(pattern):
+        raise ConfigError([f"FOLDER={pattern}: --watch needs a folder here, or a glob of folders"])
+    seen: Export | None = None
+    while True:
+        found = newest_export(pattern)
+        if found is not None and found != last and found == seen:
+            return found
+        seen = found
+        time.sleep(every)
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(any(folder.glob(kind)) for kind in WEIGHTS)
+
+
+def _export(folder: Path) -> Export | None:
+    try:
+        told = [file.stat() for file in folder.iterdir()]
+    except FileNotFoundError:  # it is being replaced
+        return None
+    return Export(str(folder), (max(each.st_mtime for each in told), sum(each.st_size for each in told)))

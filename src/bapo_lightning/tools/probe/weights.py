@@ -1,0 +1,161 @@
+"""A model folder's own log-probs, with its weights in a server's precision, and how much rounding moves them.
+
+A server in 16 bits holds each weight rounded, and rounds each activation. The first is reproduced here: the
+weights are rounded likewise and used in float32. The second is measured: the folder computes the
+same log-probs in that precision itself, and the difference is the yardstick for a server's.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.phases import advance
+from bapo_lightning.system.pretrained import load_whole, read_model_config, read_pretrained
+from bapo_lightning.tools.probe.layout import Numbers, TokenLayout
+
+EXACT = "float32"
+# Yardstick for rounding of float32. Above so many parameters float64 takes too much memory, and no
+# server computes in float32 either.
+WIDER, MOST_IN_FLOAT64 = torch.float64, 2e9
+_LAYER = re.compile(r"\.(\d+)\.")
+
+
+@dataclass
+class Weights:
+    """A model folder, in memory as float32."""
+
+    path: str
+    device: str = "cpu"
+    name: str = ""  # in printed lines; "": the path
+    _known: dict[tuple[TokenLayout, str], Numbers] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.path
+        folder = Path(self.path)
+        if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+            raise DataError(
+                f"{self.path} holds an adapter, not a model; merge it into its model and save that "
+                "(peft: merge_and_unload, save_pretrained)"
+            )
+
+    @cached_property
+    def config(self) -> Any:
+        """Configuration of the language model."""
+        return read_model_config(self.path, "FOLDER").get_text_config()
+
+    @cached_property
+    def tokenizer(self) -> Any | None:
+        """Its tokenizer; None if the folder has none, as with some trainers."""
+        folder = Path(self.path)
+        if folder.is_dir() and not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
+            return None
+        return read_pretrained(AutoTokenizer, self.path, "FOLDER")
+
+    @cached_property
+    def model(self) -> Any:
+        """The model in float32."""
+        return self._load(torch.float32)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """Number of tokens that the model knows."""
+        return int(self.config.vocab_size)
+
+    def likely_dtypes(self) -> list[str]:
+        """Precisions that a server of it may use, the finest first."""
+        count = sum(weight.numel() for weight in self.model.parameters())
+        return [EXACT] * (count <= MOST_IN_FLOAT64) + ["float16", "bfloat16"]
+
+    @cached_property
+    def state(self) -> Mapping[str, Tensor]:
+        """Its weights as they are in the folder, by name."""
+        return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+
+    def scores(self, layout: TokenLayout, dtype: str) -> Numbers:
+        """Log-probs with the weights rounded to a server's precision, computed in float32."""
+        if (layout, dtype) not in self._known:
+            self._known[layout, dtype] = self.mixed_scores(layout, dtype, {}, ())
+        return self._known[layout, dtype]
+
+    def mixed_scores(
+        self, layout: TokenLayout, dtype: str, other: Mapping[str, Tensor], names: Collection[str]
+    ) -> Numbers:
+        """The same with the weights of these names taken from another folder; a missing weight is zero."""
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                own = self.state[name]
+                source = own if name not in names else other.get(name, torch.zeros((), device=own.device))
+                weight.copy_(source.to(getattr(torch, dtype)))
+        return _scores(self.model, layout)
+
+    def computed_in(self, layout: TokenLayout, dtype: torch.dtype) -> Numbers:
+        """Log-probs computed in this precision from the first product to the last."""
+        model = self._load(dtype)
+        found = _scores(model, layout)
+        del model
+        gc.collect()
+        return found
+
+    def rounding(self, layout: TokenLayout, dtype: str) -> Numbers:
+        """How much rounding of activations moves each log-prob, in nats, in a server of `dtype`."""
+        wider = WIDER if dtype == EXACT else getattr(torch, dtype)
+        return np.abs(self.computed_in(layout, wider) - self.scores(layout, dtype))
+
+    def groups(self) -> list[tuple[str, list[str]]]:
+        """Names of its weights in the order of computation, by part: those before the layers, each layer,
+        and those after them.
+        """
+        layers = _layer_numbers(list(self.state))
+        found: dict[tuple[int, int], list[str]] = {}
+        seen = False
+        for name in self.state:
+            number = layers.get(name)
+            seen = seen or number is not None
+            key = (1, number) if number is not None else (2 if seen else 0, 0)
+            found.setdefault(key, []).append(name)
+        labels = {0: "embeddings", 2: "the last norm and head"}
+        return [(labels.get(part, f"layer {number}"), found[part, number]) for part, number in sorted(found)]
+
+    def _load(self, dtype: torch.dtype) -> Any:
+        model = load_whole(AutoModelForCausalLM, self.path, dtype=dtype)
+        return model.to(self.device).eval()
+
+
+def _layer_numbers(names: list[str]) -> dict[str, int]:
+    # The prefix with the most numbers is the layers': experts have theirs within one.
+    numbers: dict[str, dict[str, int]] = {}
+    for name in names:
+        if match := _LAYER.search(name):
+            numbers.setdefault(name[: match.start()], {})[name] = int(match[1])
+    return max(numbers.values(), key=len, default={})
+
+
+@torch.no_grad()
+def _scores(model: Any, layout: TokenLayout) -> Numbers:
+    # One sequence at a time: no padding, which would add its own rounding.
+    found: list[float] = []
+    device = next(model.parameters()).device
+    for each in layout.sequences:
+        ids = torch.tensor([each.token_ids], device=device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+        logits = logits.to(WIDER if logits.dtype == WIDER else torch.float32)
+        logits[: each.prompt_length - 1] /= layout.prompt_temperature
+        logits[each.prompt_length - 1 :] /= layout.temperature
+        chosen = torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0]
+        found += chosen[0 if each.has_prompt else each.prompt_length - 1 :].tolist()
+        advance()
+    return np.array(found)

@@ -1,0 +1,323 @@
+"""The probe against right, stale, half-loaded and wrong servers, in every precision that servers have."""
+
+import json
+import shutil
+import time
+
+import pytest
+import torch
+from tests.commands import run_command
+from tests.tools.probe.completions_server import serving
+from tests.tools.probe.conftest import OTHER, TRAINED, loaded, moved
+
+from bapo_lightning.tools.commands.probe import main
+from bapo_lightning.tools.probe.exports import newest_export
+
+FEW = ("--prompts", "6", "--sampled", "4")
+
+
+def probe(capsys, url, *arguments):
+    """Exit code and the only line of JSON."""
+    code = main([url, *arguments, "--json"])
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out else None
+
+
+def half(new, old, names):
+    """A model of `new` whose weights with one of these texts in their names are of `old`, or zero."""
+    model, other = loaded(new), dict(loaded(old).named_parameters()) if old else {}
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if any(text in name for text in names):
+                weight.copy_(other.get(name, torch.zeros(())))
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_server_with_the_weights_matches_in_its_own_precision(dtype, served, url, capsys):
+    served.model = loaded(TRAINED, getattr(torch, dtype))
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"], found["diagnosis"]["dtype"]) == (0, "matches", dtype)
+    gap = found["diagnosis"]["gaps"][dtype]["prompt"]
+    assert gap["num_tokens"] == found["num_scored"] > 6 * 31
+    assert found["num_sampled"] == 4 * found["num_prompts"]
+
+
+def test_a_precision_that_is_named_is_held_to(served, url, capsys):
+    served.model = loaded(TRAINED, torch.bfloat16)
+    assert probe(capsys, url, TRAINED, "--dtype", "bfloat16", *FEW)[0] == 0
+    assert probe(capsys, url, TRAINED, "--dtype", "float32", *FEW)[0] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_stale_server_is_told_by_the_export_before(dtype, old, served, url, capsys):
+    served.model = loaded(old, dtype)
+    code, found = probe(capsys, url, TRAINED, "--also", old, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "stale") and old in found["diagnosis"]["reason"]
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
+
+
+def test_a_small_step_is_told_below_rounding(near, served, url, capsys):
+    """The two differ by a third of what bfloat16 does, which hides it from any tolerance."""
+    served.model = loaded(near, torch.bfloat16)
+    code, found = probe(capsys, url, TRAINED, "--also", near, "--dtype", "bfloat16")
+    made = found["diagnosis"]
+    assert (code, made["verdict"]) == (1, "stale")
+    gap, place = made["gaps"]["bfloat16"]["prompt"], made["positions"][near]
+    assert gap["mean"] < 2 * gap["rounding_mean"] and place["apart"] < gap["rounding_mean"]
+    served.model = loaded(TRAINED, torch.bfloat16)
+    assert probe(capsys, url, TRAINED, "--also", near, "--dtype", "bfloat16")[0] == 0
+
+
+def test_more_than_the_rounding_of_right_servers_is_no_match_without_the_export_before(
+    tmp_path, served, url, capsys
+):
+    old = moved(TRAINED, tmp_path / "old", 7e-3)
+    served.model = loaded(old, torch.bfloat16)
+    code, found = probe(capsys, url, TRAINED, "--dtype", "bfloat16")
+    gap = found["diagnosis"]["gaps"]["bfloat16"]["prompt"]
+    assert 1.3 < gap["mean"] / gap["rounding_mean"] < 2
+    assert (code, found["diagnosis"]["verdict"]) == (1, "undecided")
+    assert "give the export before by --also" in found["diagnosis"]["reason"]
+    assert (
+        probe(capsys, url, TRAINED, "--dtype", "bfloat16", "--also", old)[1]["diagnosis"]["verdict"]
+        == "stale"
+    )
+
+
+def test_too_few_tokens_are_no_verdict(near, served, url, capsys):
+    served.model = loaded(near, torch.bfloat16)
+    few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
+    code, found = probe(capsys, url, TRAINED, "--also", near, *few)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "undecided")
+
+
+def test_equal_weights_are_not_told_apart(tmp_path, served, url, capsys):
+    shutil.copytree(TRAINED, tmp_path / "again")
+    code, found = probe(capsys, url, TRAINED, "--also", str(tmp_path / "again"), *FEW)
+    assert (code, found["diagnosis"]["positions"][str(tmp_path / "again")]["apart"]) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["layers.1.", "model.norm"], "layer 1 to the last norm and head"),
+        (["embed"], "embeddings"),
+        (["layers.0."], "layer 0"),
+    ],
+)
+def test_a_half_loaded_server_is_told_with_its_parts(names, told, old, served, url, capsys):
+    served.model = half(TRAINED, old, names)
+    code, found = probe(capsys, url, TRAINED, "--also", old, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "partial")
+    assert found["diagnosis"]["reason"] == f"{told} of it are of {old}; the rest is of this folder"
+
+
+def test_a_layer_that_was_never_loaded_is_told_without_another_folder(served, url, capsys):
+    served.model = half(TRAINED, None, ["layers.1."])
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "partial")
+    assert "layer 1 of it are of nothing: they were never loaded" in found["diagnosis"]["reason"]
+
+
+def test_a_wrong_server_is_neither(old, served, url, capsys):
+    served.model = loaded(OTHER)
+    code, found = probe(capsys, url, TRAINED, "--also", old, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
+
+
+def test_numbers_that_are_not_finite_differ(served, url, capsys):
+    served.sampler, served.model = served.model, loaded(TRAINED)
+    with torch.no_grad():
+        next(served.model.parameters())[3] = torch.nan
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
+    assert "are not finite" in found["diagnosis"]["reason"]
+
+
+def test_a_stale_prefix_cache_shows_in_what_is_sampled(old, served, url, capsys):
+    served.sampler = loaded(old)
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "processed")
+    assert "prefix cache" in found["diagnosis"]["reason"]
+
+
+def test_another_temperature_is_told(served, url, capsys):
+    served.prompt_temperature = 0.8
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "processed")
+    assert "prompt tokens are of temperature 0.80, not 1" in found["diagnosis"]["reason"]
+
+
+def test_log_probs_before_temperature_are_noted(served, url, capsys):
+    assert probe(capsys, url, TRAINED, "--temperature", "0.5", *FEW)[1]["notes"] == []
+    served.is_raw = True
+    code, found = probe(capsys, url, TRAINED, "--temperature", "0.5", *FEW)
+    assert code == 0 and "before temperature 0.5" in found["notes"][0]
+
+
+def test_a_server_without_vllms_fields_is_asked_without_them(served, url, capsys):
+    served.is_vllm = False
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert code == 0 and "unknown fields" in found["notes"][0]
+    assert found["num_sampled"] > 0, "tokens are read from their texts"
+
+
+def test_a_server_that_scores_no_prompts_is_judged_by_what_it_samples(old, served, url, capsys):
+    served.echoes = False
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["num_scored"]) == (0, 0) and found["num_sampled"] > 0
+    served.model = loaded(old)
+    assert probe(capsys, url, TRAINED, *FEW)[0] == 1
+
+
+def test_a_server_with_a_short_context_gets_short_prompts(served, url, capsys):
+    served.context = 24
+    code, found = probe(capsys, url, TRAINED, "--prompts", "4")
+    assert code == 0 and found["num_scored"] > 0
+    asked = [
+        len(prompt) for body in served.bodies for prompt in body["prompt"] if not isinstance(prompt, str)
+    ]
+    assert max(asked) == 24 - 16
+
+
+def test_a_server_with_a_smaller_vocabulary_differs(served, url, capsys):
+    served.known = 9
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
+    assert "out of vocabulary" in found["diagnosis"]["reason"]
+
+
+def test_another_tokenizer_is_noted(served, url, capsys):
+    own = served.tokenizer
+    served.tokenizer = lambda text: {"input_ids": own(text)["input_ids"][::-1]}
+    served.tokenizer.decode = own.decode
+    code, found = probe(capsys, url, TRAINED, *FEW)
+    assert code == 0 and "makes other tokens of 4 of 4 texts" in found["notes"][0]
+
+
+def test_a_folder_without_a_tokenizer_is_probed_with_random_tokens(tmp_path, served, url, capsys):
+    loaded(TRAINED).save_pretrained(tmp_path)
+    code, found = probe(capsys, url, str(tmp_path), *FEW)
+    assert code == 0 and "has no tokenizer" in found["notes"][0] and found["num_prompts"] == 6
+
+
+def test_requests_leave_nothing_to_the_servers_defaults(served, url, capsys):
+    probe(capsys, url, TRAINED, *FEW)
+    for body in served.bodies:
+        asked = {key: body[key] for key in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+        neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        assert asked == neutral and body["model"] == "policy"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["http://127.0.0.1:9", TRAINED], "does not answer"),
+        (["ftp://127.0.0.1", TRAINED], "write http://HOST:PORT"),
+        (["http://127.0.0.1:9", TRAINED, "--api-key-from", "NO_SUCH_KEY"], "this variable is not set"),
+        (["http://127.0.0.1:9", TRAINED, "--device", "gpu7"], "--device=gpu7 cannot be used"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_in_words(arguments, told, capsys):
+    assert main(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_folders_that_cannot_be_read_are_refused_in_words(tmp_path, url, capsys):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert main([url, str(tmp_path)]) == 2 and "merge it" in capsys.readouterr().err
+    assert main([url, str(tmp_path / "gone")]) == 2 and "FOLDER=" in capsys.readouterr().err
+
+
+def test_the_table_shows_every_precision_and_the_verdict(old, url, capsys):
+    assert main([url, TRAINED, "--also", old, *FEW]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {dtype:<10}sampled" in shown for dtype in ("float32", "float16", "bfloat16"))
+    assert f"of the way to {old}" in shown and shown.splitlines()[-1].startswith("matches: ")
+
+
+def test_each_sync_is_probed_and_one_that_never_arrives_is_told(tmp_path, served, url, capsys, monkeypatch):
+    """The second export reaches the server a moment late, the third not at all."""
+    folders = [tmp_path / "out" / f"checkpoint-{number}" for number in range(3)]
+    folders[0].parent.mkdir()
+
+    def training():
+        for number, folder in enumerate(folders):
+            moved(TRAINED, tmp_path / folder.name, 0.05 * number)
+            (tmp_path / folder.name).rename(folder)
+            if number == 0:
+                served.model = loaded(folder)
+            yield  # the command sees the export
+            yield  # it is whole, and the server is asked
+            if number == 1:
+                served.model = loaded(folder)
+                yield
+
+    steps = training()
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(steps, None))
+    watch = ("--watch", "3", "--every", "0.1", "--grace", "2", "--dtype", "float32")
+    assert main([url, str(folders[0].parent), *watch, *FEW]) == 1
+    told = [line.split()[1:3] for line in capsys.readouterr().out.splitlines()]
+    assert told == [[word, str(f)] for word, f in zip(("matches", "matches", "stale"), folders, strict=True)]
+
+
+@pytest.mark.parametrize(("arrives", "told"), [(False, "stale"), (True, "undecided")])
+def test_an_answer_as_before_is_stale_where_rounding_hides_it(
+    arrives, told, near, tmp_path, served, url, capsys, monkeypatch
+):
+    """A server that took the weights answers otherwise, also when it is asked several times."""
+    first, second = tmp_path / "out" / "checkpoint-1", tmp_path / "out" / "checkpoint-2"
+    first.parent.mkdir()
+
+    def training():
+        shutil.copytree(TRAINED, first)
+        served.model = loaded(first, torch.bfloat16)
+        yield
+        yield
+        shutil.copytree(near, second)
+        yield
+        yield  # asked once before the sync
+        if arrives:
+            served.model = loaded(second, torch.bfloat16)
+
+    steps = training()
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(steps, None))
+    few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
+    assert main([url, str(first.parent), "--watch", "2", "--grace", "2", *few]) == 1
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["matches", told]
+
+
+def test_the_newest_export_is_one_that_has_weights(tmp_path):
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "checkpoint-1" / "config.json").write_text("{}")
+    assert newest_export(str(tmp_path)) is None
+    for number in (1, 2):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"x")
+    for pattern in (tmp_path, tmp_path / "checkpoint-*", tmp_path / "checkpoint-2"):
+        assert newest_export(str(pattern)).path == str(tmp_path / "checkpoint-2")
+
+
+def test_an_address_is_taken_with_and_without_its_version(served, capsys):
+    with serving(served) as url:
+        for address in (f"{url}/v1", f"{url}/", url.removeprefix("http://")):
+            assert probe(capsys, address, TRAINED, "--prompts", "1", "--sampled", "1")[0] == 0
+
+
+def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, served, url, capsys):
+    served.model = loaded(near)
+    code, found = probe(capsys, url, TRAINED)
+    assert (code, found["diagnosis"]["verdict"], found["diagnosis"]["dtype"]) == (1, "undecided", "bfloat16")
+    assert probe(capsys, url, TRAINED, "--dtype", "float32")[1]["diagnosis"]["verdict"] == "differs"
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "http://[::", "http://", "http://host:port", "http://host:99999", "x\x1b]0;y"]
+)
+def test_what_is_no_address_is_told_and_is_no_verdict(url, tmp_path):
+    done = run_command("bapo_lightning.tools.commands.probe", url, tmp_path)
+    assert done.returncode == 2 and "is not a server address; write http://HOST:PORT" in done.stderr
