@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import unicodedata
+from subprocess import PIPE, Popen
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,14 @@ def test_a_console_writes_escapes_of_its_own_alone(monkeypatch):
     assert "PWNED" in below.getvalue() and not controls(below.getvalue())
     Terminal(force_terminal=True, color_system="standard").print("text", style="red")
     assert below.getvalue().endswith("\x1b[31mtext\x1b[0m\n")
+
+
+def test_a_reader_that_leaves_ends_no_command():
+    script = "from bapo_lightning.system.printable import print_printable, say\nprint_printable()\n"
+    script += "for _ in range(9): say('line ' * 9999)\nraise SystemExit('done')"
+    with Popen([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE) as command:
+        command.stdout.close()
+        assert (command.stderr.read(), command.wait(60)) == (b"done\n", 1)
 
 
 def test_what_is_printed_while_something_is_displayed_is_printable_too(terminal, monkeypatch):  # noqa: F811

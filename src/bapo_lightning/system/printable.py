@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any, ClassVar, TextIO
@@ -48,9 +49,25 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Writes a text; returns its length."""
-        self._below.write(printable(text))
+        try:
+            self._below.write(printable(text))
+        except BrokenPipeError:
+            self._discard()
         PrintableStream.written_at = time.monotonic()
         return len(text)
+
+    def flush(self) -> None:
+        """Writes what is held back."""
+        try:
+            self._below.flush()
+        except BrokenPipeError:
+            self._discard()
+
+    def _discard(self) -> None:
+        # Nobody reads any longer, as after `| head`. A run must not end by that, so later texts go nowhere.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._below.fileno())
+        os.close(nowhere)
 
     def writelines(self, lines: Any) -> None:
         """Writes texts."""
