@@ -41,7 +41,8 @@ def check_machine(config: RunConfig) -> list[str]:
     lines = [text for text, _ in hardware] + [f"model: {model}"] * (model is not None)
     lacks_hardware = any(is_lacking for _, is_lacking in hardware)
     if lacks_hardware or model is not None:
-        raise MachineError(config.name, lines, list(_advice(config, found, lacks_hardware)))
+        advice = list(_advice(config, found, lacks_hardware))
+        raise MachineError(config.name, lines, advice, _planned_bytes(config, found))
     return lines
 
 
@@ -159,5 +160,16 @@ def _plan(config: RunConfig, found: Sequence[Gpu], num_gpus: int | None = None) 
     return plan_of(here, min(found[: config.devices], key=lambda gpu: gpu.memory_bytes, default=None))
 
 
+def _planned_bytes(config: RunConfig, found: Sequence[Gpu]) -> float:
+    try:
+        return _peak(_plan(config, found))
+    except DataError:  # for a model whose sizes only the hub knows
+        return 0
+
+
+def _peak(plan: Plan) -> float:
+    return max(plan.fullest.bytes, plan.generating.bytes)
+
+
 def _gigabytes(plan: Plan) -> str:
-    return f"{max(plan.fullest.bytes, plan.generating.bytes) / 1e9:.1f} GB"
+    return f"{_peak(plan) / 1e9:.1f} GB"

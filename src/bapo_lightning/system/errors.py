@@ -44,12 +44,14 @@ class LaunchError(ConfigError):
 
 
 class MachineError(ConfigError):
-    """This machine does not have what a run needs. Holds what it needs and finds, and what to do instead."""
+    """This machine does not have what a run needs. Holds what it needs and finds, what to do instead, and the
+    bytes planned for its fullest GPU, 0 if they are not known.
+    """
 
-    def __init__(self, name: str, needs: Sequence[str], advice: Sequence[str]) -> None:
+    def __init__(self, name: str, needs: Sequence[str], advice: Sequence[str], planned: float = 0) -> None:
         super().__init__(needs)
-        self.name, self.advice = name, tuple(advice)
-        self.args = (name, self.problems, self.advice)
+        self.name, self.advice, self.planned_bytes = name, tuple(advice), planned
+        self.args = (name, self.problems, self.advice, planned)
 
     def __str__(self) -> str:
         lines = [f"{number}. {text}" for number, text in enumerate(self.problems, 1)]

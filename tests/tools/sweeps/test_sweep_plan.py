@@ -225,6 +225,13 @@ def test_what_a_machine_lacks_for_several_runs_is_told_once_and_in_order(monkeyp
     assert (str(copy), copy.problems, copy.advice) == (str(error.value), error.value.problems, ("wait",))
 
 
+def test_of_several_plans_the_largest_is_told():
+    plans = [("1 GPU", 7), ("2 GPUs", 4)]
+    errors = [MachineError("a", [f"GPUs: {gpus}", f"memory: {size} GB"], [], size) for gpus, size in plans]
+    for each in (errors, errors[::-1]):
+        assert sorted(together(each).problems) == ["GPUs: 1 GPU", "GPUs: 2 GPUs", "memory: 7 GB"]
+
+
 def test_what_is_wrong_on_any_machine_comes_first(monkeypatch):
     monkeypatch.setattr(machine, "check_machine", refusing)
     with pytest.raises(ConfigError) as error:

@@ -189,12 +189,16 @@ def check_runs(configs: Collection[Config]) -> None:
 
 
 def together(errors: Sequence[MachineError]) -> MachineError:
-    """One error for several runs, with every line once and in the order of one run's."""
-    needs = dict.fromkeys(line for error in errors for line in error.problems)
+    """One error for several runs, with every line once and in the order of one run's. Of memory it has the
+    lines of the run that needs most.
+    """
+    largest = max(errors, key=lambda error: error.planned_bytes)
+    lines = [(line.partition(":")[0], line, error) for error in errors for line in error.problems]
+    needs = {line: name for name, line, error in lines if name != "memory" or error is largest}
     advice = dict.fromkeys(line for error in errors for line in error.advice)
     names = dict.fromkeys(error.name for error in errors)
-    in_order = sorted(needs, key=lambda line: NEEDS.index(line.partition(":")[0]))
-    return MachineError(", ".join(names), in_order, list(advice))
+    in_order = sorted(needs, key=lambda line: NEEDS.index(needs[line]))
+    return MachineError(", ".join(names), in_order, list(advice), largest.planned_bytes)
 
 
 def finished_runs(plan: SweepPlan, configs: Mapping[str, Config]) -> list[str]:
