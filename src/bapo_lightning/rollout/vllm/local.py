@@ -206,6 +206,8 @@ class VLLMLocalEngine(RolloutEngine):
             from vllm.platforms import current_platform
 
             on_cpu = current_platform.is_cpu()
+            if on_cpu and torch.cpu._is_amx_tile_supported():
+                torch.cpu._init_amx()  # vLLM's attention takes for granted that the process may use tiles
             arguments = self.options.engine_arguments(self.model_path, on_cpu) | {"disable_log_stats": True}
             self._can_sleep = arguments["enable_sleep_mode"] = not on_cpu
             self._owns_default_group = not dist.is_initialized()
