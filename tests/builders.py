@@ -18,7 +18,7 @@ from bapo_lightning.modules.bound_rules import AdaptiveBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment

@@ -14,10 +14,9 @@ from scripts import doc_tables
 
 import bapo_lightning
 from bapo_lightning.callbacks.monitors.turns import POSITIVE_SHARE
-from bapo_lightning.data.rollouts.statistics import RolloutStatistics
+from bapo_lightning.data.rollouts.observer import RolloutStatistics
 from bapo_lightning.objectives.answer_metrics import evaluation_metrics
-from bapo_lightning.objectives.buckets import mismatch_by_age, mismatch_by_depth
-from bapo_lightning.objectives.divergence import mismatch, ratio_spread
+from bapo_lightning.objectives.divergence import mismatch, mismatch_by_age, mismatch_by_depth, ratio_spread
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
 from bapo_lightning.report.metrics import CATALOGUE
 

@@ -29,9 +29,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
-from bapo_lightning.data.problems.prompts import PlainPrompt
+from bapo_lightning.data.problems.prompts import PlainPrompt, decoded
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -43,9 +42,8 @@ from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contributi
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.objectives.weighting import token_mean
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, request_seed
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.tiny_worlds.locks.task import lock_problems, opened
 from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
 

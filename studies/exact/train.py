@@ -29,8 +29,7 @@ from bapo_lightning.modules.bound_rules import (
     searches_each_micro_batch,
     whereabouts,
 )
-from bapo_lightning.modules.contributions import positive_shares
-from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.bounds import BoundSearch, positive_shares
 from bapo_lightning.objectives.objective import (
     Objective,
     needs_candidates,

@@ -17,8 +17,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Optimizer
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.report.progress.display import Place, on_terminal, shown
-from bapo_lightning.report.progress.lines import Pace, bar_line
+from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
 from bapo_lightning.runs.build import build_algorithm
 from bapo_lightning.system.orphans import end_with_parent
 from studies.exact.train import Protocol, train

@@ -4,7 +4,7 @@ from tests.algorithms.by_hand import exact, pulls, refusal
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.ce_gppo import ce_gppo
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 
 
 def test_it_keeps_the_gradient_of_the_bound_where_ppo_has_none():

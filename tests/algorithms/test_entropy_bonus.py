@@ -23,8 +23,7 @@ from tests.token_tables import table
 from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.objective import needs_of
+from bapo_lightning.objectives.objective import clip, needs_of
 
 BOUNDS = FixedBounds(0.8, 1.2)
 

@@ -7,8 +7,7 @@ from tests.algorithms.resuming import check_resumed_run
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.erc import erc
-from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.objective import scores_at_entry, slopes
+from bapo_lightning.objectives.objective import clip, scores_at_entry, slopes
 
 
 def test_it_cuts_the_gradient_where_the_entropy_has_left_its_range_and_keeps_the_number():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bapo_lightning.callbacks.alarm import OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
-from bapo_lightning.data.rollouts.statistics import unread
+from bapo_lightning.data.rollouts.observer import unread
 from bapo_lightning.system.errors import TrainingError
 
 ENTROPY = "policy/entropy"

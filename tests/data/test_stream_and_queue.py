@@ -9,8 +9,8 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
+from bapo_lightning.data.rollouts.observer import RolloutStatistics
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import FinishReason, Origin, Problem, Reply, Rollout, Segment, Steps
 

@@ -12,7 +12,7 @@ from tests.builders import adaptive, budget_for, gradients, module, random_polic
 from torch.utils.data import DataLoader
 
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean, token_mean
 from bapo_lightning.system.errors import StaleDataError, TrainingError

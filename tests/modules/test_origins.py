@@ -8,8 +8,7 @@ import torch
 from tests.builders import adaptive, random_policy, step
 from tests.origins import BOUNDS, collated, groups_of
 
-from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
-from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
+from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, MismatchMonitor
 from bapo_lightning.callbacks.monitors.monitor import MonitoredUpdate
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
 from bapo_lightning.data.rollouts.stages import with_entry_scores

@@ -20,7 +20,7 @@ from tests.modules.test_bapo_update import count_forwards
 from bapo_lightning.modules.speculation import misjudged, samples_to_redo, speculate
 from bapo_lightning.modules.token_tables import ON_GRAPH, OUTPUTS, token_table
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.sequences import mean_over_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import NAMES, reads, table_of

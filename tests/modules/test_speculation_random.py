@@ -13,8 +13,7 @@ from tests.modules.test_speculation import RULES
 
 from bapo_lightning.modules.speculation import misjudged, speculate
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.objective import token_loss
+from bapo_lightning.objectives.objective import clip, token_loss
 from bapo_lightning.objectives.token_table import table_of
 from bapo_lightning.system.ranks.launch import free_port
 

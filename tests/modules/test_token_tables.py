@@ -12,10 +12,10 @@ from tests.commands import start_ranks
 from tests.configuration.compositions import algorithms_with, composed
 from tests.token_tables import Recording, table
 
+from bapo_lightning.callbacks.monitors.bounds import forecast
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.monitor import Monitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
-from bapo_lightning.callbacks.search_forecast import forecast
 from bapo_lightning.callbacks.writers import (
     ConsoleLogger,
     RolloutWriter,
@@ -25,7 +25,6 @@ from bapo_lightning.callbacks.writers import (
 )
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.contributions import contributions, positive_shares
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_everywhere,
@@ -33,7 +32,7 @@ from bapo_lightning.modules.token_tables import (
     prepared_for_update,
     step_scale_of_update,
 )
-from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.bounds import BoundSearch, contributions, positive_shares
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order

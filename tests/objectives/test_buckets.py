@@ -7,15 +7,15 @@ import torch
 from tests.builders import random_policy, stale_batch
 
 from bapo_lightning.modules.token_tables import gather_tables, token_table
-from bapo_lightning.objectives.buckets import (
+from bapo_lightning.objectives.divergence import (
     AGES,
     DEPTHS,
     bucket_name,
     means_by_bucket,
     mismatch_by_age,
     mismatch_by_depth,
+    ratio_spread,
 )
-from bapo_lightning.objectives.divergence import ratio_spread
 from bapo_lightning.objectives.token_table import NAMES
 
 ALL = torch.ones(6, dtype=torch.bool)

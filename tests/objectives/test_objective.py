@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.objective import needs_of, prepares, remembers, scores_at_entry, slopes
+from bapo_lightning.objectives.objective import clip, needs_of, prepares, remembers, scores_at_entry, slopes
 from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.system.errors import ConfigError
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.divergence import k3
-from bapo_lightning.objectives.objective import slopes
+from bapo_lightning.objectives.objective import clip, slopes
 from bapo_lightning.objectives.reinforce import reinforce
 from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
 

@@ -9,9 +9,8 @@ from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests, tokens
 from tests.rollout.stream_contract import Stream, StreamContract, by_number
 
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, request_seed, uniforms
 from bapo_lightning.rollout.hf.engine import MOST_BESIDE, HFEngine, indexed_device
-from bapo_lightning.rollout.seeds import request_seed, uniforms
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.phases import phase
 

@@ -25,9 +25,9 @@ NOW_AND_THEN = {
     "modules/policy/policy.py:<genexpr>",  # scores of whole batches
     "modules/policy/policy.py:forward",  # transformers, where rows are padded
     "data/data_module.py:_rollout_batch",  # an entropy that a stage samples by
-    "callbacks/monitors/mismatch.py:_when_fresh",
+    "callbacks/monitors/entropy.py:_when_fresh",
     "callbacks/monitors/training.py:state_dict",
-    "callbacks/search_forecast.py:forecast",
+    "callbacks/monitors/bounds.py:forecast",
     "modules/bound_rules.py:<genexpr>",
     "callbacks/writers.py:<genexpr>",
     "rollout/weight_transport.py:in_parts",

@@ -12,7 +12,7 @@ from bapo_lightning.data.rollouts import sampler
 from bapo_lightning.data.rollouts.answers import ValidationSet
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.report.progress import display
-from bapo_lightning.report.progress.lines import phases_text
+from bapo_lightning.report.progress.display import phases_text
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.runs import inputs, reward_trial
 

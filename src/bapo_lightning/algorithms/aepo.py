@@ -15,11 +15,10 @@ from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.run_facts import RunFacts
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.rollout.engine import GenerationRequest, request_seed
 from bapo_lightning.system.values import Count, NonNegative, Positive, Share
 from bapo_lightning.types import Group, Origin, Rollout, Sample
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads

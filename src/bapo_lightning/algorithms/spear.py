@@ -14,7 +14,7 @@ from torch import Tensor
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.turn_rules import TurnShaping, needs_turns, num_calling_turns
 from bapo_lightning.data.run_facts import RunFacts
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, unclipped_between
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
 

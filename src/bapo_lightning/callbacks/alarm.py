@@ -14,7 +14,7 @@ from lightning import LightningModule, Trainer
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.data.rollouts.statistics import unread
+from bapo_lightning.data.rollouts.observer import unread
 from bapo_lightning.report.metrics import CATALOGUE, is_listed
 from bapo_lightning.system.errors import TrainingError, nearest
 from bapo_lightning.system.printable import say

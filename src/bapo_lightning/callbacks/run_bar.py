@@ -12,8 +12,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from bapo_lightning.report.progress.display import Place, shown
-from bapo_lightning.report.progress.lines import Pace, bar_line, wrapped
+from bapo_lightning.report.progress.display import Pace, Place, bar_line, shown, wrapped
 
 
 class RunBar(ProgressBar):

@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.rollouts.answers import ValidationSet, outcome_of
+from bapo_lightning.data.rollouts.observer import unread
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.statistics import unread
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.system.errors import EngineError

@@ -21,8 +21,7 @@ from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import TokenTable, needed_by, reads
 from bapo_lightning.report.metrics import CATALOGUE
-from bapo_lightning.report.progress.display import on_terminal
-from bapo_lightning.report.progress.lines import wrapped
+from bapo_lightning.report.progress.display import on_terminal, wrapped
 from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.system.printable import say
 from bapo_lightning.system.run_folder.journal import Journal

@@ -50,13 +50,12 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import TrainerState, collector_for, scheduler_kind
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.observer import Ledger, Observer
+from bapo_lightning.data.rollouts.observer import Ledger, Observer, sync_metrics
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
-from bapo_lightning.data.rollouts.statistics import sync_metrics
 from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport

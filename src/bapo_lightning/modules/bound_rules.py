@@ -11,8 +11,16 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
 
-from bapo_lightning.modules.contributions import ContributionWeight, contributions
-from bapo_lightning.objectives.bounds import BoundSearch, Kind, Measure, Order, bound_grid, search_bounds
+from bapo_lightning.objectives.bounds import (
+    BoundSearch,
+    ContributionWeight,
+    Kind,
+    Measure,
+    Order,
+    bound_grid,
+    contributions,
+    search_bounds,
+)
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.system.ranks.collectives import sum_over_ranks
 from bapo_lightning.system.values import Advice

@@ -8,6 +8,8 @@ A positive token's contribution depends only on the upper bound and a negative t
 bound, so two short curves hold all that Algorithm 1 needs. They are sums, so curves of micro-batches and
 ranks add up, in one collective.
 
+`contributions` and `positive_shares` read a token table, as BAPO balances it and as monitors show it.
+
 Shapes: N tokens, L lower bounds, H upper bounds.
 """
 
@@ -18,6 +20,8 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
+
+from bapo_lightning.objectives.token_table import TokenTable, reads
 
 Kind = Literal["gradient", "surrogate"]
 Order = Literal["upper_first", "lower_first"]
@@ -248,3 +252,49 @@ def _check_grids(lows: Tensor, highs: Tensor) -> None:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+ContributionWeight = Literal["rollout_prob", "none"]
+
+
+def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
+    """Returns the weight of each token in the contributions of Eq. 8, shape [N].
+
+    `rollout_prob` is the paper's pi_rollout(y_t); `none` is the authors' code. Both are multiplied by the
+    token's share in the loss, so that they are contributions to the actual gradient, even under a sequence
+    mean. Under a token mean this changes nothing.
+    """
+    return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
+
+
+@reads("ratio", "advantage", "weight", "behaviour_logp", "origin")
+def contributions(
+    table: TokenTable, weight: ContributionWeight, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
+) -> tuple[Tensor, Tensor]:
+    """Returns the contribution of all positive tokens under each upper bound, [H], and of all negative tokens
+    under each lower bound, [L]; see `objectives.bounds.contribution_curves`.
+    Tokens that were not sampled from the policy contribute nothing: their ratio compares no policies.
+    """
+    weights = contribution_weight(table, weight)
+    return contribution_curves(table.ratio, table.advantage, table.is_sampled, weights, lows, highs, kind)
+
+
+@reads("ratio", "advantage", "weight", "behaviour_logp", "origin", "slope")
+def positive_shares(
+    table: TokenTable, kind: ContributionWeight, chosen: Tensor | bool = True
+) -> tuple[Tensor, Tensor]:
+    """Returns the share of positive tokens in the contributions as the objective cuts them (Eq. 5), and
+    without any clipping; 0-dim float64, NaN if nothing contributes.
+
+    Args:
+        table: minibatch, with the slopes of its update.
+        kind: see `contribution_weight`.
+        chosen: tokens that count, [N] bool.
+    """
+    mass = contribution_weight(table, kind).double() * table.ratio * (table.is_sampled & chosen)
+    is_positive = table.advantage > 0
+    cut, whole = (
+        positive_contribution((parts * is_positive).sum(), (parts * ~is_positive).sum(), "share")
+        for parts in (mass * table.slope.abs(), mass * table.advantage.abs())
+    )
+    return cut, whole

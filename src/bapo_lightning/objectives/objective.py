@@ -4,7 +4,8 @@
     prepare   table of the whole update -> more columns, before the first gradient
     call      table -> objective of every token, to be maximised
 
-A plain formula is a function, marked with `needs` if it has any.
+A plain formula is a function, marked with `needs` if it has any. `clip` is the objective of GRPO, DAPO and
+BAPO, which differ in the source of their bounds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, name_of, without_options
 from bapo_lightning.system.errors import ConfigError, taken
 
@@ -136,3 +138,8 @@ def slopes(objective: Objective, table: TokenTable) -> Tensor:
 def with_slopes(table: TokenTable, objective: Objective) -> TokenTable:
     """Returns the table with the slopes of an objective."""
     return replace(table, slope=slopes(objective, table))
+
+
+def clip(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
+    """Returns PPO's objective within the bounds of the update, [N] (Eq. 4); see `clipped_surrogate`."""
+    return clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

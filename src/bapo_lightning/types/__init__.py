@@ -8,7 +8,6 @@ Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes 
 seventy in tuples.
 """
 
-from bapo_lightning.types.candidates import NO_CANDIDATE, Candidates
 from bapo_lightning.types.closing import Closes
 from bapo_lightning.types.groups import (
     Completion,
@@ -21,7 +20,16 @@ from bapo_lightning.types.groups import (
     WorkItem,
     are_trained,
 )
-from bapo_lightning.types.rollouts import NO_VERSION, FinishReason, Origin, Reply, Rollout, Segment
+from bapo_lightning.types.rollouts import (
+    NO_CANDIDATE,
+    NO_VERSION,
+    Candidates,
+    FinishReason,
+    Origin,
+    Reply,
+    Rollout,
+    Segment,
+)
 
 __all__ = [
     "NO_CANDIDATE",

@@ -16,12 +16,16 @@ from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.callbacks.monitors import training
-from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
-from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
+from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor, forecast
+from bapo_lightning.callbacks.monitors.entropy import (
+    CorrectionMonitor,
+    EntropyMonitor,
+    EntropyRuleMonitor,
+    MismatchMonitor,
+    RatioMonitor,
+)
 from bapo_lightning.callbacks.monitors.gradient import GradientMonitor
-from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor, RatioMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
-from bapo_lightning.callbacks.search_forecast import forecast
 from bapo_lightning.callbacks.validation import Validation, console_lines, one_line
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.answers import ValidationSet

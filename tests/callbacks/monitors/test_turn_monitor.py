@@ -10,8 +10,7 @@ from tests.callbacks.monitors.token_table import module
 from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.monitors.bounds import ContributionMonitor
-from bapo_lightning.callbacks.monitors.monitor import MonitoredUpdate
-from bapo_lightning.callbacks.monitors.tokens import context_lengths, turn_numbers
+from bapo_lightning.callbacks.monitors.monitor import MonitoredUpdate, context_lengths, turn_numbers
 from bapo_lightning.callbacks.monitors.turns import MOST_TURNS, TurnMonitor
 from bapo_lightning.types import FinishReason, Origin, Reply
 

@@ -4,8 +4,8 @@ import torch
 from tests.builders import adaptive, gradients, random_policy, stale_batch
 
 from bapo_lightning.data.batches.batch import blank_batch, split_over_ranks
-from bapo_lightning.modules.contributions import contributions
 from bapo_lightning.modules.token_tables import token_table
+from bapo_lightning.objectives.bounds import contributions
 
 
 def test_shares_hold_every_sample_once_and_are_balanced():

@@ -10,7 +10,7 @@ from tests.data.rollouts.turns import talking
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from bapo_lightning.data.rollouts.texts import decoded
+from bapo_lightning.data.problems.prompts import decoded
 from bapo_lightning.environments.call_formats import JsonCalls
 from bapo_lightning.rewards.format_reward import is_think_answer
 from bapo_lightning.system.pretrained import read_pretrained

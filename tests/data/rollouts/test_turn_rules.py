@@ -9,9 +9,9 @@ from tests.data.rollouts.scripted import STOPPED, ruled, segment
 from tests.data.rollouts.test_sampler import ITEMS, finished, made
 from tests.data.rollouts.turns import ANSWER, CALL, FAILED, VOID, sample, talk
 
+from bapo_lightning.data.rollouts.observer import RolloutStatistics
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.shaping import OverlongPenalty
-from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.data.rollouts.turn_rules import SampleFilter, TurnFormatReward, most_repeated
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.types import FinishReason, Rollout, ScoreStatus

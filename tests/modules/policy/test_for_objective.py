@@ -11,7 +11,7 @@ from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.token_table import reads
 
 

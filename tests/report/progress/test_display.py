@@ -8,8 +8,19 @@ from rich.console import Console
 from rich.table import Table
 
 from bapo_lightning.report.progress import display
-from bapo_lightning.report.progress.display import Place, hidden, on_terminal, shown
-from bapo_lightning.report.progress.lines import Pace, PhaseLine, bar_line, clock, folded, phase_text, wrapped
+from bapo_lightning.report.progress.display import (
+    Pace,
+    PhaseLine,
+    Place,
+    bar_line,
+    clock,
+    folded,
+    hidden,
+    on_terminal,
+    phase_text,
+    shown,
+    wrapped,
+)
 from bapo_lightning.report.progress.tables import fits, in_parts
 from bapo_lightning.system.phases import Phase, advance, phase
 

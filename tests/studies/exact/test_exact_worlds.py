@@ -13,8 +13,7 @@ from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
+from bapo_lightning.objectives.objective import clip, needs_of, prepares, scores_at_entry
 from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.objectives.weighting import token_mean

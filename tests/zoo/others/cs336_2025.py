@@ -11,7 +11,7 @@ from ours import NotHere, bounded, table, token_losses
 from torch import Tensor
 
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.reinforce import reinforce
 from bapo_lightning.objectives.weighting import sequence_mean, token_mean
 

@@ -21,7 +21,7 @@ from bapo_lightning.algorithms.maxrl import maxrl
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.reinforce import reinforce
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean
 from bapo_lightning.types import FinishReason, Rollout, Segment

@@ -34,7 +34,6 @@ from bapo_lightning.algorithms.kl_cov import KLCov
 from bapo_lightning.algorithms.maxrl import maxrl
 from bapo_lightning.algorithms.sapo import sapo
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.corrections.responses import (
     outlier_mask,
     sequence_masked,
@@ -42,7 +41,7 @@ from bapo_lightning.objectives.corrections.responses import (
 )
 from bapo_lightning.objectives.corrections.tokens import engine_gap, masked_is, response_gap, truncated_is
 from bapo_lightning.objectives.divergence import k3
-from bapo_lightning.objectives.objective import slopes
+from bapo_lightning.objectives.objective import clip, slopes
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean, token_mean

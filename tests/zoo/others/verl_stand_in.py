@@ -27,7 +27,6 @@ from torch import Tensor
 
 from bapo_lightning.algorithms.dro import dro
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.corrections.responses import sequence_masked, sequence_truncated_is
 from bapo_lightning.objectives.corrections.tokens import (
     effective_sample_size,
@@ -36,6 +35,7 @@ from bapo_lightning.objectives.corrections.tokens import (
     unweighted,
 )
 from bapo_lightning.objectives.divergence import mismatch
+from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.objectives.weighting import token_mean
 

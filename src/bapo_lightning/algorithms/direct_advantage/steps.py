@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bapo_lightning.data.rollouts.texts import decoded
+from bapo_lightning.data.problems.prompts import decoded
 from bapo_lightning.types import Rollout
 
 Split = int | str  # number of tokens in a step, or a regular expression that ends a step

@@ -27,8 +27,7 @@ from bapo_lightning.algorithms.direct_advantage.critic import state_inputs, stat
 from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter, states_of
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.rollout.engine import GenerationRequest, request_seed
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.phases import advance, phase
 from bapo_lightning.system.values import Count, Positive

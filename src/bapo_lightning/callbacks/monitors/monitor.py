@@ -1,22 +1,27 @@
-"""Base of the callbacks that turn an optimizer update into metrics."""
+"""Base of the callbacks that turn an optimizer update into metrics, and numbers that rollouts give for the
+tokens of a table.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.data.batches.model_input import on_device
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import NAMES, TokenTable, name_of
+from bapo_lightning.types import Rollout
 
 Metrics = dict[str, float | Tensor]  # 0-dim tensors are read together, by `in_numbers`
 
@@ -79,3 +84,45 @@ class Monitor(Callback, ABC):
 
     def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
         """Takes part, on a worker rank, in what `measure` computes over all ranks; nothing by default."""
+
+
+Run = tuple[int, int]  # a number, and how many sampled tokens in a row have it
+
+
+def context_lengths(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
+    """Returns the number of tokens of prompt, feedback and response before each token, [N]; arguments as in
+    `numbers_of_tokens`.
+    """
+    unsampled = [list(_unsampled_before(rollout)) for rollout in rollouts]
+    return numbers_of_tokens(unsampled, tokens) + tokens.position
+
+
+def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
+    """Returns the number of the turn that each token belongs to, counted from 0, [N]; arguments as in
+    `numbers_of_tokens`.
+    """
+    runs = [[(number, len(turn)) for number, turn in enumerate(rollout.turns)] for rollout in rollouts]
+    return numbers_of_tokens(runs, tokens)
+
+
+def numbers_of_tokens(runs: Sequence[Sequence[Run]], tokens: TokenTable) -> Tensor:
+    """Returns the number of each token, [N].
+
+    Args:
+        runs: for each rollout of all ranks' minibatch, in row order, its sampled tokens in order.
+        tokens: token table of that minibatch, with `sequence` and `position`.
+    """
+    flat = np.array([run for own in runs for run in own], dtype=np.int64).reshape(-1, 2)
+    starts = np.cumsum([0, *(sum(length for _, length in own) for own in runs)])
+    device = tokens.sequence.device
+    numbers = on_device(np.repeat(flat[:, 0], flat[:, 1]), device)
+    return numbers[on_device(starts, device)[tokens.sequence] + tokens.position]
+
+
+def _unsampled_before(rollout: Rollout) -> Iterator[Run]:
+    before = len(rollout.prompt_ids)
+    for segment in rollout.segments:
+        if segment.is_feedback:
+            before += len(segment.token_ids)
+        else:
+            yield before, len(segment.token_ids)

@@ -12,7 +12,7 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
-from bapo_lightning.data.rollouts.statistics import unread
+from bapo_lightning.data.rollouts.observer import unread
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.system.printable import say
 from bapo_lightning.types import FinishReason, Origin, Sample, ScoreStatus

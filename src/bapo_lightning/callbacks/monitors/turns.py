@@ -8,9 +8,8 @@ from statistics import fmean
 
 from lightning import LightningModule, Trainer
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate
-from bapo_lightning.callbacks.monitors.tokens import turn_numbers
-from bapo_lightning.modules.contributions import positive_shares
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate, turn_numbers
+from bapo_lightning.objectives.bounds import positive_shares
 from bapo_lightning.objectives.token_table import needed_by
 from bapo_lightning.types import FinishReason, Rollout
 

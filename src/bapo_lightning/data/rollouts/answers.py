@@ -10,8 +10,7 @@ from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.objectives.answer_metrics import evaluation_metrics
 from bapo_lightning.objectives.outcome import SampleOutcome
-from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.rollout.engine import GenerationRequest, request_seed
 from bapo_lightning.types import FinishReason, Problem, Rollout, Sample, WorkItem
 
 # Stands for the policy version in the seeds: every checkpoint gets the same random numbers, so that two

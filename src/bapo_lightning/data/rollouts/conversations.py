@@ -25,12 +25,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bapo_lightning.data.problems.prompts import decoded
 from bapo_lightning.data.rollouts.control_tokens import ControlTokens
 from bapo_lightning.data.rollouts.feedback import FeedbackRule
-from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.environments.environment import Environment, Turn
-from bapo_lightning.rollout.engine import Generation, GenerationRequest
-from bapo_lightning.rollout.seeds import turn_seed
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, turn_seed
 from bapo_lightning.system.errors import FOREIGN, EnvironmentFault, in_words, pass_stops
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.printable import read_back, whole_characters

@@ -17,15 +17,13 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.data.problems.prompts import PromptRule
+from bapo_lightning.data.problems.prompts import PromptRule, decoded
 from bapo_lightning.data.rollouts.conversations import REPLY_FILE, Conversations, ReplyJournal, Rounds
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.texts import decoded
 from bapo_lightning.rewards.scores import Reward, judged
-from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams, request_seed
 from bapo_lightning.rollout.recovery import RestartingEngine
-from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.system.phases import phase
 from bapo_lightning.types import (
     Closes,

@@ -28,11 +28,10 @@ from bapo_lightning.data.rollouts.group_state import (
     unpack_group,
     unpack_running,
 )
-from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver, Observer
+from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver, Observer, RolloutStatistics
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group, Rollout, WorkItem
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bapo_lightning.extras.ray.fleet import MOST_LOSSES, Fleet, NoneLeft
 from bapo_lightning.extras.ray.members import Member
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, StreamCall, Streamed
-from bapo_lightning.rollout.seeds import turn_seed
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, StreamCall, Streamed, turn_seed
 
 
 @dataclass(eq=False)

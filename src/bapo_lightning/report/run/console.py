@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of, place_of
-from bapo_lightning.report.progress.lines import wrapped
+from bapo_lightning.report.progress.display import wrapped
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
 from bapo_lightning.system.run_folder.checkpoint import list_checkpoints

@@ -30,10 +30,10 @@ from bapo_lightning.rollout.engine import (
     SamplingParams,
     StreamCall,
     Streamed,
+    uniforms,
 )
 from bapo_lightning.rollout.gathered import Gathered
 from bapo_lightning.rollout.hf.reader import Reader, move_content, move_into, put_behind
-from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.system.phases import advance
 from bapo_lightning.system.values import StaleContext
 from bapo_lightning.types import Candidates, FinishReason, Segment

@@ -8,8 +8,7 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
-from bapo_lightning.report.progress.display import on_terminal
-from bapo_lightning.report.progress.lines import folded
+from bapo_lightning.report.progress.display import folded, on_terminal
 from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.runs.command import end_with, hydra_command
 

@@ -12,8 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.report.progress.display import Place, on_terminal, shown
-from bapo_lightning.report.progress.lines import Pace, bar_line
+from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
 from bapo_lightning.report.progress.tables import in_parts
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.tools.evaluation.results import LENGTH

@@ -20,8 +20,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.report.progress.display import Place, on_terminal, phases_shown, shown, signs_of_life
-from bapo_lightning.report.progress.lines import bar_line, clock
+from bapo_lightning.report.progress.display import (
+    Place,
+    bar_line,
+    clock,
+    on_terminal,
+    phases_shown,
+    shown,
+    signs_of_life,
+)
 from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.system.run_folder.find import SWEEP_RECORD, planned_runs
 from bapo_lightning.system.run_folder.record import finite, newest_rows
