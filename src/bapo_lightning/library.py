@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.group_names import keys_of_place
-from bapo_lightning.configuration.origins import origins_told
+from bapo_lightning.configuration.origins import name_origins
 from bapo_lightning.configuration.run_config import RunConfig, share_problems
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.configuration.wording import value_problem
@@ -36,7 +36,7 @@ from bapo_lightning.runs.callbacks import build_monitors
 from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
 from bapo_lightning.runs.train import ignore_expected_warnings, train
-from bapo_lightning.system.errors import ConfigError, exits_refused, taken
+from bapo_lightning.system.errors import ConfigError, exits_refused, suggestion
 from bapo_lightning.system.ranks.rank_group import ALONE
 from bapo_lightning.system.run_folder.record import RunRecord, read_config, read_run
 from bapo_lightning.system.values import Size, imported
@@ -112,7 +112,7 @@ def configure(
         ConfigError: lists all mistakes.
     """
     keys = _overrides(overrides, experiment, model, data, reward, algorithm, staleness)
-    with origins_told(keys):
+    with name_origins(keys):
         return validate(_composed(keys, staleness))
 
 
@@ -127,7 +127,7 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
         BapoLightningError: the configuration is wrong, or the run failed; its folder keeps the results.
     """
     for name in named.keys() - _NAMED.keys():
-        raise ConfigError([f"fit has no argument {name}; {taken(name, list(_NAMED))}"])
+        raise ConfigError([f"fit has no argument {name}; {suggestion(name, list(_NAMED))}"])
     keys = _overrides(overrides, **named)
     plain = _composed(keys, named.get("staleness"))
 
@@ -137,7 +137,7 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
             plain if folder is None else compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
         )
 
-    with origins_told(keys), exits_refused():
+    with name_origins(keys), exits_refused():
         _, folder = train(plain, choose)
     return read_run(folder)
 

@@ -40,13 +40,13 @@ from bapo_lightning.objectives.objective import (
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
 from bapo_lightning.objectives.weighting import weigh
-from bapo_lightning.system.errors import ConfigError, taken
+from bapo_lightning.system.errors import ConfigError, suggestion
 from bapo_lightning.system.ranks.collectives import num_ranks
 
 OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or the engine's candidates
 OWN = ("logp", "behaviour_logp", "advantages", "mask")
 OPTIONAL = ("proximal_logp", "correction", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
-PUTS_IN = ("open", "again")  # methods of rules that put other responses into a batch
+PUTS_IN = ("open", "retry")  # methods of rules that put other responses into a batch
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class PolicyLoss(nn.Module):
     ) -> TokenTable:
         """Returns the token table of a call whose first response has the number `first` in the update."""
         for name in given.keys() - {*OWN, *OPTIONAL}:
-            raise ValueError(f"{name} is not a column of a policy loss; {taken(name, OPTIONAL)}")
+            raise ValueError(f"{name} is not a column of a policy loss; {suggestion(name, OPTIONAL)}")
         kept = given["mask"].bool()
         responses = torch.arange(first, first + len(kept), device=kept.device)
         made = {

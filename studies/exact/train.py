@@ -27,7 +27,7 @@ from bapo_lightning.modules.bound_rules import (
     AdaptiveBounds,
     BoundRule,
     searches_each_micro_batch,
-    whereabouts,
+    shares_at_ends,
 )
 from bapo_lightning.objectives.bounds import BoundSearch, positive_shares
 from bapo_lightning.objectives.objective import (
@@ -221,7 +221,7 @@ def loss_and_metrics(
             tables.append(with_slopes(bounded.detach(), method.objective))
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
-    rests, ends = whereabouts(method.bounds, lows, highs, values)
+    rests, ends = shares_at_ends(method.bounds, lows, highs, values)
     whole = TokenTable.of(concatenate(tables, tables[0].columns))
     shares = positive_shares(whole, method.bounds.weight)
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from bapo_lightning.configuration.help import listed, usage
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import command
 from bapo_lightning.tools.commands.multirun import in_hydra
 from bapo_lightning.tools.sweeps.run import print_failures, run_plan
@@ -38,7 +38,7 @@ def help_text() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     plan = read_figures_plan([*map(in_hydra, sys.argv[1:] if arguments is None else arguments)])
     codes = run_plan(plan.runs, *plan.launcher)
-    with phases_shown():
+    with displayed_phases():
         findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
     print_findings(findings)
     return print_failures(plan.runs, codes)

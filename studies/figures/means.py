@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
-from bapo_lightning.report.intervals import shown_interval
+from bapo_lightning.report.intervals import interval_on_axis
 from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, metric_of
 from bapo_lightning.system.run_folder.record import Curve
 from bapo_lightning.tools.comparison.mean_curve import MeanCurve, mean_curve
@@ -156,7 +156,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
                 found = [number for run in members if (number := VALUES[value](run)) is not None]
-                shown = shown_interval(found, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
+                shown = interval_on_axis(found, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
                 if shown is not None:
                     _draw_bar(axes, index + offset, found, shown, width, looks[label])
         axes.set_xticks(range(len(groups)), groups)

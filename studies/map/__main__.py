@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bapo_lightning.configuration.help import choices, usage
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import command
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.run_folder.text_file import write_csv, write_json, write_text
@@ -57,7 +57,7 @@ def compute(config: MapConfig) -> int:
     from studies.map.language import make_runs
 
     folder = Path(config.output)
-    with phases_shown(), phase("checking methods"):
+    with displayed_phases(), phase("checking methods"):
         methods = {name: composed(config, name) for name in config.methods}
     keep_settings(config, folder)
     every = all_jobs(config, folder)
@@ -76,7 +76,7 @@ def draw(config: MapConfig) -> int:
         f"{'the learning rates' if config.is_leaderboard else 'the gate'}; {config.num_updates} updates of "
         f"{config.problems_per_update} problems x {config.group_size} answers, however stale they are."
     )
-    with phases_shown(), phase("drawing the map"):
+    with displayed_phases(), phase("drawing the map"):
         if config.verdict is not None:
             written = _verdict(config, config.verdict, labels, settings)
         elif config.is_leaderboard:

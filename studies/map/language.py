@@ -12,7 +12,7 @@ import torch
 
 from bapo_lightning.configuration.compose import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
+from bapo_lightning.modules.bound_rules import BoundRule, shares_at_ends
 from bapo_lightning.report.run.curves import held_out
 from bapo_lightning.system.run_folder.record import Row, finite, read_run
 from bapo_lightning.tools.sweeps.launchers import Ended, Jobs, run_local
@@ -138,7 +138,7 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
             found[name].append(mean(part, metric))
         # A share that is undefined is absent: that update had nothing to balance.
         bounds = (torch.tensor([row.get(metric, torch.nan) for row in part]) for metric in SEARCHED)
-        for name, share in zip(("rests", "ends"), whereabouts(rule, *bounds), strict=True):
+        for name, share in zip(("rests", "ends"), shares_at_ends(rule, *bounds), strict=True):
             found[name].append(float(share))
     curves = {"reward": rewards, "pass_at_k": best_of_k, **found}
     return {name: np.array(values) for name, values in curves.items()}

@@ -29,7 +29,7 @@ def answered(scores, hint=0.0, **metadata):
 def test_each_hint_shows_more_and_the_last_one_is_the_end():
     shown = []
     hint = 0.0
-    while (made := HINTS.again(answered([0.0, 0.0], hint, solution="abcdefgh"), encode)) is not None:
+    while (made := HINTS.retry(answered([0.0, 0.0], hint, solution="abcdefgh"), encode)) is not None:
         hint, prompt = made
         shown.append((hint, "".join(map(chr, prompt))))
     # A placeholder in the problem's own text stays.
@@ -41,15 +41,15 @@ def test_each_hint_shows_more_and_the_last_one_is_the_end():
 
 
 def test_there_is_no_hint_for_a_group_with_a_right_answer_or_a_problem_without_a_solution():
-    assert HINTS.again(answered([0.0, 1.0], solution="ab"), encode) is None
-    assert HINTS.again(answered([0.0, 0.0]), encode) is None
+    assert HINTS.retry(answered([0.0, 1.0], solution="ab"), encode) is None
+    assert HINTS.retry(answered([0.0, 0.0]), encode) is None
 
 
 def test_there_is_no_hint_that_makes_a_prompt_too_long():
     wrong = answered([0.0], solution="ab" * 40)
     length = len(encode(wrong.problem)) + len(" so far: ") + 20
-    assert replace(HINTS, max_prompt_tokens=length - 1).again(wrong, encode) is None
-    assert replace(HINTS, max_prompt_tokens=length).again(wrong, encode)[0] == 0.25
+    assert replace(HINTS, max_prompt_tokens=length - 1).retry(wrong, encode) is None
+    assert replace(HINTS, max_prompt_tokens=length).retry(wrong, encode)[0] == 0.25
 
 
 def test_hints_that_no_problem_has_room_or_a_solution_for_are_refused():

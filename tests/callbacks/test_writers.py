@@ -19,8 +19,8 @@ from bapo_lightning.callbacks.writers import (
     RolloutWriter,
     TokenWriter,
     group_rows,
-    known_tokens,
     to_floats,
+    token_records,
 )
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.system.run_folder.checkpoint import JOURNALS
@@ -130,7 +130,7 @@ def update():
 def test_tokens_of_a_response_are_found_wherever_its_micro_batch_put_them(update):
     batch, tokens = update
     assert len(batch.rollouts) == 24
-    for number, found in enumerate(known_tokens(batch.rollouts, tokens, Words())):
+    for number, found in enumerate(token_records(batch.rollouts, tokens, Words())):
         sampled, own = batch.rollouts[number], tokens.sequence == number
         assert found["text"] == [f"<{token}>" for token in sampled.response_ids]
         assert found["first"] == 0 and found["age"] == tokens.age[own].tolist() == [3] * sampled.length
@@ -142,7 +142,7 @@ def test_tokens_of_a_response_are_found_wherever_its_micro_batch_put_them(update
 
 def test_a_response_that_is_too_old_to_be_trained_on_has_its_text_alone(update):
     batch, tokens = update
-    (found,) = known_tokens(batch.rollouts[:1], replace(tokens, sequence=tokens.sequence + 1), Words())
+    (found,) = token_records(batch.rollouts[:1], replace(tokens, sequence=tokens.sequence + 1), Words())
     assert found["first"] == batch.rollouts[0].length == len(found["text"]) and found["ratio"] == []
 
 
@@ -202,7 +202,7 @@ def test_feedback_of_no_tokens_still_separates_turns():
 def test_texts_of_the_environment_have_a_place_among_the_sampled_tokens():
     sequence, position = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 4, 0, 1])
     tokens = table(torch.ones(6), sequence=sequence, position=position)
-    talk, single = known_tokens([TALK, SINGLE], tokens, Words())
+    talk, single = token_records([TALK, SINGLE], tokens, Words())
     assert talk["text"] == ["<5>", "<6>", "<7>", "<8>", "<9>"] and talk["first"] == 1
     assert talk["feedback_at"] == [2, 3] and len(talk["ratio"]) == 4
     assert "feedback_at" not in single and single["text"] == ["<5>", "<6>"]

@@ -12,8 +12,8 @@ from tests.configuration.compositions import found
 from bapo_lightning.configuration.compose import compose_run, dotted_keys, meant_key, node_at
 from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.configuration.hydra_versions import BASE
-from bapo_lightning.configuration.origins import origins_told
-from bapo_lightning.system.errors import ConfigError, nearest, taken
+from bapo_lightning.configuration.origins import name_origins
+from bapo_lightning.system.errors import ConfigError, nearest, suggestion
 
 PLAIN = compose_run(["experiment=additions"])
 KEYS = sorted(dotted_keys(PLAIN))
@@ -27,7 +27,7 @@ def test_a_choice_in_other_letters_is_that_choice(group):
     names = sorted({*choice_files(group)} - {"base"})
     for name in names:
         for typed in {name.upper(), name.title(), name.capitalize()} - {name}:
-            assert taken(typed, names).startswith(f"did you mean {name}?")
+            assert suggestion(typed, names).startswith(f"did you mean {name}?")
 
 
 def meant(typed):
@@ -142,7 +142,7 @@ def test_what_is_no_objective_is_refused_before_anything_starts(target, words):
 def test_a_key_that_repeats_another_one_is_reported_under_the_name_that_was_written():
     wrong = "temperature=-1 must be a number of at least 0"
     typed = ["experiment=additions", "rollout.temperature=-1"]
-    with pytest.raises(ConfigError) as error, origins_told(typed):
+    with pytest.raises(ConfigError) as error, name_origins(typed):
         raise ConfigError([f"rollout.weight_sync.{wrong}", "seed=-1 is odd"])
     assert [*error.value.problems] == [f"rollout.{wrong}", "seed=-1 is odd"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from bapo_lightning.configuration.compose import compose_run, dotted_keys, meant_key, node_at
 from bapo_lightning.configuration.conf_dir import choice_files
-from bapo_lightning.configuration.group_names import with_own_places
+from bapo_lightning.configuration.group_names import expanded_overrides
 from bapo_lightning.configuration.thirty_keys import THIRTY_KEYS, table
 
 PLAIN = compose_run(["experiment=own", "model.path=FOLDER", "data.train.path=FILE"])
@@ -72,7 +72,7 @@ def test_the_name_of_another_program_is_answered_with_ours(typed, meant):
 def test_a_file_or_folder_stands_for_a_choice_of_data_or_model(typed, placed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.jsonl").write_text("{}")
-    assert with_own_places([typed]) == placed
+    assert expanded_overrides([typed]) == placed
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ from bapo_lightning.callbacks.writers import (
     ConsoleLogger,
     RolloutWriter,
     TokenWriter,
-    known_tokens,
     token_columns,
+    token_records,
 )
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.token_tables import (
     columns_read,
-    gather_everywhere,
+    gather_columns,
     gather_tables,
     prepared_for_update,
     step_scale_of_update,
@@ -95,7 +95,7 @@ def exchange(rank, port, path):
     # Only rank 0's columns count: others may have callbacks that do not know what rank 0's know.
     gathered = gather_tables(own, ("age", "origin") if not rank else ())
     whole = gather_tables(own, NAMES)
-    read, start = gather_everywhere(Sums().prepare, own, device)
+    read, start = gather_columns(Sums().prepare, own, device)
     found = {
         "gathered": gathered and gathered.columns, "whole": whole and whole.columns, "read": read.columns,
         "start": start, "sent": sent, "sums": prepared_for_update(Sums(), own, BOUNDS, 3),
@@ -230,7 +230,7 @@ def test_reading_a_column_without_asking_is_one_clear_error():
 
 def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():
     readers = {
-        token_columns: token_columns, known_tokens: lambda found: list(known_tokens([], found, None)),
+        token_columns: token_columns, token_records: lambda found: list(token_records([], found, None)),
         positive_shares: lambda found: positive_shares(found, "rollout_prob"),
         contributions: lambda found: forecast(adaptive(), found), ess_step_scale: ess_step_scale,
     }  # fmt: skip

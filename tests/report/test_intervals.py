@@ -6,9 +6,9 @@ import pytest
 
 from bapo_lightning.report.intervals import (
     Interval,
+    interval_on_axis,
     mean_interval,
     ratio_interval,
-    shown_interval,
     t_quantile,
 )
 
@@ -40,16 +40,16 @@ def test_the_interval_of_five_values_of_one_and_of_none():
 
 def test_on_a_logarithmic_axis_an_interval_is_of_logarithms_and_above_zero():
     values = [0.1, 1.0, 10.0]  # logarithms 0 +- log(10): half-width t(2) log(10) / sqrt(3)
-    mean, low, high = shown_interval(values, logarithmic=True)
+    mean, low, high = interval_on_axis(values, logarithmic=True)
     assert mean == pytest.approx(1.0) and low == pytest.approx(1 / high)
     assert high == pytest.approx(10 ** (4.302653 / math.sqrt(3)), rel=1e-5)
-    assert shown_interval(values)[1] < 0, "on a linear axis it may go below zero"
+    assert interval_on_axis(values)[1] < 0, "on a linear axis it may go below zero"
 
 
 def test_an_interval_ends_with_what_the_quantity_can_be():
-    assert shown_interval([0.0, 1.0, 1.0], limits=(0.0, 1.0)) == (pytest.approx(2 / 3), 0.0, 1.0)
-    assert shown_interval([0.3], limits=(0.0, 1.0)) == (0.3, 0.3, 0.3)
-    assert shown_interval([]) is None
+    assert interval_on_axis([0.0, 1.0, 1.0], limits=(0.0, 1.0)) == (pytest.approx(2 / 3), 0.0, 1.0)
+    assert interval_on_axis([0.3], limits=(0.0, 1.0)) == (0.3, 0.3, 0.3)
+    assert interval_on_axis([]) is None
 
 
 def test_a_ratio_has_the_noise_of_both_of_its_means():

@@ -24,9 +24,9 @@ from bapo_lightning.types import FinishReason
 SAMPLING = SamplingParams(temperature=1.0, stop_token_ids=(1,))
 # All of a distribution that is cut, and the likeliest of one that is not, whichever is sampled.
 NOTING = [
-    SamplingParams(0.8, (1,), top_k=5, noted=EVERY),
-    SamplingParams(1.0, (1,), top_p=0.7, noted=EVERY),
-    SamplingParams(1.0, (1,), noted=4),
+    SamplingParams(0.8, (1,), top_k=5, num_candidates=EVERY),
+    SamplingParams(1.0, (1,), top_p=0.7, num_candidates=EVERY),
+    SamplingParams(1.0, (1,), num_candidates=4),
 ]
 TOLERANCE = 1e-4  # nats, float32 on both sides
 
@@ -88,7 +88,7 @@ def assert_noted(policy, wanted, segments, sampling):
         found = places(segment.candidates)
         assert len(found) == len(segment.token_ids)
         for row, place in zip(expected, found, strict=True):
-            likeliest = row.topk(min(sampling.noted, int(row.isfinite().sum()))).indices.tolist()
+            likeliest = row.topk(min(sampling.num_candidates, int(row.isfinite().sum()))).indices.tolist()
             assert sorted(place) == sorted(likeliest)
             own = row[list(place)]
             torch.testing.assert_close(torch.tensor([*place.values()]), own, atol=TOLERANCE, rtol=1e-5)

@@ -116,7 +116,7 @@ class StreamContract:
             for one, other in zip(beside, alone, strict=True):
                 assert one.segment.token_ids == other.segment.token_ids
                 assert list(one.segment.logprobs) == pytest.approx(list(other.segment.logprobs), abs=1e-4)
-                assert (one.segment.candidates is None) is (not sampling.noted)
+                assert (one.segment.candidates is None) is (not sampling.num_candidates)
             stream.call(steps=1)
         stream.to_the_end()
         for number, generation in enumerate(expected):

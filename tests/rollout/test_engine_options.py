@@ -34,7 +34,7 @@ MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 
 @pytest.mark.parametrize(
-    ("named", "runs_in", "shares_gpu", "streams", "most_noted"),
+    ("named", "runs_in", "shares_gpu", "streams", "most_candidates"),
     [
         (HFEngine, "trainer", False, True, EVERY),
         (VLLMLocalEngine, "trainer", True, True, MOST),
@@ -45,11 +45,11 @@ MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
     ],
 )
 def test_a_class_says_where_its_engines_work_and_what_they_can(
-    named, runs_in, shares_gpu, streams, most_noted
+    named, runs_in, shares_gpu, streams, most_candidates
 ):
     engine = engine_class(named)
     assert (engine.runs_in, engine.shares_gpu, engine.streams) == (runs_in, shares_gpu, streams)
-    assert engine.most_noted == most_noted and runs_in in get_args(RunsIn)
+    assert engine.most_candidates == most_candidates and runs_in in get_args(RunsIn)
 
 
 def test_an_engine_of_the_least_methods_is_one_without_processes_streams_or_digests():

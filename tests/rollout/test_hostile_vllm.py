@@ -28,7 +28,7 @@ from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
 from bapo_lightning.system.errors import EngineError
 
 MODEL = str(Path(bapo_lightning.__file__).parent / "tiny_worlds/additions/model")
-SAMPLING = SamplingParams(1.0, (1,), noted=2)
+SAMPLING = SamplingParams(1.0, (1,), num_candidates=2)
 LENGTH, DEADLINE, LIMIT = 6, 1.0, 60
 HTTP_LIES = {mode: mode for mode in hostile.MODES}
 REFUSALS = {"deep_error", "escapes_in_error", "login"}  # statuses below 500: the server lives and says no

@@ -103,7 +103,7 @@ def servers():
 @pytest.fixture
 def engine(servers, monkeypatch):
     monkeypatch.setattr(server, "require_vllm", lambda: None)
-    monkeypatch.setattr(server, "own_servers", lambda *arguments: servers)
+    monkeypatch.setattr(server, "local_servers", lambda *arguments: servers)
     by_url = {each.url: each for each in servers}
     monkeypatch.setattr(server, "ServerClient", lambda url, timeout: by_url[url])
     made = VLLMServerEngine("unused", VLLMOptions(max_model_len=64), Transport(), "unused", num_servers=2)

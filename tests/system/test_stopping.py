@@ -31,7 +31,7 @@ def test_a_signal_ends_a_process_in_one_line_with_the_exit_code_of_the_signal(nu
 
 
 def test_a_signal_that_comes_twice_at_once_is_one_request_and_one_that_comes_later_ends_the_process():
-    process = started(f"stop.listen(); stop.answer = noted; {WAIT}")
+    process = started(f"stop.listen(); stop.answer = record_signal; {WAIT}")
     for _ in range(2):  # as `timeout` does it
         process.send_signal(signal.SIGTERM)
     time.sleep(10 * SAME_SECONDS)
@@ -45,7 +45,7 @@ def test_a_fork_of_the_process_ends_by_the_signal_itself():
     fork = "pid = os.fork(); pid or time.sleep(60); time.sleep(0.2); os.kill(pid, signal.SIGTERM)"
     told = "print(1, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), stop.received, flush=True)"
     done = subprocess.run(
-        [sys.executable, "-c", f"{BEGIN}stop.listen(); stop.answer = noted; {fork}; {told}"],
+        [sys.executable, "-c", f"{BEGIN}stop.listen(); stop.answer = record_signal; {fork}; {told}"],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "1 -15 None\n", done.stderr
@@ -55,7 +55,7 @@ def test_a_signal_that_is_ignored_stays_so_and_earlier_handlers_come_back():
     program = (
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "with heard():\n"
-        "    with heard(noted): signal.raise_signal(signal.SIGHUP)\n"
+        "    with heard(record_signal): signal.raise_signal(signal.SIGHUP)\n"
         "    assert stop.received is None and stop.answer is at_once\n"
         "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not stop.is_heard\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"

@@ -50,13 +50,13 @@ class Hints(GroupRule):
     def check(self, problems: Sequence[Problem], encode: Encode) -> None:
         """Raises DataError if no problem has a solution, or no prompt with a hint is short enough."""
         require_solutions(problems, self.column)
-        if all(self.again(Group(problem, ()), encode) is None for problem in problems):
+        if all(self.retry(Group(problem, ()), encode) is None for problem in problems):
             raise DataError(
                 f"max_prompt_tokens={self.max_prompt_tokens}: no training problem's prompt with a hint is "
                 "that short; write a larger scale.max_prompt_tokens, or a shorter text for data.hint"
             )
 
-    def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
+    def retry(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
         """Returns the next share for a group and its prompt with the hint; None if the group has a right
         answer, its problem has no solution, the largest hint did not help, or the prompt would be too long.
         """

@@ -10,7 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.system.ranks.collectives import max_over_ranks
-from bapo_lightning.system.stopping import Answer, heard, noted, say_in_handler, stop
+from bapo_lightning.system.stopping import Answer, heard, record_signal, say_in_handler, stop
 
 
 class GracefulStop(Callback):
@@ -43,7 +43,7 @@ class GracefulStop(Callback):
         """From now on there is an update to save."""
         if self._before is None:
             self._before = stop.answer
-            stop.answer = _after_this_update if trainer.is_global_zero else noted
+            stop.answer = _after_this_update if trainer.is_global_zero else record_signal
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

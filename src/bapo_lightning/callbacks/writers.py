@@ -96,7 +96,7 @@ class RolloutWriter(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: TrainBatch, batch_idx: int
     ) -> None:
         """Requests the columns that it writes."""
-        self.needs = needed_by(known_tokens) if batch_idx % self.every == 0 else frozenset()
+        self.needs = needed_by(token_records) if batch_idx % self.every == 0 else frozenset()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
@@ -107,7 +107,7 @@ class RolloutWriter(Callback):
             tokenizer = trainer.datamodule.sampler.tokenizer  # type: ignore[attr-defined]
             rows = [{"step": batch_idx, **row} for group in groups for row in group_rows(group, tokenizer)]
             rollouts = [sample.rollout for group in groups for sample in group.samples]
-            for row, found in zip(rows, known_tokens(rollouts, outputs["tokens"], tokenizer), strict=True):
+            for row, found in zip(rows, token_records(rollouts, outputs["tokens"], tokenizer), strict=True):
                 row["tokens"] = found
             Journal(Path(self.folder, "rollouts.jsonl")).append(rows)
             for logger in trainer.loggers:
@@ -188,7 +188,9 @@ def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
 
 
 @reads("sequence", "position", "ratio", "age", "slope", "advantage")
-def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
+def token_records(
+    rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
+) -> Iterator[dict[str, Any]]:
     """Yields for each of a minibatch's first rollouts the `text` of the sampled tokens; the number of the
     `first` token that was trained on, and from there each token's `ratio`, `age` in updates, and whether its
     gradient was `clipped`; in a conversation, `feedback_at`: the sampled tokens before each feedback.

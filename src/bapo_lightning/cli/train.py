@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from bapo_lightning.configuration.compose import requested_ranks, resolve, wants_display
 from bapo_lightning.configuration.early import refuse_early, refuse_missing_files
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import end_with, hydra_command
 from bapo_lightning.runs.resume import AUTO, run_to_continue
 from bapo_lightning.system.errors import BapoLightningError, LaunchError, RankLost
@@ -32,7 +32,7 @@ from bapo_lightning.system.ranks.launch import (
     leads,
     starts_ranks,
 )
-from bapo_lightning.system.stopping import at_once, heard, noted
+from bapo_lightning.system.stopping import at_once, heard, record_signal
 from bapo_lightning.tools.commands.multirun import is_job, run_job, with_sweeps
 
 # Read by OpenMP when torch loads: threads that spin while they wait slow down a small model very much as soon
@@ -43,7 +43,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 def main() -> int:
     """Trains in this process, or in one process per rank of the run."""
     forget_left_over_ranks()
-    with heard(at_once if leads() else noted):  # a noted signal ends the run with its first update
+    with heard(at_once if leads() else record_signal):  # a recorded signal ends the run with its first update
         return composed()
 
 
@@ -82,7 +82,7 @@ def train(config: DictConfig) -> int:
     devices, nodes = requested_ranks(plain)
     elsewhere = plain["ranks"] is not None and STARTED_BY_RUN not in os.environ
     if elsewhere or starts_ranks(devices, nodes):
-        with phases_shown(wants_display(plain)):
+        with displayed_phases(wants_display(plain)):
             with phase("loading libraries"):
                 from bapo_lightning.configuration.machine import check_machine
                 from bapo_lightning.configuration.rank_rules import rank_launcher
@@ -97,7 +97,7 @@ def train(config: DictConfig) -> int:
         launcher = rank_launcher(ranked)
         assert launcher is not None
         return launcher.launch(ranked, sys.argv[1:])
-    with phases_shown(wants_display(plain)), phase("loading libraries"):
+    with displayed_phases(wants_display(plain)), phase("loading libraries"):
         from bapo_lightning.runs import train as training
     return training.train(plain, lambda: _with_folder(config))[0]
 

@@ -20,7 +20,7 @@ from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.configuration.thirty_keys import meant_by
 from bapo_lightning.configuration.unreadable import several_values, unreadable
-from bapo_lightning.system.errors import ConfigError, FirstConfigError, nearest, taken
+from bapo_lightning.system.errors import ConfigError, FirstConfigError, nearest, suggestion
 from bapo_lightning.system.ranks.launch import leads
 
 
@@ -136,11 +136,11 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
             name = f"{last}/{name}"
         known_names = _choices(group)
         if group == "hydra/launcher":
-            listed = f"{taken(name, known_names)}; " if known_names else ""
+            listed = f"{suggestion(name, known_names)}; " if known_names else ""
             return f"{group}={name} is not a choice here; {listed}{PLUGINS}"
         if group == "data" and Path(name).exists():
             return f"{group}={name} is not a choice; {OWN_TABLE}{name}"
-        return f"{group}={name} is not a choice; {taken(name, known_names)}"
+        return f"{group}={name} is not a choice; {suggestion(name, known_names)}"
     if match := _TAKEN.search(text):
         return f"{match[1]} is already an option; leave out the + before it"
     if match := _AMBIGUOUS.search(text):

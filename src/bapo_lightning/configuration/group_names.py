@@ -17,7 +17,7 @@ NODES = ("hydra", "hydra.sweeper", "hydra.launcher")  # whose settings are read 
 LISTED = ("logger",)  # groups of which several files, or none, can be chosen
 
 
-def with_own_places(overrides: Sequence[str]) -> list[str]:
+def expanded_overrides(overrides: Sequence[str]) -> list[str]:
     """Returns the overrides with `data=FILE` and `model=FOLDER` as the configuration writes them:
     `data=table data.train.path=FILE` and `model.path=FOLDER`, which may be a name on the hub.
     """

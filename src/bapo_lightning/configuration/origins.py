@@ -24,7 +24,7 @@ _REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)+)\}")
 
 
 @contextmanager
-def origins_told(overrides: Sequence[str], file: str = "train") -> Iterator[None]:
+def name_origins(overrides: Sequence[str], file: str = "train") -> Iterator[None]:
     """Context in which a ConfigError names the choice that set a refused key, unless an override did. A key
     that repeats another key, `${rollout.temperature}`, is reported under that key's name.
     """

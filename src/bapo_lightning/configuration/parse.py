@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from bapo_lightning.configuration.compose import node_at
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.wording import wrong
-from bapo_lightning.system.errors import taken
+from bapo_lightning.system.errors import suggestion
 
 S = TypeVar("S", bound=Section)
 
@@ -49,7 +49,7 @@ def _messages(
         if error["type"] == "extra_forbidden":
             parent = path.rpartition(".")[0]
             whose = f" of {parent}" if parent else ""
-            yield f"{path} is not an option{whose}; {taken(name, sorted(owner.model_fields))}"
+            yield f"{path} is not an option{whose}; {suggestion(name, sorted(owner.model_fields))}"
         elif error["type"] == "missing":
             yield f"{path} is missing; write {path}=VALUE"
         elif error["type"] == "value_error":

@@ -175,10 +175,10 @@ def sampling_problems(rollout: RolloutSection) -> Iterator[str]:
 
 
 def _note_problems(config: RunConfig) -> Iterator[str]:
-    """More noted tokens per position than the engine reports."""
+    """More candidates per position than the engine reports."""
     try:
-        most = engine_class(config.rollout.sampling_engine.object).most_noted
-        wanted = config.rollout.top_k or config.noted
+        most = engine_class(config.rollout.sampling_engine.object).most_candidates
+        wanted = config.rollout.top_k or config.num_candidates
     except UNREADABLE:  # reported as a target that cannot be imported
         return
     with suppress(OSError, DataError):  # reported by the rules about the model's folder, or a hub model

@@ -119,7 +119,7 @@ class RunConfig(RunSections):
         return "reference_logp" in needs_of(self.algorithm.objective.object)
 
     @property
-    def noted(self) -> int:
+    def num_candidates(self) -> int:
         """Number of tokens that the engine records at each position: all tokens that could be sampled if some
         could not, and those that the objective reads.
         """
@@ -213,7 +213,7 @@ class RunConfig(RunSections):
                 if not node.is_a(BatchAdvantageStage) or list(target_problems(node.node)):
                     continue
                 try:
-                    found = node.make().advantages(RewardBatch.made_up(rewards, rewards - 0.5))
+                    found = node.make().advantages(RewardBatch.example(rewards, rewards - 0.5))
                     wrong = "" if getattr(found, "shape", None) == rewards.shape else f"they are {found!r}"
                 except FOREIGN as error:  # whatever custom advantages raise
                     pass_stops(error)

@@ -22,7 +22,14 @@ from pydantic_core import CoreSchema, core_schema
 
 from bapo_lightning.configuration.hydra_versions import instantiate, raised_by
 from bapo_lightning.configuration.wording import accepted, flattened, value_problem
-from bapo_lightning.system.errors import BapoLightningError, ConfigError, in_words, nearest, pass_stops, taken
+from bapo_lightning.system.errors import (
+    BapoLightningError,
+    ConfigError,
+    in_words,
+    nearest,
+    pass_stops,
+    suggestion,
+)
 from bapo_lightning.system.values import imported
 
 TARGET, PARTIAL = "_target_", "_partial_"
@@ -181,10 +188,12 @@ def option_problems(
             continue
         if option not in parameters and not takes_any:
             if value is not None:
-                found.append(f"{path}.{option} is not an option of {name}; {taken(option, list(parameters))}")
+                found.append(
+                    f"{path}.{option} is not an option of {name}; {suggestion(option, list(parameters))}"
+                )
         elif (inner := _dataclass_of(hints.get(option))) is not None and isinstance(value, Mapping):
             found += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
-        elif isinstance(value, Mapping) and TARGET not in value and _is_made(hints.get(option)):
+        elif isinstance(value, Mapping) and TARGET not in value and _is_callable_option(hints.get(option)):
             found.append(f"{path}.{option} has no {TARGET}; write {path}.{option}.{TARGET}=PACKAGE.NAME")
         elif isinstance(value, Mapping) and (count := _num_arguments(hints.get(option))) is not None:
             problem = _call_problem(Target(value), count)
@@ -198,7 +207,7 @@ def option_problems(
     yield from found
     if not found and (rules := _rules_of(called, "problems")) is not None:
         given = options_with_defaults(called, options)
-        yield from (_with_path(text, parameters, path) for text in _told(rules, called, given))
+        yield from (_with_path(text, parameters, path) for text in _problems_of_rules(rules, called, given))
 
 
 def run_problems(target: Target, path: str, run: Any, method: str = "run_problems") -> Iterator[str]:
@@ -211,11 +220,12 @@ def run_problems(target: Target, path: str, run: Any, method: str = "run_problem
     if not list(target_problems(target.node, path)) and (rules := _rules_of(target.object, method)):
         options = target.options
         yield from (
-            _with_path(text, options, path, "(?!\\.)") for text in _told(rules, target.object, options, run)
+            _with_path(text, options, path, "(?!\\.)")
+            for text in _problems_of_rules(rules, target.object, options, run)
         )
 
 
-def _told(rules: Any, called: Any, options: Mapping[str, Any], *run: Any) -> list[str]:
+def _problems_of_rules(rules: Any, called: Any, options: Mapping[str, Any], *run: Any) -> list[str]:
     """The texts of rules, or of an option that they need and that is neither given nor has a default."""
     try:
         return list(rules(options, *run))
@@ -234,7 +244,7 @@ def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, 
     return {**defaults, **{name: value for name, value in options.items() if name not in HYDRA_KEYS}}
 
 
-def _is_made(annotation: Any) -> bool:
+def _is_callable_option(annotation: Any) -> bool:
     """Whether an option can only be a callable."""
     members, _ = flattened(annotation)
     members = [member for member in members if member is not type(None)]
@@ -243,7 +253,7 @@ def _is_made(annotation: Any) -> bool:
 
 def _num_arguments(annotation: Any) -> int | None:
     """Number of arguments of an option that can only be a callable; None if it is not declared."""
-    if not _is_made(annotation):
+    if not _is_callable_option(annotation):
         return None
     counts = {
         len(given) if isinstance(given := get_args(member)[0], list) else None

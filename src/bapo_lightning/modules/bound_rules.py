@@ -241,7 +241,7 @@ def searches_each_micro_batch(rule: BoundRule) -> bool:
     return isinstance(rule, AdaptiveBounds) and rule.scope == "microbatch"
 
 
-def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def shares_at_ends(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the shares of searches that stay at the start of their path and that run to its end, 0-dim; NaN
     if nothing was searched, or if there was nothing to balance.
 

@@ -84,23 +84,23 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
     wanted = set(columns)
     if wanted.issuperset(NAMES):
         wanted |= {name for table in tables[:1] for name in table.more} - CANDIDATES
-    found, _ = _gathered(tables, from_controller(sorted(wanted)), everywhere=False)
+    found, _ = _gathered(tables, from_controller(sorted(wanted)), to_all_ranks=False)
     return None if found is None else table_for("a callback", found)
 
 
-def gather_everywhere(
+def gather_columns(
     reader: Callable[[TokenTable], Any], tables: Sequence[TokenTable], device: torch.device
 ) -> tuple[TokenTable, int]:
     """Returns the columns that a function reads from the table of all ranks' minibatch, and the first of this
     rank's rows. Every rank must call it with the tables of its own micro-batches, which may be none.
     """
-    found, start = _gathered(tables, sorted(needed_by(reader)), everywhere=True)
+    found, start = _gathered(tables, sorted(needed_by(reader)), to_all_ranks=True)
     assert found is not None
     return table_for(name_of(reader), {name: found[name].to(device) for name in found}), start
 
 
 def _gathered(
-    tables: Sequence[TokenTable], names: Sequence[str], everywhere: bool
+    tables: Sequence[TokenTable], names: Sequence[str], to_all_ranks: bool
 ) -> tuple[dict[str, Tensor] | None, int]:
     """Returns columns of all ranks' tables in rank order, if gathered here, and this rank's first row.
 
@@ -113,7 +113,7 @@ def _gathered(
     is_wide = max_over_ranks(int(any(own[name].dtype is torch.float64 for name in names)))
     real, word = (torch.float64, torch.int64) if is_wide else (torch.float32, torch.int32)
     bits = [own[name].to(word) if name in INTEGERS else own[name].to(real).view(word) for name in names]
-    parts = gather_rows(torch.stack(bits).cpu(), everywhere)
+    parts = gather_rows(torch.stack(bits).cpu(), to_all_ranks)
     if parts is None:
         return None, 0
     rows = torch.cat(parts, dim=1).to(bits[0].device)
@@ -134,7 +134,7 @@ def prepared_for_update(
     if not prepares(objective):
         return parts
     tables = [table.detach().with_bounds(bounds.low, bounds.high) for table in tables]
-    whole, start = gather_everywhere(objective.prepare, tables, bounds.low.device)
+    whole, start = gather_columns(objective.prepare, tables, bounds.low.device)
     sizes = [len(table.ratio) for table in tables]
     for name, values in objective.prepare(whole).items():
         own = values[start : start + sum(sizes)].split(sizes) if tables and values.dim() else ()
@@ -151,4 +151,4 @@ def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTab
     if step_scale is None:
         return 1.0
     device = tables[0].logp.device if tables else torch.device("cpu")
-    return float(step_scale(gather_everywhere(step_scale, tables, device)[0]))
+    return float(step_scale(gather_columns(step_scale, tables, device)[0]))

@@ -20,7 +20,7 @@ from torch import Tensor
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, name_of, without_options
-from bapo_lightning.system.errors import ConfigError, taken
+from bapo_lightning.system.errors import ConfigError, suggestion
 
 # table -> objective[N] to maximise
 Objective = Callable[[TokenTable], Tensor]
@@ -87,7 +87,7 @@ def needs_of(objective: Any) -> frozenset[str]:
     found = frozenset(getattr(without_options(objective), "needs", ()))
     known = get_args(Need)
     for name in sorted(found.difference(known)):
-        problem = f"{name_of(objective)}.needs has {name}, which no objective gets: {taken(name, known)}"
+        problem = f"{name_of(objective)}.needs has {name}, which no objective gets: {suggestion(name, known)}"
         raise ConfigError([problem])
     return found
 

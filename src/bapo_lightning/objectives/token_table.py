@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import limited_log_ratio
-from bapo_lightning.system.errors import ConfigError, TrainingError, taken
+from bapo_lightning.system.errors import ConfigError, TrainingError, suggestion
 from bapo_lightning.types import Origin
 
 
@@ -173,7 +173,7 @@ class SomeColumns(TokenTable):
     def __getattr__(self, name: str) -> Tensor:
         if name not in NAMES:
             raise AttributeError(name)
-        raise self._not_asked_for(name)
+        raise self._missing_column(name)
 
     @property
     def columns(self) -> dict[str, Tensor]:
@@ -183,10 +183,10 @@ class SomeColumns(TokenTable):
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.more:
-            raise self._not_asked_for(name)
+            raise self._missing_column(name)
         return self.more[name]
 
-    def _not_asked_for(self, name: str) -> TrainingError:
+    def _missing_column(self, name: str) -> TrainingError:
         return TrainingError(
             f"{vars(self)['_reader']} reads the column {name} of the token table without declaring it; add "
             "it to its `needs`"
@@ -205,7 +205,9 @@ def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
     found = frozenset(getattr(without_options(reader), "needs", unsaid))
     known = (*NAMES, *ON_DEMAND)
     for name in sorted(found.difference(known)):
-        problem = f"{name_of(reader)}.needs has {name}, not a column of the token table: {taken(name, known)}"
+        problem = (
+            f"{name_of(reader)}.needs has {name}, not a column of the token table: {suggestion(name, known)}"
+        )
         raise ConfigError([problem])
     return found
 

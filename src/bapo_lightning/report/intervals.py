@@ -89,7 +89,7 @@ def mean_interval(values: Sequence[float], resolution: float = 0.0) -> Interval 
     return Interval(mean, t_quantile(count - 1) * math.sqrt(variance / count), count)
 
 
-def shown_interval(
+def interval_on_axis(
     values: Sequence[float],
     logarithmic: bool = False,
     limits: tuple[float, float] | None = None,

@@ -116,7 +116,7 @@ class DistributedEngine(RolloutEngine):
         parts: list[Part] = [
             (requests[bounds[index] : bounds[index + 1]], sampling) for index in range(self.num_engines)
         ]
-        outcomes = self._ask("generate", self._of_ranks(parts), lambda: self._generate_own(parts[0]))
+        outcomes = self._ask("generate", self._of_ranks(parts), lambda: self._generate_part(parts[0]))
         finished: dict[int, Generation] = {}
         for index in range(self.num_engines):
             outcome = outcomes[index * self.ranks_per_engine]
@@ -160,7 +160,7 @@ class DistributedEngine(RolloutEngine):
         if self.on_controller_only and self.own.engine is not None:
             return self.own.engine.generate_on_each(requests, sampling)
         whole = [(requests, sampling)] * self.num_engines
-        outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_own(whole[0]))
+        outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_part(whole[0]))
         self._check_alive(outcomes)
         return {index: outcomes[index * self.ranks_per_engine].value for index in range(self.num_engines)}
 
@@ -221,7 +221,7 @@ class DistributedEngine(RolloutEngine):
         except EngineError as error:
             return [Outcome(error=error)]
 
-    def _generate_own(self, part: Part) -> list[Generation]:
+    def _generate_part(self, part: Part) -> list[Generation]:
         with phase("on rank 0", len(part[0])):
             made = self.own.generate(part)
         advance(len(made))

@@ -44,7 +44,7 @@ class SamplingParams:
     top_p: float = 1.0  # smallest set of tokens with this much mass; 1.0 = off
     top_k: int = 0  # number of likeliest tokens that are kept; 0 = off
     # Number of likeliest tokens recorded at each place, of those that can be sampled; `EVERY`: all, 0: none.
-    noted: int = 0
+    num_candidates: int = 0
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -183,7 +183,7 @@ class RolloutEngine(ABC):
     # Whether all ranks share the trainer's GPUs by turns: nothing is generated during training.
     shares_gpu: ClassVar[bool] = False
     streams: ClassVar[bool] = False  # whether it has `stream`
-    most_noted: ClassVar[int] = 0  # largest `SamplingParams.noted`
+    most_candidates: ClassVar[int] = 0  # largest `SamplingParams.num_candidates`
     # Lowest and highest `SamplingParams.temperature` above 0.
     temperatures: ClassVar[tuple[float, float]] = (0.0, math.inf)
 

@@ -52,7 +52,7 @@ from bapo_lightning.runs.resume import RunStart
 from bapo_lightning.system.errors import FOREIGN, ConfigError, in_words, pass_stops
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.ranks.channel import Channel
-from bapo_lightning.system.ranks.rank_group import RankGroup, own_gpu, uses_cuda
+from bapo_lightning.system.ranks.rank_group import RankGroup, gpu_of_rank, uses_cuda
 
 VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ only by the policy
 
@@ -71,7 +71,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     """Builds everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
     Raises BapoLightningError: an input is not available, or the run folder cannot be made.
     """
-    inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, start, ranks))
+    inputs, data_module, module, strategy = ranks.on_every_rank(partial(_build_parts, config, start, ranks))
     account = inputs.problems.account if inputs else {}
     models = models_behind(config.plain) if inputs else {}
     needs_first_weights = config.model.lora is not None or config.scores_by_reference
@@ -139,7 +139,7 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     node, own = config.rollout.engine, {}
     # Engines in separate processes would all take the first GPU.
     if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
-        own = {"visible_gpus": own_gpu(ranks.local_rank)}
+        own = {"visible_gpus": gpu_of_rank(ranks.local_rank)}
     with phase("starting the engine"):
         engine: RolloutEngine = node.make(RolloutEngine, model_path=model_path(config.model.path), **own)
     return engine
@@ -205,7 +205,11 @@ def build_sampler(
         prompt=inputs.prompt,
         reward=config.reward.make(2),
         sampling=SamplingParams(
-            config.rollout.temperature, stops, config.rollout.top_p, config.rollout.top_k, config.noted
+            config.rollout.temperature,
+            stops,
+            config.rollout.top_p,
+            config.rollout.top_k,
+            config.num_candidates,
         ),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,

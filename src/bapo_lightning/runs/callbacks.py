@@ -51,7 +51,7 @@ def build_callbacks(
     made: list[L.Callback] = []
     if ranks.is_controller:  # first, so that the run is recorded from then on
         made.append(RunManifest(start.folder, {"id": start.run_id, **description}, start.resume_entry))
-    made += [_made(node, given, start.folder) for node in _needed(config)]
+    made += [_build(node, given, start.folder) for node in _needed(config)]
     if config.trainer.options["max_time"] is not None:
         made.append(Timer(config.trainer.options["max_time"]))
     made += [*build_alarms(config.callbacks.alarms), GracefulStop(), StockHooks()]
@@ -66,7 +66,7 @@ def build_monitors(config: RunConfig, validation_sets: Sequence[ValidationSet]) 
     """Returns the configured callbacks that measure, warn and log, and do not write into a run folder."""
     given = {"validation_sets": validation_sets}
     nodes = [node for node in _needed(config) if not node.takes("folder")]
-    made = [_made(node, given, Path(config.output_root)) for node in nodes]
+    made = [_build(node, given, Path(config.output_root)) for node in nodes]
     return in_order([*made, *build_alarms(config.callbacks.alarms), StockHooks()])
 
 
@@ -94,7 +94,7 @@ def _is_idle(node: Target, config: RunConfig) -> bool:
     return getattr(node.object, "is_idle_at_zero", False) and not node.every
 
 
-def _made(node: Target, given: dict[str, Any], folder: Path) -> L.Callback:
+def _build(node: Target, given: dict[str, Any], folder: Path) -> L.Callback:
     options = {name: value for name, value in given.items() if node.takes(name)}
     # A run has neither epochs nor a validation loop: `StockHooks` signals measurements.
     if node.is_a(EarlyStopping) and node.options["check_on_train_epoch_end"] is None:

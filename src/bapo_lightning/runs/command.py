@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
-from bapo_lightning.configuration.group_names import refuse_no_names, with_own_places
+from bapo_lightning.configuration.group_names import expanded_overrides, refuse_no_names
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.configuration.hydra_versions import BASE, OWN_TARGETS
-from bapo_lightning.configuration.origins import origins_told
+from bapo_lightning.configuration.origins import name_origins
 from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.system.errors import BapoLightningError, ConfigError, FirstConfigError, exits_refused
 from bapo_lightning.system.host import let_segments_grow
@@ -145,7 +145,7 @@ def hydra_command(
         def told(config: DictConfig) -> int | None:
             # Unresolved, as typed: an interpolation among them may have no value.
             typed = cast(list[str], OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
-            with origins_told(typed, config_name), exits_refused():
+            with name_origins(typed, config_name), exits_refused():
                 return main(config)
 
         @command(code, usage=usage)
@@ -156,7 +156,7 @@ def hydra_command(
                 raise ConfigError([unreadable(text)])
             if "--resolve" in sys.argv and not {"--cfg", "-c"} & {*sys.argv}:
                 raise ConfigError(["--resolve prints nothing alone; write --cfg job --resolve"])
-            sys.argv[1:] = overrides_first(rewrite(with_own_places(sys.argv[1:])))
+            sys.argv[1:] = overrides_first(rewrite(expanded_overrides(sys.argv[1:])))
             refuse_no_names(sys.argv[1:])
             with nullcontext() if _is_asked else _composition_explained(config_name):
                 composed()

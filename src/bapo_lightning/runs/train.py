@@ -33,7 +33,7 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.report.progress.display import hidden, phases_shown
+from bapo_lightning.report.progress.display import displayed_phases, hidden
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
@@ -48,7 +48,7 @@ from bapo_lightning.system.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.system.run_folder.checkpoint import TRAINER_FILE, Checkpoint
 from bapo_lightning.system.run_folder.record import correct_status, read_manifest, read_rollouts, read_rows
 from bapo_lightning.system.run_folder.text_file import is_disk_full
-from bapo_lightning.system.stopping import at_once, heard, noted
+from bapo_lightning.system.stopping import at_once, heard, record_signal
 from bapo_lightning.system.values import FULL, MIXED
 
 # Lightning's advice about intended choices (no workers, dropout off), or about its own maintenance.
@@ -75,7 +75,7 @@ def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> 
     Raises:
         ConfigError: lists all mistakes, before any weight is loaded.
     """
-    with heard(at_once if leads() else noted), phases_shown(wants_display(config)):
+    with heard(at_once if leads() else record_signal), displayed_phases(wants_display(config)):
         with phase("checking the configuration"):
             own = validate(config)
             found = check_machine(own)
@@ -149,7 +149,7 @@ def reported(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGro
     """Announces the run on rank 0, and reports on it at its end, however it ends."""
     introduce(built, config, start, ranks)
     loggers = [logger for logger in built.trainer.loggers if isinstance(logger, RunLogger)]
-    with disk_full_told(start.folder), concluded(built, start, loggers):
+    with raise_disk_full(start.folder), concluded(built, start, loggers):
         for logger in loggers:
             logger.describe({**config.plain, "staleness": config.staleness.updates_per_rollout_batch})
             if not start.is_new:
@@ -175,7 +175,7 @@ def concluded(built: BuiltRun, start: RunStart, loggers: Sequence[RunLogger]) ->
 
 
 @contextmanager
-def disk_full_told(folder: Path) -> Iterator[None]:
+def raise_disk_full(folder: Path) -> Iterator[None]:
     """Context that raises DiskFull, with a sentence, for every error that a full disk caused."""
     try:
         yield

@@ -180,7 +180,7 @@ def nearest(given: str, options: Iterable[str], count: int = 1) -> list[str]:
     return [by_fold[name] for name in near[:count]]
 
 
-def taken(option: str, options: Sequence[str]) -> str:
+def suggestion(option: str, options: Sequence[str]) -> str:
     """The end of a sentence about an unknown `option`: the one that is meant, and all options if few."""
     near = nearest(option, options)
     if near and len(options) > _MANY:

@@ -113,7 +113,7 @@ def at_once(number: signal.Signals) -> None:
     raise Stopped(number)
 
 
-def noted(number: signal.Signals) -> None:
+def record_signal(number: signal.Signals) -> None:
     """Only records the signal: another rank decides."""
     stop.end_at_next()
 

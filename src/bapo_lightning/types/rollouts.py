@@ -85,7 +85,7 @@ class Segment:
     logprobs: array[float]  # typecode "f": nats, under the distribution each token was actually sampled from
     version: int  # optimizer updates in the weights that sampled it; NO_VERSION for an expert's
     is_feedback: bool = False  # not sampled: context of later tokens, and never trained on
-    candidates: Candidates | None = None  # if the run needs them; see `SamplingParams.noted`
+    candidates: Candidates | None = None  # if the run needs them; see `SamplingParams.num_candidates`
 
     @classmethod
     def of_feedback(cls, token_ids: array[int]) -> Segment:

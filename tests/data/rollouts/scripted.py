@@ -137,7 +137,7 @@ class Expert(GroupRule):
 class Hints(GroupRule):
     """Three hints for a group without a right answer, one after another."""
 
-    def again(self, group, encode):
+    def retry(self, group, encode):
         hint = group.hint + 0.25
         is_solved = any(sample.score.value > 0 for sample in group.samples)
         return None if is_solved or hint > 0.75 else (hint, encode(group.problem))

@@ -50,13 +50,13 @@ def test_all_must_admit_the_first_begins_again_and_the_longest_patience_holds():
     asked = []
     first = ruled(again=lambda group, encode: asked.append(group))
     second, third = (ruled(again=lambda group, encode, share=share: (share, [])) for share in (0.5, 0.7))
-    assert both(first, second).again(SCORED, None) == (0.5, []) and asked == [SCORED]
-    assert both(second, third).again(SCORED, None) == (0.5, [])
+    assert both(first, second).retry(SCORED, None) == (0.5, []) and asked == [SCORED]
+    assert both(second, third).retry(SCORED, None) == (0.5, [])
     opened = both(ruled(open=lambda *asked: [1, 2]), ruled(open=lambda *asked: [3])).open(None, None, None)
     assert opened == [1, 2, 3]
     none = Rules()
     assert none.applied(SAMPLE, 3) is SAMPLE and none.admits(SCORED) and none.max_rounds == 1
-    assert none.open(None, None, None) == [] and none.again(SCORED, None) is None
+    assert none.open(None, None, None) == [] and none.retry(SCORED, None) is None
 
 
 def test_states_are_kept_by_name():

@@ -73,16 +73,16 @@ def test_an_error_gives_the_terminal_back(terminal):
 
 
 def test_the_phases_are_shown(terminal):
-    with display.phases_shown(), phase("sampling", 128):
+    with display.displayed_phases(), phase("sampling", 128):
         display._update()
     assert "sampling 128" in drawn(terminal)
-    with display.phases_shown(wanted=False):
+    with display.displayed_phases(wanted=False):
         assert display._live is None
 
 
 def test_nothing_is_drawn_where_there_is_no_terminal(capsys, monkeypatch):
     assert not on_terminal()
-    with shown(Place.RUN, "bar"), display.phases_shown():
+    with shown(Place.RUN, "bar"), display.displayed_phases():
         print("a line")
     assert capsys.readouterr().out == "a line\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

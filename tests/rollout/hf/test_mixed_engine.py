@@ -48,7 +48,7 @@ def test_in_16_bits_it_notes_what_could_have_been_sampled(folder, dtype, tempera
     engine = HFEngine(folder, dtype=dtype, device="cpu")
     engine.load_weights(random_policy(), 0)
     made = engine.generate(
-        [GenerationRequest(array("i", [1, 2]), 3, 5)], SamplingParams(temperature, (), noted=2)
+        [GenerationRequest(array("i", [1, 2]), 3, 5)], SamplingParams(temperature, (), num_candidates=2)
     )
     assert made[0].segment.candidates.counts.tolist() == [2 if temperature else 1] * 3
 

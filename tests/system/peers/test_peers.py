@@ -18,7 +18,7 @@ from tests.system.peers.hostile import Hostile, serving, whole
 from bapo_lightning.system.peers import PeerFault, PeerRefusal, PeerTooLate
 from bapo_lightning.system.peers.answers import Answer, Json, LogProb, Many, TokenId, judged
 from bapo_lightning.system.peers.conversation import Conversation
-from bapo_lightning.system.peers.wire import Wire, ask, most_connections, said
+from bapo_lightning.system.peers.wire import Wire, ask, fetch, most_connections
 
 SECONDS = 0.5  # of an answer; what never ends is told after it
 LIMIT = 60  # in which a test must end on a slow machine
@@ -61,7 +61,7 @@ def sentence(server, work):
 
 def test_a_good_answer_is_given_as_what_it_is(server):
     assert ask(Text, f"{server.url}/good", SECONDS * 20).text == "/good"
-    assert json.loads(said(f"{server.url}/good", SECONDS * 20, {"a": 1}))["body"] == {"a": 1}
+    assert json.loads(fetch(f"{server.url}/good", SECONDS * 20, {"a": 1}))["body"] == {"a": 1}
 
 
 @pytest.mark.parametrize("mode", hostile.MODES)
@@ -96,7 +96,7 @@ def test_each_hostile_stream_of_lines_ends(mode, server):
 
 def test_a_peer_that_cannot_be_reached_is_named():
     with pytest.raises(PeerFault, match=r"http://127\.0\.0\.1:9/x does not answer: Connection refused"):
-        said("http://127.0.0.1:9/x", SECONDS * 20)
+        fetch("http://127.0.0.1:9/x", SECONDS * 20)
 
 
 def test_nothing_of_the_environment_changes_where_a_question_goes(server, monkeypatch, tmp_path):
@@ -104,7 +104,7 @@ def test_nothing_of_the_environment_changes_where_a_question_goes(server, monkey
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     server.heads.clear()
-    assert said(f"{server.url}/good", SECONDS * 20)
+    assert fetch(f"{server.url}/good", SECONDS * 20)
     assert "uthorization" not in server.heads[0]
 
 
@@ -181,7 +181,7 @@ def test_a_conversation_follows_no_redirect(server):
 def test_connections_that_a_peer_does_not_read_from_are_cut(server):
     """100 MB are more than the buffers of the system take."""
     before = set(os.listdir("/proc/self/fd"))
-    sentence(server, lambda: said(f"{server.url}/good", 0.0001, {"a": "x" * 100_000_000}))
+    sentence(server, lambda: fetch(f"{server.url}/good", 0.0001, {"a": "x" * 100_000_000}))
     give_up = time.monotonic() + LIMIT
     while len(set(os.listdir("/proc/self/fd")) - before) > 1 and time.monotonic() < give_up:
         time.sleep(0.05)

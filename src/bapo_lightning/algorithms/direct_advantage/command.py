@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import end_with, hydra_command
 from bapo_lightning.system.phases import phase
 
@@ -38,7 +38,7 @@ def main(config: DictConfig) -> None:
     """Samples, trains, saves."""
     plain, start = resolve(config), time.monotonic()
     refuse_early({key: node for key, node in plain.items() if key != "critic"})
-    with phases_shown():
+    with displayed_phases():
         with phase("loading libraries"):
             from bapo_lightning.algorithms.direct_advantage.make import make_critic
 

@@ -32,7 +32,7 @@ from bapo_lightning.configuration.parse import parse
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.data.rollouts.answers import all_asked, sample_answers
+from bapo_lightning.data.rollouts.answers import all_samples, sample_answers
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
@@ -168,7 +168,7 @@ def sampled_examples(
     parts = split_problems(inputs.problems.train, options, config.seed)
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
-    asked = [all_asked(part, options.samples) for part in parts]
+    asked = [all_samples(part, options.samples) for part in parts]
     with closing(policy_sampler(config, inputs)) as sampler:
         splitter = StepSplitter(inputs.tokenizer, options.split, sampler.ends)
         with phase("sampling"):

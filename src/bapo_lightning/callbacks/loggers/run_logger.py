@@ -76,11 +76,11 @@ class RunCSVLogger(CSVLogger, RunLogger):
     def catch_up(self, rows: Sequence[Row]) -> None:
         """Writes the table again from `rows`; CSVLogger would delete the earlier one with a warning."""
         shutil.rmtree(self.log_dir, ignore_errors=True)
-        log_again(self, rows)
+        log_rows(self, rows)
         self.save()
 
 
-def log_again(logger: Logger, rows: Sequence[Row]) -> None:
+def log_rows(logger: Logger, rows: Sequence[Row]) -> None:
     """Logs lines of metrics.jsonl."""
     for row in rows:
         logger.log_metrics({name: value for name, value in row.items() if name != "step"}, row["step"])

@@ -14,7 +14,7 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
+from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_rows
 from bapo_lightning.callbacks.run_manifest import git_commit
 from bapo_lightning.report.metrics import EXPECTED
 from bapo_lightning.system.errors import first_line
@@ -144,7 +144,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
         """Sends the rows that W&B does not have yet."""
         last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
-        log_again(self, rows)
+        log_rows(self, rows)
 
     @rank_zero_only
     @survived

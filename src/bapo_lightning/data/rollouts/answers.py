@@ -20,7 +20,7 @@ _ANY_VERSION = 0
 Asked = tuple[Problem, int]  # a problem and the number of one of its k samples
 
 
-def all_asked(problems: Iterable[Problem], num_samples: int) -> list[Asked]:
+def all_samples(problems: Iterable[Problem], num_samples: int) -> list[Asked]:
     """Every sample of every problem, problem by problem."""
     return [(problem, number) for problem in problems for number in range(num_samples)]
 
@@ -64,7 +64,7 @@ class ValidationSet:
 
     def answers(self, sampler: RolloutSampler) -> list[Sample]:
         """Returns the scored answers under the engine's current weights, problem by problem."""
-        asked = all_asked(self.problems, self.num_samples)
+        asked = all_samples(self.problems, self.num_samples)
         return sample_answers(replace(sampler, seed=self.seed), asked)
 
     def metrics(self, answers: Sequence[Sample]) -> dict[str, float]:

@@ -187,7 +187,7 @@ def _key(problem: Problem, rollout: Rollout, state: Any) -> str:
     return hashlib.blake2b(parts + rollout.token_ids.tobytes(), digest_size=12).hexdigest()
 
 
-def _kept(reply: Any) -> Reply:
+def _as_restored(reply: Any) -> Reply:
     """Returns the reply as the journal and a checkpoint will restore it. Raises TypeError or ValueError, with
     the name of the field, if they cannot hold it.
     """
@@ -316,7 +316,7 @@ class Conversations:
                 return known
             text = decoded(self.tokenizer, [rollout.turns[-1]], self.ends)[0]
             turn = Turn(problem, text, number, self._is_last(rollout), state)
-            reply = _kept(self.environment.respond(turn))
+            reply = _as_restored(self.environment.respond(turn))
             if not is_pure:
                 self.journal.write(problem, rollout, state, reply)
         except FOREIGN as error:

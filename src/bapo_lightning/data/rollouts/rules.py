@@ -47,7 +47,7 @@ class GroupRule:
         """Returns whether a sample with its final reward is trained on; else only the baseline counts it."""
         return True
 
-    def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
+    def retry(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
         """Returns, for a scored group, the share of the solution that its next prompt shows, and the token
         ids of that prompt; None if the group is not sampled again.
         """
@@ -100,9 +100,9 @@ class Rules:
         is_trained = all(rule.keeps(shaped) for rule in self._rules)
         return shaped if is_trained else replace(shaped, is_trained=False)
 
-    def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
+    def retry(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
         """Returns the result of the first rule that samples the group again."""
-        found = (rule.again(group, encode) for rule in self._rules)
+        found = (rule.retry(group, encode) for rule in self._rules)
         return next((again for again in found if again is not None), None)
 
     def admits(self, group: Group) -> bool:

@@ -66,9 +66,9 @@ class RolloutSampler:
             groups.append(RunningGroup(item, given + [open_rollout] * (group_size - len(given))))
         return groups
 
-    def begun_again(self, group: Group) -> RunningGroup | None:
+    def restarted_group(self, group: Group) -> RunningGroup | None:
         """Returns a scored group without sampled tokens and with another prompt, if a rule requests it."""
-        if (again := self.rules.again(group, self.encode_prompt)) is None:
+        if (again := self.rules.retry(group, self.encode_prompt)) is None:
             return None
         hint, prompt = again
         return RunningGroup(group.item, [Rollout(prompt)] * len(group.samples), hint)

@@ -200,7 +200,7 @@ class RolloutScheduler:
         self.running = self._without(finished, self.running)
         again, ready, rejected = list[Group](), list[Group](), list[Group]()
         for group in groups:
-            if (begun := self.sampler.begun_again(group)) is not None:
+            if (begun := self.sampler.restarted_group(group)) is not None:
                 self.running.append(begun)
                 again.append(group)
             else:

@@ -111,7 +111,7 @@ def clean(text: str) -> str:
     if "." in text:
         text = _REPEATING.sub(_fraction, text)
     if "(" in text or "[" in text:
-        text = _said_once(_NOTE.sub("", text))
+        text = _number_once(_NOTE.sub("", text))
     if "\\" in text or "{" in text:
         text = _clean_latex(text)
     if "..." in text:
@@ -121,7 +121,7 @@ def clean(text: str) -> str:
     return _meaning(unwrapped(_INTRODUCTION.sub("", text.replace("~", " "))))
 
 
-def _said_once(text: str) -> str:
+def _number_once(text: str) -> str:
     """Returns the number that a text gives in digits and, in brackets, in words or the other way round."""
     if (match := _SAID_TWICE.fullmatch(text)) is None:
         return text

@@ -19,7 +19,7 @@ def shown(observation: dict[str, Any], template: str | None) -> str:
     an empty text. None, or `{observation}` in a template: the only text that is not empty, or else JSON.
     Raises PeerFault for a text that is too long to be read.
     """
-    text = _all(observation) if template is None else _filled(template, observation)
+    text = _all_fields(observation) if template is None else _filled(template, observation)
     if len(text) > LONGEST_TEXT:
         raise PeerFault(f"the world showed {len(text)} characters, more than {LONGEST_TEXT}")
     return text
@@ -37,7 +37,7 @@ def _filled(template: str, observation: dict[str, Any]) -> str:
 
 def _at(observation: dict[str, Any], path: str) -> str:
     if path == ALL and ALL not in observation:
-        return _all(observation)
+        return _all_fields(observation)
     value: Any = observation
     for name in path.split("."):
         try:
@@ -47,7 +47,7 @@ def _at(observation: dict[str, Any], path: str) -> str:
     return _text(value)
 
 
-def _all(observation: dict[str, Any]) -> str:
+def _all_fields(observation: dict[str, Any]) -> str:
     told = {name: value for name, value in observation.items() if value not in (None, "", [], {})}
     told.pop("tool_name", None)  # the policy knows what it called
     return _text(next(iter(told.values())) if len(told) == 1 else told) if told else ""

@@ -57,7 +57,7 @@ def openenv_problems(
     try:
         session = server.open(seconds)
         try:
-            return _made(session, world, prompt, messages, options)
+            return _problem(session, world, prompt, messages, options)
         finally:
             session.close()
     except (EnvironmentFault, PeerFault, Refusal) as error:
@@ -67,7 +67,7 @@ def openenv_problems(
         server.close()
 
 
-def _made(
+def _problem(
     session: WorldSession, world: str, prompt: str, messages: str | None, options: list[dict[str, Any]]
 ) -> list[Problem]:
     begun = [session.reset(each) for each in options]

@@ -57,7 +57,7 @@ class _Trouble(Answer):
     code: str = ""
     errors: tuple[_FieldError, ...] | None = None
 
-    def told(self) -> str:
+    def text(self) -> str:
         """The message, with the first field that a validation refused."""
         for error in (self.errors or ())[:1]:
             return f"{self.message}: {'.'.join(map(str, error.loc)) or 'action'}: {error.msg}"
@@ -109,5 +109,5 @@ class WorldSession:
         if (answer.type == "error") is isinstance(answer.data, Seen):
             raise PeerFault(f"{self._url} sent data that do not fit the type {answer.type!r}")
         if isinstance(answer.data, _Trouble):
-            raise Refusal(answer.data.code, answer.data.told())
+            raise Refusal(answer.data.code, answer.data.text())
         return answer.data

@@ -130,7 +130,7 @@ class OpenEnv:
         texts, errors, is_done = list[str](), 0, False
         for action in actions:
             try:
-                seen, text, failed = self._taken(place, action)
+                seen, text, failed = self._act(place, action)
             except _Over as error:
                 return Reply(str(error), state=turn.state, calls=len(actions), errors=1, is_lost=True)
             texts.append(text)
@@ -154,7 +154,7 @@ class OpenEnv:
         self._end(session for session, _, _ in idle.values())
         self._server.close()
 
-    def _taken(self, place: _Place, action: dict[str, Any]) -> tuple[Seen, str, bool]:
+    def _act(self, place: _Place, action: dict[str, Any]) -> tuple[Seen, str, bool]:
         """Takes an action: the observation, the policy's text of it, and whether the action failed."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -178,7 +178,7 @@ class OpenEnv:
         raise AssertionError("the last attempt returns or raises")
 
     def _stepped(self, session: WorldSession, action: Mapping[str, Any]) -> tuple[Seen, str, bool]:
-        """Takes an action, as `_taken`. A session that is lost is closed."""
+        """Takes an action, as `_act`. A session that is lost is closed."""
         try:
             seen = session.step(action)
             return seen, shown(seen.observation, self._show), bool(seen.observation.get("error"))
@@ -201,14 +201,14 @@ class OpenEnv:
             self._end([session])
         if place.steps and self._after_loss == "cut":
             raise PeerFault("its world cannot be restored")
-        session = self._begun(place)
+        session = self._start_session(place)
         for action, expected in place.steps:
             if digest(self._stepped(session, action)[0]) != expected:
                 self._end([session])
                 raise _Over("The session is lost, and the world answered its actions differently.")
         return session
 
-    def _begun(self, place: _Place) -> WorldSession:
+    def _start_session(self, place: _Place) -> WorldSession:
         give_up = time.monotonic() + self._seconds
         while True:
             session = self._opened()
@@ -222,7 +222,7 @@ class OpenEnv:
                 self._end([session])
                 if error.code != AT_CAPACITY:
                     raise PeerFault(f"the world refuses {dict(place.options)}: {error}") from None
-                if not self._made_room() and time.monotonic() > give_up:
+                if not self._make_room() and time.monotonic() > give_up:
                     raise EnvironmentFault(
                         f"the OpenEnv server has no room for another session ({error}); start it with a "
                         "larger max_concurrent_envs, or write a smaller environment.workers"
@@ -256,7 +256,7 @@ class OpenEnv:
         """Removes and returns the `count` sessions that have waited longest, or as many as there are."""
         return [self._idle.popitem(last=False)[1][0] for _ in range(min(count, len(self._idle)))]
 
-    def _made_room(self) -> bool:
+    def _make_room(self) -> bool:
         """Closes the session that has waited longest, unless that would cut a running conversation."""
         with self._lock:
             since = next((since for _, _, since in self._idle.values()), None)

@@ -111,7 +111,7 @@ class Host:
                 program.output.read(program.output_pipe)
                 os.close(program.output_pipe)
                 os.close(program.outcome_pipe)
-        return self._told(program, status)
+        return self._outcome(program, status)
 
     def _started(self, code: bytes, folder: Path) -> _Program:
         (output, their_output), (outcome, their_outcome) = os.pipe(), os.pipe()
@@ -148,7 +148,7 @@ class Host:
                 return
         program.stopped = f"it took more than {self._limits.seconds:g} seconds"
 
-    def _told(self, program: _Program, status: int) -> tuple[str, bool]:
+    def _outcome(self, program: _Program, status: int) -> tuple[str, bool]:
         kind, text = program.outcome.kept[:1], program.outcome.kept[1:].decode(errors="replace")
         output, error = program.output.text(), ""
         if program.stopped:

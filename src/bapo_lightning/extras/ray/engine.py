@@ -132,7 +132,7 @@ class RayEngine(RolloutEngine):
         check_synced(self.version)
         call = list(requests), sampling, self.version
         with self._talk() as fleet:
-            made = fleet.everywhere(fleet.ready, "generate", *call)
+            made = fleet.call_members(fleet.ready, "generate", *call)
         answers = {member.number: generations for member, generations in made.items()}
         self._proof = call, next(iter(answers.values()))
         return answers
@@ -150,20 +150,20 @@ class RayEngine(RolloutEngine):
             for member in loading:
                 fleet.counts["joined"] += member.stage is not Stage.READY
                 member.stage, member.held_back = Stage.READY, False
-            fleet.everywhere(loading, "load_weights", stored, version)
+            fleet.call_members(loading, "load_weights", stored, version)
         self.version, self._stored = version, stored
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of the weights that every engine holds, by the engine's number in this run."""
         with self._talk() as fleet:
-            found = fleet.everywhere(fleet.ready, "weight_digests", seed)
+            found = fleet.call_members(fleet.ready, "weight_digests", seed)
         return {member.number: digests for member, digests in found.items()}
 
     def sleep(self) -> None:
         """Gives device memory to ranks on the same devices; with separate devices, keeps it."""
         if self.ranks == "together" and self.version != UNSYNCED_VERSION:
             with self._talk() as fleet:
-                held = fleet.everywhere(fleet.ready, "sleep")
+                held = fleet.call_members(fleet.ready, "sleep")
             if any(version != self.version for version in held.values()):
                 self.version, self._stored, self._proof = UNSYNCED_VERSION, None, None
 

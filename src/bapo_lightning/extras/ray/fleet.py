@@ -106,7 +106,7 @@ class Fleet:
             )
         self.failures.clear()
 
-    def everywhere(self, members: Sequence[Member], method: str, *arguments: Any) -> dict[Member, Any]:
+    def call_members(self, members: Sequence[Member], method: str, *arguments: Any) -> dict[Member, Any]:
         """Values of the same call to several living members. Raises NoneLeft, or an engine's own error."""
         return self.each(method, dict.fromkeys(members, arguments))
 

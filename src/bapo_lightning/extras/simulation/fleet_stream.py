@@ -103,7 +103,7 @@ class FleetStream:
                 begun += self._begin_waiting()
                 seconds_C += self._read()
         running = {number: self._sequences[number] for number in begun if number not in ended}
-        pieces = {number: self._told(sequence) for number, sequence in (running | ended).items()}
+        pieces = {number: self._new_pieces(sequence) for number, sequence in (running | ended).items()}
         return self._passed(seconds_C, waited), pieces, set(ended)
 
     def quiet_call(self, now: float) -> FleetPass | None:
@@ -173,7 +173,7 @@ class FleetStream:
         self._count_C[sequence.copy] -= 1
         self._cached_C[sequence.copy] -= sequence.context + self._steps - sequence.begin
 
-    def _told(self, sequence: _Sequence) -> list[Piece]:
+    def _new_pieces(self, sequence: _Sequence) -> list[Piece]:
         """The tokens of a sequence since its last report, by the versions that sampled them."""
         pieces, sequence.lost = sequence.lost, []
         until = min(self._steps, sequence.end)
@@ -204,7 +204,7 @@ class FleetStream:
         for number, sequence in reversed(self._sequences.items()):
             if sequence.copy == copy:
                 made = self._steps - sequence.begin
-                sequence.lost = self._told(sequence)
+                sequence.lost = self._new_pieces(sequence)
                 self._leave(sequence)
                 sequence.copy = None
                 sequence.context, sequence.left = sequence.context + made, sequence.left - made

@@ -153,7 +153,7 @@ def answer(study: Study) -> str:
 
 def console_table(study: Study) -> str:
     """Returns the best result within each bound, and those in turns, as aligned text."""
-    rows = [list(HEADS), *map(_row, _shown(study))]
+    rows = [list(HEADS), *map(_row, _visible_cells(study))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows
@@ -188,7 +188,7 @@ def _page(study: Study, world: StudiedRun, name: str) -> str:
         f"{setting.num_batches} rollout batches of which the first {world.num_skipped} do not count.",
         "![throughput, idle shares and ages over splits and bounds](simulate.png)",
         "## The best within each bound, and in turns on all GPUs",
-        markdown_table(HEADS, [_row(result) for result in _shown(study)]),
+        markdown_table(HEADS, [_row(result) for result in _visible_cells(study)]),
     ]
     if study.what_ifs:
         heads = ("if", *HEADS[3:])
@@ -201,7 +201,7 @@ def _page(study: Study, world: StudiedRun, name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(study: Study) -> list[CellResult]:
+def _visible_cells(study: Study) -> list[CellResult]:
     turns = [result for result in study.results if result.cell.in_turns]
     return [*dict.fromkeys(study.by_age.values()), *turns]
 

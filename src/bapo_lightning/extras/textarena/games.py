@@ -27,7 +27,7 @@ from typing import Any
 
 from bapo_lightning.environments.call_formats import last_match, pattern_problem
 from bapo_lightning.environments.environment import Turn
-from bapo_lightning.system.errors import DataError, taken
+from bapo_lightning.system.errors import DataError, suggestion
 from bapo_lightning.types import Problem, Reply
 
 COMMAND = '.venv/bin/python -m pip install -e ".[textarena]"'
@@ -187,7 +187,7 @@ def _maker(name: str) -> Any:
     known = [other for other in known if other.partition("-v")[0] in FAMILIES]
     if name not in known:
         what = "game of TextArena for one player" if name in registry else "game of TextArena"
-        raise DataError(f"game={name} is not a {what}; {taken(name, known)}")
+        raise DataError(f"game={name} is not a {what}; {suggestion(name, known)}")
     import_module(registry[name].entry_point.partition(":")[0])
     _give_dice()
     return library.make

@@ -26,7 +26,7 @@ class RewardBatch:
     parts: Tensor | None = None
 
     @classmethod
-    def made_up(cls, rewards: Tensor, advantages: Tensor) -> RewardBatch:
+    def example(cls, rewards: Tensor, advantages: Tensor) -> RewardBatch:
         """Two new groups of responses of one token, to try advantages on; both arguments [2, G]."""
         lengths = torch.ones_like(rewards, dtype=torch.long)
         return cls(rewards, lengths, advantages, ("right", "wrong"), (True, True))
@@ -57,4 +57,4 @@ def lone_advantages(
     found = advantages(rewards)
     if batch_advantages is None:
         return found
-    return batch_advantages(RewardBatch.made_up(rewards, found))
+    return batch_advantages(RewardBatch.example(rewards, found))

@@ -165,7 +165,7 @@ def shown(place: Place, part: RenderableType) -> Iterator[None]:
         _put(place, earlier)
 
 
-def phases_shown(wanted: bool = True) -> AbstractContextManager[None]:
+def displayed_phases(wanted: bool = True) -> AbstractContextManager[None]:
     """Context in which the display, or signs of life, show what this process is doing, if `wanted`."""
     if not wanted:
         return nullcontext()

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from bapo_lightning.report.intervals import shown_interval
+from bapo_lightning.report.intervals import interval_on_axis
 from bapo_lightning.report.metrics import MAIN, PANELS, metric_of
 from bapo_lightning.report.run.curves import recorded_names
 from bapo_lightning.system.errors import DataError
@@ -141,7 +141,7 @@ def _band(records: Sequence[RunRecord], metric: str) -> Band:
     runs = [values_by_part(run, metric, len(run.rows)) for run in records]
     for place in sorted(set().union(*runs)):
         parts = [run[place] for run in runs if place in run]
-        shown = shown_interval(parts, row.log and min(parts) > 0, row.limits)
+        shown = interval_on_axis(parts, row.log and min(parts) > 0, row.limits)
         if shown is not None and len(parts) > 1:
             band.steps.append(place)
             for found, value in zip((band.mean, band.lower, band.upper), shown, strict=True):

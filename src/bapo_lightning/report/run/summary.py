@@ -48,9 +48,9 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "updates_without_gradient": sum(norm == 0 for norm in values["train/grad_norm"]),
         "metrics": _metrics(record),
         "seconds": _seconds(values, record),
-        "beside_training": beside_training(record),
+        "beside_training": overlapped_parts(record),
         "age_bound": _age_bound(values["staleness/age_max"], record),
-        "idle": _idle_shares(values, is_async=bool(beside_training(record))),
+        "idle": _idle_shares(values, is_async=bool(overlapped_parts(record))),
         "rollout_tokens_per_second": _tokens_per_second(record.rows, values["rollout/tokens_per_second"]),
         "drops": {
             name: round(math.fsum(counts)) if (counts := values[f"rollout/{name}"]) else None
@@ -132,7 +132,7 @@ def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
     return {name: statistics_of(values, metric_of(name)) for name, values in curves.items() if values}
 
 
-def beside_training(record: RunRecord) -> list[str]:
+def overlapped_parts(record: RunRecord) -> list[str]:
     """Parts of the time that cost the trainer nothing: all others, with `other`, add up to the total."""
     is_async = (record.config.get("regime") or {}).get("async_generation")
     return [part for part in TIME_PARTS if is_async and part in BESIDE]
@@ -147,7 +147,7 @@ def _age_bound(oldest: Sequence[float], record: RunRecord) -> dict[str, int | No
 def _seconds(values: dict[str, list[float]], record: RunRecord) -> dict[str, float | None]:
     recorded = {part: values[f"time/{part}_seconds"] for part in TIME_PARTS}
     parts = {part: math.fsum(seconds) if seconds else None for part, seconds in recorded.items()}
-    beside = beside_training(record)
+    beside = overlapped_parts(record)
     measured = math.fsum(seconds or 0.0 for part, seconds in parts.items() if part not in beside)
     total = finite(record.manifest.get("wall_seconds"))
     total = measured if total is None else total

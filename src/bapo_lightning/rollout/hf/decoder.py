@@ -57,7 +57,7 @@ class _Row:
     request: GenerationRequest
     tokens: array[int] = field(default_factory=lambda: array("i"))  # sampled so far
     fresh: array[float] = field(default_factory=lambda: array("f"))  # log-probs of tokens not yet returned
-    noted: Candidates | None = None  # candidates of the same tokens; None: none were recorded
+    candidates: Candidates | None = None  # candidates of the same tokens; None: none were recorded
     finish: FinishReason | None = None
 
     @property
@@ -67,17 +67,19 @@ class _Row:
     def take_fresh(self, version: int) -> Segment:
         """Returns the tokens that were not yet returned, all sampled by weights of a `version`."""
         made = len(self.fresh)
-        segment = Segment(self.tokens[len(self.tokens) - made :], self.fresh, version, candidates=self.noted)
-        self.fresh, self.noted = array("f"), None
+        segment = Segment(
+            self.tokens[len(self.tokens) - made :], self.fresh, version, candidates=self.candidates
+        )
+        self.fresh, self.candidates = array("f"), None
         return segment
 
     def note(self, token_ids: array[int], logprobs: array[float]) -> None:
         """Records the candidates at the place that was sampled last."""
-        if self.noted is None:
-            self.noted = Candidates(array("i"), array("f"), array("i"))
-        self.noted.token_ids.extend(token_ids)
-        self.noted.logprobs.extend(logprobs)
-        self.noted.counts.append(len(token_ids))
+        if self.candidates is None:
+            self.candidates = Candidates(array("i"), array("f"), array("i"))
+        self.candidates.token_ids.extend(token_ids)
+        self.candidates.logprobs.extend(logprobs)
+        self.candidates.counts.append(len(token_ids))
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -127,7 +129,7 @@ class RunningBatch:
         self._gather()
         return self._gathered.take()
 
-    def beside(
+    def sample_now(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams, reader: Reader, version: int
     ) -> list[Generation]:
         """Samples other requests, which get room at once. A stream continues meanwhile, and its next call
@@ -244,8 +246,8 @@ class RunningBatch:
         for row, token, logprob in zip(rows, token_ids, logprobs.tolist(), strict=True):
             row.tokens.append(token)
             row.fresh.append(logprob)
-        if sampling.noted:
-            _note(rows, every, sampling.noted)
+        if sampling.num_candidates:
+            _note(rows, every, sampling.num_candidates)
         self._numbers["last"][places] = token_ids
         stopped = np.array([token in stops for token in token_ids], np.bool_)
         ends: np.ndarray = stopped | (self._numbers["made"] == self._numbers["limit"])[places]
@@ -277,8 +279,8 @@ class RunningBatch:
             move_into(self._cache, places[0], places[1], left)
 
 
-def _note(rows: Sequence[_Row], logprobs: Tensor, noted: int) -> None:
-    tokens, values, counts = (each.cpu().numpy() for each in candidates(logprobs, noted))
+def _note(rows: Sequence[_Row], logprobs: Tensor, num_candidates: int) -> None:
+    tokens, values, counts = (each.cpu().numpy() for each in candidates(logprobs, num_candidates))
     token_ids, own = array("i", tokens.astype(np.int32).tobytes()), array("f", values.tobytes())
     end = 0
     for row, count in zip(rows, counts.tolist(), strict=True):
@@ -306,12 +308,12 @@ def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> 
     return chosen, logprobs.gather(-1, chosen[:, None])[:, 0], logprobs
 
 
-def candidates(logprobs: Tensor, noted: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the likeliest tokens of each row, at most `noted` that can be sampled, row after row:
+def candidates(logprobs: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the likeliest tokens of each row, at most `num_candidates` that can be sampled, row after row:
     (tokens[M], their log-probs[M], number of tokens of each row[B]).
     """
-    if noted < logprobs.shape[-1]:
-        logprobs, tokens = logprobs.topk(noted)
+    if num_candidates < logprobs.shape[-1]:
+        logprobs, tokens = logprobs.topk(num_candidates)
     else:
         tokens = torch.arange(logprobs.shape[-1], device=logprobs.device).expand_as(logprobs)
     can_be = logprobs > -torch.inf

@@ -50,7 +50,7 @@ class HFEngine(RolloutEngine):
     """Samples with its own copy of the model, whose weights change only by a sync."""
 
     streams: ClassVar[bool] = True
-    most_noted: ClassVar[int] = EVERY
+    most_candidates: ClassVar[int] = EVERY
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     max_rows: Count = 512  # rows sampled at once; bounds the KV cache
     # dtype of weights and cache; bf16-mixed rounds like a trainer in mixed precision; None: float32.
@@ -92,11 +92,11 @@ class HFEngine(RolloutEngine):
         made: list[Generation] = []
         with torch.inference_mode():
             if self._running.is_busy and len(requests) <= MOST_BESIDE:
-                return self._running.beside(requests, sampling, self._reader, self.version)
+                return self._running.sample_now(requests, sampling, self._reader, self.version)
             for first in range(0, len(requests), self.max_rows):
                 batch = RunningBatch(self.max_rows, self._device)
                 part = requests[first : first + self.max_rows]
-                made += batch.beside(part, sampling, self._reader, self.version)
+                made += batch.sample_now(part, sampling, self._reader, self.version)
         return made
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:

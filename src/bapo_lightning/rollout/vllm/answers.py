@@ -99,7 +99,7 @@ def most_bytes(request: GenerationRequest, logprobs: int) -> int:
     return MOST_BYTES + request.max_new_tokens * (TOKEN_BYTES + CANDIDATE_BYTES * (logprobs + 1))
 
 
-def check_made(
+def check_generation(
     request: GenerationRequest,
     sampling: SamplingParams,
     model_path: str,
@@ -133,7 +133,7 @@ def named_tokens(place: Mapping[str, float] | None) -> Place:
         raise PeerFault("it does not name tokens by their numbers") from None
 
 
-def known_places(places: Iterable[Place], model_path: str) -> Iterator[Place]:
+def checked_places(places: Iterable[Place], model_path: str) -> Iterator[Place]:
     """Yields places unchanged. Raises PeerFault for tokens that the model does not have."""
     known = vocabulary(model_path)
     for place in places:
@@ -151,11 +151,13 @@ def vocabulary(model_path: str) -> int:
 
 def candidates_wanted(sampling: SamplingParams, model_path: str) -> int:
     """Returns the number of tokens to record at each place."""
-    wanted = min(sampling.noted, sampling.top_k + TIES) if sampling.top_k else sampling.noted
+    wanted = (
+        min(sampling.num_candidates, sampling.top_k + TIES) if sampling.top_k else sampling.num_candidates
+    )
     return min(wanted, vocabulary(model_path)) if wanted else 0
 
 
-def logprobs_asked(sampling: SamplingParams, model_path: str) -> int:
+def num_logprobs(sampling: SamplingParams, model_path: str) -> int:
     """Returns the parameter `logprobs`: one more than is recorded, since the sampled token, which is always
     included, may take the place of the last one.
     """
@@ -196,13 +198,13 @@ def generation_of(
     values, candidates = array("f", logprobs), None
     if sampling.temperature == 0:
         values = array("f", bytes(4 * len(token_ids)))
-    elif sampling.noted:
-        values, candidates = sampled_and_noted(token_ids, logprobs, places, sampling)
+    elif sampling.num_candidates:
+        values, candidates = logprobs_and_candidates(token_ids, logprobs, places, sampling)
     segment = Segment(array("i", token_ids), values, version, candidates=candidates)
     return Generation(segment, FinishReason.STOP if finish_reason == "stop" else FinishReason.LENGTH)
 
 
-def sampled_and_noted(
+def logprobs_and_candidates(
     token_ids: Sequence[int], logprobs: Sequence[float], places: Iterable[Place], sampling: SamplingParams
 ) -> tuple[array[float], Candidates]:
     """Returns the log-probs of the sampled tokens, and the candidates of each place.
@@ -210,7 +212,7 @@ def sampled_and_noted(
     Candidates of an uncut distribution are the likeliest tokens, whichever was sampled, and all tokens of a
     cut one; if more of these tie than were requested, both refer to the distribution among those received.
     """
-    wanted = sampling.top_k + TIES if sampling.top_k else sampling.noted
+    wanted = sampling.top_k + TIES if sampling.top_k else sampling.num_candidates
     own, noted = array("f"), []
     for token, logprob, place in zip(token_ids, logprobs, places, strict=True):
         known = {each: value for each, value in place if value > FLOOR}

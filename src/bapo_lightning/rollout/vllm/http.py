@@ -14,7 +14,7 @@ from bapo_lightning.rollout.engine import EngineDied
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.peers import PeerFault, PeerRefusal
 from bapo_lightning.system.peers.answers import Answer, Item, Kind, TokenCount
-from bapo_lightning.system.peers.wire import ask, said
+from bapo_lightning.system.peers.wire import ask, fetch
 
 RESET_TRIES, RESET_SECONDS = 20, 0.05  # requests just given up may hold their blocks a moment longer
 TOKENS_COUNTER = b"vllm:generation_tokens_total"
@@ -78,7 +78,7 @@ class ServerClient:
     def is_healthy(self) -> bool:
         """Whether it answers and its engine lives."""
         try:
-            said(f"{self.url}/health", min(self.timeout, 10))
+            fetch(f"{self.url}/health", min(self.timeout, 10))
         except PeerFault:
             return False
         return True
@@ -137,7 +137,7 @@ class ServerClient:
 
     def _command(self, path: str, body: dict[str, Any]) -> None:
         with self.deaths():
-            said(f"{self.url}{path}", self.timeout, body)
+            fetch(f"{self.url}{path}", self.timeout, body)
 
     @contextmanager
     def deaths(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.vllm.answers import MOST, TEMPERATURES, generation_of_output, logprobs_asked
+from bapo_lightning.rollout.vllm.answers import MOST, TEMPERATURES, generation_of_output, num_logprobs
 from bapo_lightning.rollout.vllm.containment import (
     Containment,
     Deadline,
@@ -67,7 +67,7 @@ class VLLMLocalEngine(RolloutEngine):
 
     shares_gpu: ClassVar[bool] = True
     streams: ClassVar[bool] = True
-    most_noted: ClassVar[int] = MOST
+    most_candidates: ClassVar[int] = MOST
     temperatures: ClassVar[tuple[float, float]] = TEMPERATURES
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     options: VLLMOptions
@@ -289,7 +289,7 @@ class VLLMLocalEngine(RolloutEngine):
         # Every worker already has it: the path is never read.
         adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
         prompt = {"prompt_token_ids": request.token_ids.tolist()} | self._streamed.salt
-        asked = logprobs_asked(sampling, self.model_path)
+        asked = num_logprobs(sampling, self.model_path)
         try:
             parameters = vllm_sampling(request, sampling, asked, delta)
             self._llm.llm_engine.add_request(name, prompt, parameters, lora_request=adapter)

@@ -32,17 +32,17 @@ from bapo_lightning.rollout.vllm.answers import (
     MOST,
     TEMPERATURES,
     CompletionAnswer,
-    check_made,
+    check_generation,
+    checked_places,
     generation_of,
-    known_places,
-    logprobs_asked,
     most_bytes,
     named_tokens,
+    num_logprobs,
 )
 from bapo_lightning.rollout.vllm.http import ServerClient, is_refusal, named, tokens_generated
 from bapo_lightning.rollout.vllm.local import require_vllm, start_problems
 from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, num_gpus
-from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
+from bapo_lightning.rollout.vllm.server_process import ServerProcess, local_servers
 from bapo_lightning.rollout.vllm.server_stream import ServerStream, sampling_fields
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
@@ -63,7 +63,7 @@ class VLLMServerEngine(RolloutEngine):
 
     runs_in: ClassVar[RunsIn] = "server"
     streams: ClassVar[bool] = True
-    most_noted: ClassVar[int] = MOST
+    most_candidates: ClassVar[int] = MOST
     temperatures: ClassVar[tuple[float, float]] = TEMPERATURES
     model_path: str  # Hugging Face folder or hub name, for servers started here
     options: VLLMOptions  # for servers started here; other servers' `max_model_len` is checked
@@ -87,7 +87,7 @@ class VLLMServerEngine(RolloutEngine):
         """Raises ConfigError if vLLM is missing, or if a server of `urls` does not suffice."""
         if not self.urls:
             require_vllm()
-            self._processes = own_servers(
+            self._processes = local_servers(
                 self.model_path,
                 self.options,
                 self.transport.backend,
@@ -311,7 +311,7 @@ class VLLMServerEngine(RolloutEngine):
         finished: dict[int, Generation],
     ) -> str | None:
         """Generates one server's share into `finished`; returns the reason if the server is lost."""
-        asked, url = logprobs_asked(sampling, self.model_path), f"{client.url}/v1/completions"
+        asked, url = num_logprobs(sampling, self.model_path), f"{client.url}/v1/completions"
 
         async def one(number: int) -> None:
             request = requests[number]
@@ -344,10 +344,10 @@ class VLLMServerEngine(RolloutEngine):
         """Converts a server's answer. Raises PeerFault for an impossible answer."""
         (choice,) = answer.choices
         own, places = choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
-        check_made(request, sampling, self.model_path, 0, choice.token_ids, own, choice.finish_reason)
+        check_generation(request, sampling, self.model_path, 0, choice.token_ids, own, choice.finish_reason)
         if len(places) != len(own):
             raise PeerFault(f"{len(own)} tokens came with candidates for {len(places)}")
-        known = known_places(map(named_tokens, places), self.model_path)
+        known = checked_places(map(named_tokens, places), self.model_path)
         return generation_of(choice.token_ids, own, choice.finish_reason, sampling, self.version, known)
 
 
@@ -382,7 +382,7 @@ async def watch_progress(url: str, deadline_seconds: float, expected: int) -> No
     first = last = -1.0
     async with Wire() as wire:  # separate, so that it does not wait for a connection of the requests
         while True:
-            generated = tokens_generated(await wire.said(f"{url}/metrics", deadline_seconds))
+            generated = tokens_generated(await wire.fetch(f"{url}/metrics", deadline_seconds))
             if generated <= last:
                 raise PeerFault(f"{url} generated nothing for {deadline_seconds:.0f} s")
             first, last = (generated if first < 0 else first), generated

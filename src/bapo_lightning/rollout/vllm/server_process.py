@@ -92,7 +92,7 @@ class ServerProcess:
             process.end()
 
 
-def own_servers(
+def local_servers(
     model_path: str,
     options: VLLMOptions,
     backend: str | None,

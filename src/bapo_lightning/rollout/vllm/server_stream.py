@@ -32,11 +32,11 @@ from bapo_lightning.rollout.vllm.answers import (
     Span,
     StreamedChoice,
     StreamedLine,
-    check_made,
+    check_generation,
+    checked_places,
     generation_of,
-    known_places,
-    logprobs_asked,
     most_bytes,
+    num_logprobs,
 )
 from bapo_lightning.rollout.vllm.http import ServerClient, is_refusal, named
 from bapo_lightning.system.errors import EngineError
@@ -200,7 +200,7 @@ class ServerStream:
         )
 
     async def _read(self, number: int, reading: _Reading, model: str, sampling: SamplingParams) -> None:
-        client, asked = reading.client, logprobs_asked(sampling, self.model_path)
+        client, asked = reading.client, num_logprobs(sampling, self.model_path)
         url = f"{client.url}/inference/v1/generate"
         body = generate_body(model, reading.request, sampling, asked) | self.salt
         assert self._wire is not None
@@ -233,7 +233,7 @@ class ServerStream:
         reason, tokens = choice.finish_reason, choice.token_ids
         content = choice.logprobs.content if choice.logprobs is not None else ()
         own, before = [token.logprob for token in content], len(reading.versions)
-        check_made(reading.request, sampling, self.model_path, before, tokens, own, reason)
+        check_generation(reading.request, sampling, self.model_path, before, tokens, own, reason)
         if any(token != scored.token_id for token, scored in zip(tokens, content, strict=True)):
             raise PeerFault("it sent log-probs of other tokens than it sampled")
         versions = [self.version] * len(tokens)
@@ -243,7 +243,7 @@ class ServerStream:
             self._heard[reading.client.url] = asyncio.get_running_loop().time()
             self._note_late(number, reading.client)
         places = ([(each.token_id, each.logprob) for each in token.top_logprobs] for token in content)
-        known = known_places(places, self.model_path)
+        known = checked_places(places, self.model_path)
         made = generation_of(tokens, own, reason, sampling, self.version, known)
         self._gathered.add(number, made.segment, made.finish if reason else None)
         self._fresh[number] += len(tokens)

@@ -309,7 +309,7 @@ def _is_plain_embedding(layer: nn.Module) -> bool:
 
 
 def _linear(name: str, layer: Any, seed: int) -> Digests:
-    rows, (columns, places) = _own_rows(layer), _own_columns(layer, seed)
+    rows, (columns, places) = _local_rows(layer), _local_columns(layer, seed)
     held = layer.weight[:, columns] if layer.weight.numel() else _applied(layer, columns, _width(layer))
     yield f"{name}.weight", column_digest(held[rows], places)
     if layer.bias is not None and (isinstance(layer, ColumnParallelLinear) or _is_first()):
@@ -345,7 +345,7 @@ def _embedding(name: str, layer: Any, seed: int, same_as: str) -> Digests:
 
 def _factors(name: str, layer: Any, seed: int) -> Digests:
     base, is_row_parallel = layer.base_layer, isinstance(layer.base_layer, RowParallelLinear)
-    columns, places = _own_columns(base, seed)
+    columns, places = _local_columns(base, seed)
     for part, (down, up) in enumerate(zip(layer.lora_a_stacked, layer.lora_b_stacked, strict=True)):
         if is_row_parallel or _is_first():
             yield f"{name}{FACTOR_MARK}A.weight", column_digest(down[0, 0][:, columns], places)
@@ -361,7 +361,7 @@ def _applied(layer: Any, columns: list[int], width: int) -> torch.Tensor:
     return held.T
 
 
-def _own_columns(layer: Any, seed: int) -> tuple[list[int], list[int]]:
+def _local_columns(layer: Any, seed: int) -> tuple[list[int], list[int]]:
     """Returns drawn columns of a layer that this worker holds: their numbers here and places in the draw."""
     own, drawn = _width(layer), drawn_columns(layer.input_size, seed)
     first = layer.tp_rank * own if own < layer.input_size else 0
@@ -373,7 +373,7 @@ def _width(layer: Any) -> int:
     return int(getattr(layer, "input_size_per_partition", layer.input_size))
 
 
-def _own_rows(layer: Any) -> slice:
+def _local_rows(layer: Any) -> slice:
     """Returns rows of a layer's outputs that no earlier worker holds as well."""
     if _repeats_heads(layer):
         return slice(layer.num_heads * layer.head_size)

@@ -35,10 +35,10 @@ def ask(
 
     The method is GET, or POST if there is a `body`; `secret` is the token of "Authorization: Bearer".
     """
-    return judged(kind, said(url, seconds, body, secret, most_bytes), url)
+    return judged(kind, fetch(url, seconds, body, secret, most_bytes), url)
 
 
-def said(
+def fetch(
     url: str,
     seconds: float,
     body: Mapping[str, Any] | None = None,
@@ -49,7 +49,7 @@ def said(
 
     async def once() -> bytes:
         async with Wire() as wire:
-            return await wire.said(url, seconds, body, secret, most_bytes)
+            return await wire.fetch(url, seconds, body, secret, most_bytes)
 
     return run(once())
 
@@ -102,9 +102,9 @@ class Wire:
         """As the function `ask`. `from_its_head`: `seconds` start at the answer's head, if the caller knows
         in another way that the peer is working on it.
         """
-        return judged(kind, await self.said(url, seconds, body, None, most_bytes, from_its_head), url)
+        return judged(kind, await self.fetch(url, seconds, body, None, most_bytes, from_its_head), url)
 
-    async def said(
+    async def fetch(
         self,
         url: str,
         seconds: float,
@@ -113,10 +113,10 @@ class Wire:
         most_bytes: int = MOST_BYTES,
         from_its_head: bool = False,
     ) -> bytes:
-        """As the function `said`."""
+        """As the function `fetch`."""
         with faults(url, seconds):
             async with asyncio.timeout(None if from_its_head else seconds) as limit:
-                async with self._asked(url, body, secret) as response:
+                async with self._request(url, body, secret) as response:
                     if from_its_head:
                         limit.reschedule(asyncio.get_running_loop().time() + seconds)
                     return await _whole(response, url, most_bytes)
@@ -128,7 +128,7 @@ class Wire:
         caller limits the time, as it knows what may take long, and closes the iterator.
         """
         with faults(url, seconds):
-            async with self._asked(url, body, None) as response:
+            async with self._request(url, body, None) as response:
                 if not _is_good(response):
                     async with asyncio.timeout(seconds):
                         await _whole(response, url, MOST_ERROR_BYTES)
@@ -152,7 +152,7 @@ class Wire:
                     url, max_msg_size=most_bytes, timeout=patience, autoping=False
                 )
 
-    def _asked(
+    def _request(
         self, url: str, body: Mapping[str, Any] | None, secret: str | None
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}

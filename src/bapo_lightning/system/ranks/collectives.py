@@ -65,16 +65,16 @@ def gather_on_controller(value: Any) -> list[Any] | None:
     return found if is_controller else None
 
 
-def gather_rows(rows: Tensor, everywhere: bool = False) -> list[Tensor] | None:
+def gather_rows(rows: Tensor, to_all_ranks: bool = False) -> list[Tensor] | None:
     """The rows [K, N] of all ranks in rank order, on the host: on the controller, None elsewhere; or
-    everywhere. K and the type are the same on all ranks; N may differ and be 0. Every rank must call it.
+    to_all_ranks. K and the type are the same on all ranks; N may differ and be 0. Every rank must call it.
     """
     counts = torch.zeros(num_ranks(), dtype=torch.long)
     counts[dist.get_rank()] = rows.shape[1]
     dist.all_reduce(counts)
     padded = torch.nn.functional.pad(rows, (0, int(counts.max()) - rows.shape[1]))
-    found = [torch.empty_like(padded) for _ in counts] if everywhere or dist.get_rank() == 0 else None
-    if everywhere:
+    found = [torch.empty_like(padded) for _ in counts] if to_all_ranks or dist.get_rank() == 0 else None
+    if to_all_ranks:
         dist.all_gather(found, padded)
     else:
         dist.gather(padded, found)

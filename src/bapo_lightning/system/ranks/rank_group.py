@@ -51,7 +51,7 @@ class RankGroup:
             raise ControllerFailed(str(outcome.error))
         return cast(T, outcome.result())
 
-    def everywhere(self, work: Callable[[], T]) -> T:
+    def on_every_rank(self, work: Callable[[], T]) -> T:
         """Does `work` on every rank and returns its value on this one. Every rank must call it. The first
         error of any rank is raised on the controller; elsewhere ControllerFailed.
         """
@@ -130,7 +130,7 @@ def find_environment() -> ClusterEnvironment:
     return LightningEnvironment()
 
 
-def own_gpu(local_rank: int) -> str:
+def gpu_of_rank(local_rank: int) -> str:
     """The GPU of this rank, in the form of CUDA_VISIBLE_DEVICES for a process that it starts."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     return listed.split(",")[local_rank] if listed else str(local_rank)

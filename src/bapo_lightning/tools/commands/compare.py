@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     named, groups = _fetched(_imported(parsed.folders, parsed.output), parsed.output, parsed.wandb_report)
     folders = find_runs(named)
     if len(folders) == 1 and not parsed.wandb_report:
-        with phases_shown(), phase("drawing plots"):
+        with displayed_phases(), phase("drawing plots"):
             summary = write_summary(folders[0], parsed.output)
             plot_run(folders[0], parsed.output)
         print_summary(summary, parsed.output or folders[0])
         return
-    with phases_shown(), phase("reading runs", len(folders)):
+    with displayed_phases(), phase("reading runs", len(folders)):
         comparison = compare(collect(folders), parsed.reference)
     print_comparison(comparison)
     target = parsed.output or swept_folder(parsed.folders) or common_folder(folders)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = f" ARGS=\"--reference '{parsed.reference}'\"" if parsed.reference else ""
     typed = f'make compare RUNS="{" ".join(parsed.folders)}"{options}'
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    with phases_shown(), phase("drawing the comparison"):
+    with displayed_phases(), phase("drawing the comparison"):
         page = render_page(comparison, title, typed, made_at)
         written = (
             write_text(target / "compare.html", page),

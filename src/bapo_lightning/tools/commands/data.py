@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.early import refuse_early, refuse_missing_files
 from bapo_lightning.configuration.help import help_text
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import end_with, hydra_command
 from bapo_lightning.system.errors import ConfigError, first_line
 from bapo_lightning.system.phases import phase
@@ -34,7 +34,7 @@ def main(config: DictConfig) -> None:
     show = plain.pop("show", 1)
     refuse_early(plain, with_rules=False)
     refuse_missing_files(plain)
-    with phases_shown():
+    with displayed_phases():
         describe(plain, show)
 
 

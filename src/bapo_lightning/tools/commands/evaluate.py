@@ -17,7 +17,7 @@ from bapo_lightning.configuration.compose import hydra_value, resolve
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import end_with, hydra_command
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.phases import phase
@@ -81,7 +81,7 @@ def main(config: DictConfig) -> int:
     refuse_early(resolve(config), EvaluationConfig)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with phases_shown(), phase("loading libraries"):
+        with displayed_phases(), phase("loading libraries"):
             from bapo_lightning.tools.evaluation.run import evaluate
 
         evaluate(config)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from annotated_types import Ge, Le
 
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import command, end_with, number_type, parser_of
 from bapo_lightning.system.errors import CheckpointError, DataError
 from bapo_lightning.system.phases import phase
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
     parsed = parser.parse_args(arguments)
     start = time.monotonic()
-    with phases_shown():
+    with displayed_phases():
         text = _export(
             parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite
         )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import command, end_with, number_type, parser_of
 from bapo_lightning.system.errors import ConfigError, first_line
 from bapo_lightning.system.phases import phase
@@ -36,7 +36,7 @@ DIFFERS = 1  # exit code
 def main(arguments: Sequence[str] | None = None) -> int:
     """Probes once, or after each of several syncs."""
     parsed = _parser().parse_args(arguments)
-    with phases_shown():
+    with displayed_phases():
         return _watch(parsed) if parsed.watch else _once(parsed)
 
 

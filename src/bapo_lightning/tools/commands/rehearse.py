@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bapo_lightning.configuration.conf_dir import choice_files
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import command, end_with
 from bapo_lightning.system.errors import BapoLightningError, ConfigError
 
@@ -82,7 +82,7 @@ def _rehearse(name: str, overrides: Sequence[str], folder: Path) -> bool:
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with phases_shown():
+    with displayed_phases():
         rehearsal = Rehearsal(write_script(name, overrides, folder), folder)
         has_run = rehearsal.perform()
     (folder / "rehearsal.json").write_text(json.dumps(rehearsal.record(), indent=2), encoding="utf-8")

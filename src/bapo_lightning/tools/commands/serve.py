@@ -31,7 +31,7 @@ def main(composed: DictConfig) -> None:
     from bapo_lightning.configuration.targets import Target
     from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
     from bapo_lightning.rollout.engine import engine_class
-    from bapo_lightning.rollout.vllm.server_process import own_servers
+    from bapo_lightning.rollout.vllm.server_process import local_servers
 
     config = served(plain)
     rollout, node = config.rollout, config.rollout.engine
@@ -40,7 +40,7 @@ def main(composed: DictConfig) -> None:
     if found := list(model_folder_problems(config.model.path, config.model.made_by)):
         raise ConfigError(found)
     engine, folder = node.options, Path(config.output_root, "serve")
-    servers = own_servers(
+    servers = local_servers(
         model_path(config.model.path),
         Target(engine["options"]).make(),
         Target(engine["transport"]).make().backend,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bapo_lightning.report import style
-from bapo_lightning.report.intervals import Interval, shown_interval
+from bapo_lightning.report.intervals import Interval, interval_on_axis
 from bapo_lightning.report.metrics import HEADLINES, Metric
 from bapo_lightning.report.run.console import duration_text
 from bapo_lightning.system.run_folder.record import read_rollouts
@@ -147,7 +147,7 @@ def _draw_values(axes: Axes, comparison: Comparison, metric: Metric) -> None:
     for setting, condition in comparison.cells:
         result = comparison.results[setting, condition, metric.name, "final"]
         values = [value for value in result.by_seed.values() if value > 0 or not metric.log]
-        shown = shown_interval(values, metric.log, metric.limits, result.resolution)
+        shown = interval_on_axis(values, metric.log, metric.limits, result.resolution)
         if shown is None:
             continue
         mean, lower, upper = shown

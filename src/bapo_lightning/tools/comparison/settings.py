@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.report.style import algorithm_rank
-from bapo_lightning.system.errors import DataError, taken
+from bapo_lightning.system.errors import DataError, suggestion
 from bapo_lightning.system.run_folder.config_keys import (
     is_listed,
     is_setting,
@@ -84,7 +84,7 @@ def choose_reference(groups: Mapping[str, str], wanted: str | None) -> str:
     if of_group:
         raise DataError(f"--reference {wanted}: there are several; write one of {', '.join(of_group)}")
     names = list(dict.fromkeys([*groups, *groups.values()]))
-    raise DataError(f"--reference {wanted}: nothing finished has this name; {taken(str(wanted), names)}")
+    raise DataError(f"--reference {wanted}: nothing finished has this name; {suggestion(str(wanted), names)}")
 
 
 def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dict[str, str]]:

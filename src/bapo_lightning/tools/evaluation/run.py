@@ -29,7 +29,7 @@ from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -60,7 +60,7 @@ from bapo_lightning.types import Sample
 def evaluate(composed: DictConfig) -> None:
     """Evaluates, or continues to; checks before weights are loaded everything that can be checked then."""
     transformers.utils.logging.disable_progress_bar()
-    with phases_shown():
+    with displayed_phases():
         with phase("checking the digests of the checkpoint"):
             subject = find_subject(composed.checkpoint)
         with phase("reading tokenizer and problems"):
@@ -77,7 +77,7 @@ def evaluate(composed: DictConfig) -> None:
     there = f", {done} of them there already" if done else ""
     print(f"{config.k} samples of each problem: {len(task.asked)} in all{there}", flush=True)
     if done < len(task.asked):
-        with phases_shown():
+        with displayed_phases():
             sample_rest(config, task, folder)
     print_results(report(config, task, folder))
     print(f"  written to  {folder}/\n              {SAMPLES}  {RESULTS}")

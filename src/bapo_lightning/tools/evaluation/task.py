@@ -16,7 +16,7 @@ from bapo_lightning.configuration.rank_rules import length_problems
 from bapo_lightning.configuration.validate import validate_evaluation
 from bapo_lightning.data.problems.prompts import dated
 from bapo_lightning.data.problems.table import ProblemSet
-from bapo_lightning.data.rollouts.answers import Asked, all_asked
+from bapo_lightning.data.rollouts.answers import Asked, all_samples
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.runs.inputs import read_set
 from bapo_lightning.system.errors import ConfigError, DataError
@@ -89,7 +89,7 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     ]
     if found:
         raise ConfigError(found)
-    asked = [(name, item) for name, group in problems.items() for item in all_asked(group, config.k)]
+    asked = [(name, item) for name, group in problems.items() for item in all_samples(group, config.k)]
     account = [account_line(name, group, len(problems[name])) for name, group in read.items()]
     record = {**config.plain, "evaluated": evaluated}
     return config, Task(subject, tokenizer, prompt, problems, account, asked, record)

@@ -86,7 +86,7 @@ def write_script(name: str, given: Sequence[str], folder: Path, in_small: bool =
     rehearsed = validate(compose_run([*asked, *overrides])).plain
     changed = differences(config.plain, rehearsed)
     sizes = [f"{key}: {before} -> {now}" for key, before, now in changed if key.startswith(SIZES)]
-    not_here = [] if is_whole else list(_left_out(config))
+    not_here = [] if is_whole else list(_omitted_parts(config))
     choices = dict(composed.hydra.runtime.choices)
     return Script(name, config, choices, [*asked, *overrides], sizes, not_here, rehearsed)
 
@@ -179,7 +179,7 @@ def _texts(config: RunConfig) -> Iterator[str]:
     yield from (problem["problem"] for problem in shipped_problems())
 
 
-def _left_out(config: RunConfig) -> Iterator[str]:
+def _omitted_parts(config: RunConfig) -> Iterator[str]:
     ranks, path = _num_ranks(config), config.model.path
     if config.num_ranks > ranks:
         nodes = f" on {config.num_nodes} nodes" if config.num_nodes > 1 else ""

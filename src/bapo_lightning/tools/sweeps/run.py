@@ -24,8 +24,8 @@ from bapo_lightning.report.progress.display import (
     Place,
     bar_line,
     clock,
+    displayed_phases,
     on_terminal,
-    phases_shown,
     shown,
     signs_of_life,
 )
@@ -43,7 +43,7 @@ def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str,
     Elsewhere than `is_here` there may be other devices and files, which are not checked. Raises ConfigError:
     nothing was started, because the sweep cannot work.
     """
-    with phases_shown():
+    with displayed_phases():
         configs = compose_runs(plan)
         if is_here:
             check_runs(configs.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from bapo_lightning.report.run.charts import Chart, RunCurve, other_charts, panel_charts
 from bapo_lightning.report.run.curves import even_places, extremes_around, kept_places, stretch_of
-from bapo_lightning.report.run.summary import IDENTITY, TIME_PARTS, beside_training
+from bapo_lightning.report.run.summary import IDENTITY, TIME_PARTS, overlapped_parts
 from bapo_lightning.report.style import NEUTRAL, PART_COLOURS
 from bapo_lightning.system.run_folder.lock import is_held
 from bapo_lightning.system.run_folder.record import Row, RunReader, RunRecord, finite
@@ -164,7 +164,7 @@ def phases(record: RunRecord) -> list[tuple[str, float]]:
     total = sum(record.series("time/step_seconds")[1])
     if not total:
         return []
-    beside = beside_training(record)
+    beside = overlapped_parts(record)
     parts = [
         (part, sum(record.series(f"time/{part}_seconds")[1]) / total)
         for part in TIME_PARTS
