@@ -28,13 +28,13 @@ COMMANDS = Path(__file__).with_name("commands.yaml")
 PAGE = "docs/results/presets.md"
 NO_SETTINGS = {"name", "defaults", "_target_", "_partial_"}
 KINDS = {
-    "script": "a script of the authors",
-    "config": "a configuration file of the authors, as it is",
-    "example": "an example script of a framework, by others than the authors",
-    "default": "a default of the code, which no script sets",
-    "paper": "the paper; no script was found",
-    "unread": "another's reading; the repository could not be fetched",
-    "ours": "no one else's",
+    "script": "authors' script",
+    "config": "authors' configuration file",
+    "example": "framework's example",
+    "default": "default of the code",
+    "paper": "paper",
+    "unread": "another's reading",
+    "ours": "ours",
 }
 WITH_COMMANDS = {"script", "config", "example"}
 WITHOUT_FLAGS = {"flowrl_authors_code": "a file of code", "p3o": "a file of code"}
@@ -207,8 +207,8 @@ def _equal(preset: Preset) -> str:
 def _flags(preset: Preset) -> list[str]:
     texts = [flag.text for flag in not_compared(preset)]
     valued = [text for text in texts if "=" in text or " " in text]
-    names = dict.fromkeys(text.rpartition(".")[2] for text in texts if text not in valued)
-    return [f"`{preset.name}`", *(" ".join(f"`{text}`" for text in part) for part in (valued, names))]
+    names = {text.rpartition(".")[2] for text in texts if text not in valued}
+    return [f"`{preset.name}`", " ".join(f"`{text}`" for text in valued), str(len(names))]
 
 
 def shown(value: Any) -> str:
