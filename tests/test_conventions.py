@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
-from docs_links import on_page_markdown  # noqa: E402
+from docs_site import on_page_markdown  # noqa: E402
 from release import disagreements  # noqa: E402
 
 import bapo_lightning  # noqa: E402
