@@ -28,7 +28,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     overrides = [
         "optimizer.optimizer.lr=3e-3", "optimizer.scheduler.warmup_updates=1", "callbacks.hf_export.every=3",
-        "callbacks.hf_export.keep=2", "callbacks.validation.every=0", "callbacks.entropy_rule.every=0",
+        "callbacks.hf_export.keep=2", "callbacks.hf_export.dtype=bfloat16", "callbacks.validation.every=0",
+        "callbacks.entropy_rule.every=0",
     ]  # fmt: skip
     train_to_end(folder, 1, *overrides)
     return folder
@@ -61,7 +62,7 @@ def test_an_exported_run_answers_as_the_trainer_s_policy_does(run, tmp_path):
 
 def test_what_is_exported_during_training_is_what_is_exported_afterwards(run, tmp_path):
     assert sorted(path.name for path in (run / "exports").iterdir()) == ["update000006", "update000008"]
-    assert main([str(run), str(tmp_path / "out"), "--dtype", "float32"]) == 0
+    assert main([str(run), str(tmp_path / "out"), "--dtype", "bfloat16"]) == 0
     folders = run / "exports/update000008", tmp_path / "out"
     during, after = ((folder / "model.safetensors").read_bytes() for folder in folders)
     assert during == after
