@@ -10,13 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from bapo_lightning.rollout.engine import (
-    Generation,
-    GenerationRequest,
-    SamplingParams,
-    StreamCall,
-    Streamed,
-)
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams, StreamCall, Streamed
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.types import FinishReason
 

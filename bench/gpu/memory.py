@@ -25,14 +25,8 @@ USABLE = 0.9  # of a GPU's memory, for the search of the largest model
 MIXED: tuple[dict[str, Any], dict[str, Any]] = ({"is_mixed": True}, {"compute_bytes": 2, "autocast": True})
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "all activations": MIXED,
-    "checkpointing": (
-        MIXED[0] | {"activation_checkpointing": True},
-        MIXED[1] | {"checkpointing": True},
-    ),
-    "LoRA": (
-        MIXED[0] | {"lora": LORA["lora"], "dtype": LORA["dtype"]},
-        MIXED[1] | {"stored_bytes": 2},
-    ),
+    "checkpointing": (MIXED[0] | {"activation_checkpointing": True}, MIXED[1] | {"checkpointing": True}),
+    "LoRA": (MIXED[0] | {"lora": LORA["lora"], "dtype": LORA["dtype"]}, MIXED[1] | {"stored_bytes": 2}),
 }
 FRAGMENTS = 1.2  # reserved / allocated memory at their peaks
 

@@ -113,9 +113,7 @@ def adjust(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
     adjusted = holm([verdict.p_value for verdict in verdicts])
     return [
         replace(
-            verdict,
-            adjusted=p_value,
-            verdict=verdict.verdict if p_value is None or p_value < LEVEL else OPEN,
+            verdict, adjusted=p_value, verdict=verdict.verdict if p_value is None or p_value < LEVEL else OPEN
         )
         for verdict, p_value in zip(verdicts, adjusted, strict=True)
     ]
@@ -126,8 +124,7 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
     wide = _wide(findings.verdicts)
     console.print(wide if fits(wide, console) else _narrow(findings.verdicts))
     console.print(
-        "  difference: mean ± 95 % interval over seeds; positive agrees with the paper",
-        highlight=False,
+        "  difference: mean ± 95 % interval over seeds; positive agrees with the paper", highlight=False
     )
     for path in [*findings.pictures.values(), next(iter(findings.pictures.values())).parent / "figures.md"]:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)

@@ -7,15 +7,7 @@ import lightning as L
 import pytest
 import torch
 from tests.algorithms.by_hand import exact
-from tests.builders import (
-    adaptive,
-    budget_for,
-    gradients,
-    module,
-    random_model,
-    stale_batch,
-    step,
-)
+from tests.builders import adaptive, budget_for, gradients, module, random_model, stale_batch, step
 from tests.configuration.compositions import found, validated
 from tests.modules.test_bapo_update import fit
 from tests.token_tables import table

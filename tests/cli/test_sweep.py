@@ -28,11 +28,7 @@ def swept(tmp_path_factory):
     overrides = ["algorithm=bapo", *(f"callbacks.alarms.entropy.{option}" for option in alarm)]
     root = tmp_path_factory.mktemp("swept")
     arguments = ["sweep=smoke", *SMALL, f"output_root={root}", *overrides, "launcher.parallel_runs=1"]
-    return (
-        root,
-        overrides,
-        run_command(SWEEP, *arguments, "folder=mine", forks=True),
-    )
+    return (root, overrides, run_command(SWEEP, *arguments, "folder=mine", forks=True))
 
 
 def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):

@@ -6,15 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import (
-    ReadsAll,
-    adaptive,
-    budget_for,
-    gradients,
-    module,
-    random_policy,
-    stale_batch,
-)
+from tests.builders import ReadsAll, adaptive, budget_for, gradients, module, random_policy, stale_batch
 from tests.modules.test_bapo_update import count_forwards
 
 from bapo_lightning.modules.speculation import misjudged, samples_to_redo, speculate

@@ -24,9 +24,7 @@ PARTS = 3
 CORRECTIONS = {
     "truncated": {"correction": partial(truncated_is, cap=1.3)},
     "masked": {"correction": partial(masked_is, low=0.7, high=1.6)},
-    "responses masked": {
-        "correction": partial(sequence_masked, low=0.9, high=1.1, level="geometric"),
-    },
+    "responses masked": {"correction": partial(sequence_masked, low=0.9, high=1.1, level="geometric")},
     "log-linear": {"proximal": log_linear},
     "step size": {"step_scale": ess_step_scale},
 }

@@ -202,32 +202,12 @@ ONES = torch.ones(4)
         (bound_grid, (0.6, 0.9, 0.0), "step of a bound must be positive, got 0.0"),
         (bound_grid, (0.9, 0.6, 0.1), "got start 0.9 and end 0.6"),
         (bound_grid, (0.6, float("nan"), 0.1), "got start 0.6 and end nan"),
-        (
-            contribution_curves,
-            (ONES, ONES, ONES, None, LOWS, HIGHS, "value"),
-            "kind must be one of gradient",
-        ),
-        (
-            contribution_curves,
-            (ONES, ONES[:3], ONES, None, LOWS, HIGHS),
-            r"advantage .* of ratio, \[4\]",
-        ),
+        (contribution_curves, (ONES, ONES, ONES, None, LOWS, HIGHS, "value"), "kind must be one of gradient"),
+        (contribution_curves, (ONES, ONES[:3], ONES, None, LOWS, HIGHS), r"advantage .* of ratio, \[4\]"),
         (contribution_curves, (ONES, ONES, ONES, ONES[:1], LOWS, HIGHS), r"weight must .* got \[1\]"),
-        (
-            contribution_curves,
-            (ONES, ONES, ONES, None, LOWS[:0], HIGHS),
-            "lows must be an ascending",
-        ),
-        (
-            contribution_curves,
-            (ONES, ONES, ONES, None, LOWS, HIGHS[0]),
-            "highs must be an ascending",
-        ),
-        (
-            search_bounds,
-            (HIGHS, LOWS, LOWS, HIGHS, 0.4, "both", "share"),
-            "order must be one of upper_first",
-        ),
+        (contribution_curves, (ONES, ONES, ONES, None, LOWS[:0], HIGHS), "lows must be an ascending"),
+        (contribution_curves, (ONES, ONES, ONES, None, LOWS, HIGHS[0]), "highs must be an ascending"),
+        (search_bounds, (HIGHS, LOWS, LOWS, HIGHS, 0.4, "both", "share"), "order must be one of upper_first"),
         (
             search_bounds,
             (HIGHS, LOWS, LOWS, HIGHS, 0.4, "upper_first", "sum"),

@@ -82,10 +82,7 @@ def test_a_function_sees_every_column():
         (lambda completions: "01", "returned '01' for 2 completions"),
         (lambda completions: completions[0][0]["content"], "failed: TypeError: .* are texts here"),
         (lambda completions: completions[0].get("content"), "failed: AttributeError: .* are texts here"),
-        (
-            lambda log_metric, completions: [0, 0],
-            "takes log_metric, .*TRL's trainer is not here",
-        ),
+        (lambda log_metric, completions: [0, 0], "takes log_metric, .*TRL's trainer is not here"),
         (lambda prompts, labels: [0, 0], r"takes labels, .*mapping\.keep=\[labels\]"),
     ],
 )

@@ -14,13 +14,7 @@ from transformers import AutoConfig
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.child.process import inherited
-from bapo_lightning.rollout.engine import (
-    EVERY,
-    MERGED,
-    RolloutEngine,
-    RunsIn,
-    engine_class,
-)
+from bapo_lightning.rollout.engine import EVERY, MERGED, RolloutEngine, RunsIn, engine_class
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.vllm.answers import MOST
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine

@@ -124,11 +124,7 @@ def outcome(suite: Suite, checkout: Path) -> Outcome:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *map(str, options), *suite.tests],
             cwd=checkout,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(path),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
         )

@@ -65,8 +65,7 @@ def opsm(columns: Columns, threshold: float) -> Array:
     """0 for a response with A < 0 whose mean of log q - log p exceeds the threshold."""
     drift = columns["behaviour_logp"] - columns["logp"]
     return of_responses(
-        columns,
-        lambda own: float(columns["advantage"][own[0]] >= 0 or drift[own].mean() <= threshold),
+        columns, lambda own: float(columns["advantage"][own[0]] >= 0 or drift[own].mean() <= threshold)
     )
 
 

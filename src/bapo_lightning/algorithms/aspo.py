@@ -20,10 +20,7 @@ LowEntropyShare = Annotated[float, Ge(0), Lt(1), Advice("must be in [0, 1); 0.8 
 
 
 def aspo(
-    table: TokenTable,
-    cap: DualClip = 3.0,
-    widening: Widening = 1.0,
-    low_entropy_share: LowEntropyShare = 0.8,
+    table: TokenTable, cap: DualClip = 3.0, widening: Widening = 1.0, low_entropy_share: LowEntropyShare = 0.8
 ) -> Tensor:
     """Returns sg(w) A log pi per token, [N], where
 

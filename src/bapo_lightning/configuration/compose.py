@@ -55,10 +55,7 @@ def explained(error: Exception, overrides: Sequence[str], file: str = "train") -
         rest = [text for text in overrides if text.lstrip("+~").partition("=")[0] != key]
         for tried in (rest, []):  # the others may be wrong as well
             GlobalHydra.instance().clear()
-            with (
-                suppress(HydraException, OmegaConfBaseException),
-                initialize_config_dir(conf_dir(), **BASE),
-            ):
+            with suppress(HydraException, OmegaConfBaseException), initialize_config_dir(conf_dir(), **BASE):
                 composed = compose(file, tried, return_hydra_config=key.startswith("hydra."))
                 return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
         return {}

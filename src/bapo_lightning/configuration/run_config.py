@@ -27,11 +27,7 @@ from bapo_lightning.configuration.targets import (
     run_problems,
     target_problems,
 )
-from bapo_lightning.configuration.trainer_flags import (
-    REFUSED_CALLBACKS,
-    REFUSED_STRATEGIES,
-    stock_problems,
-)
+from bapo_lightning.configuration.trainer_flags import REFUSED_CALLBACKS, REFUSED_STRATEGIES, stock_problems
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage

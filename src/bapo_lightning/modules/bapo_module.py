@@ -33,13 +33,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import guesses, searches_each_micro_batch
-from bapo_lightning.modules.fsdp import (
-    Sharding,
-    by_position,
-    clip_gradients,
-    gradient_sync,
-    reshard,
-)
+from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
@@ -244,12 +238,7 @@ class BapoModule(L.LightningModule):
         return SearchedPart(bounds, losses, tables, None, seconds)
 
     def in_one_pass(
-        self,
-        scope: Sequence[MicroBatch],
-        guess: BoundSearch,
-        is_last: bool,
-        num_own: int,
-        batch: TrainBatch,
+        self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool, num_own: int, batch: TrainBatch
     ) -> SearchedPart:
         """Gradients of a part of the update under guessed bounds, and the true ones; see `speculate`."""
         return speculate(

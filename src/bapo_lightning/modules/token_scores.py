@@ -164,10 +164,7 @@ class _TokenScores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any,
-        grad_logp: Tensor | None,
-        grad_entropy: Tensor | None,
-        grad_others: Tensor | None = None,
+        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None, grad_others: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         with head_products(ctx.half_factors, ctx.saved_tensors[0].device):
             return _TokenScores.gradients(ctx, grad_logp, grad_entropy, grad_others)

@@ -163,21 +163,13 @@ class WeightSync:
         return [GenerationRequest(prompt, self.sampled_tokens, seed) for seed, prompt in enumerate(prompts)]
 
     def push(
-        self,
-        source: ScoringWeightSource,
-        engine: RolloutEngine,
-        version: int,
-        vocab_size: int,
+        self, source: ScoringWeightSource, engine: RolloutEngine, version: int, vocab_size: int
     ) -> SyncReport:
         """Loads weights and proves them; see `load` and `prove`."""
         return self.prove(self.load(source, engine, version, vocab_size))
 
     def load(
-        self,
-        source: ScoringWeightSource,
-        engine: RolloutEngine,
-        version: int,
-        vocab_size: int,
+        self, source: ScoringWeightSource, engine: RolloutEngine, version: int, vocab_size: int
     ) -> Proof:
         """Loads the weights of `source` as policy version `version` into `engine`, or into each of several,
         and lets it answer the probe. Raises EngineError if a weight is missing or has another shape.

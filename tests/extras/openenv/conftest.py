@@ -16,14 +16,7 @@ class Worlds:
         self.log, self.closing = folder / "messages", []
 
     def server(self, *more, **options):
-        command = [
-            sys.executable,
-            "-m",
-            "tests.extras.openenv.guessing",
-            "{port}",
-            str(self.log),
-            *more,
-        ]
+        command = [sys.executable, "-m", "tests.extras.openenv.guessing", "{port}", str(self.log), *more]
         server = WorldServer(command=command, **{"seconds": 20, **options})
         self.closing.append(server)
         return server

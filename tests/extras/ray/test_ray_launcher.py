@@ -124,11 +124,7 @@ def test_a_sweep_on_nodes_has_the_results_of_one_on_this_machine(nodes, tmp_path
     for name, launcher in {"here": ["local"], "there": ["ray", f"launcher.address={nodes.address}"]}.items():
         first, *rest = launcher
         done = run_command(
-            "bapo_lightning.cli.sweep",
-            *common,
-            f"output_root={tmp_path / name}",
-            f"launcher={first}",
-            *rest,
+            "bapo_lightning.cli.sweep", *common, f"output_root={tmp_path / name}", f"launcher={first}", *rest
         )
         assert done.returncode == 0, done.stdout + done.stderr
     here, there = (sorted(Path(tmp_path, name).glob("*/*/metrics.jsonl")) for name in ("here", "there"))

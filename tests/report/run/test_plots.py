@@ -31,8 +31,7 @@ def test_every_plot_and_the_overview_are_drawn(make_run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rows",
-    [[], [{"step": 0, "train/reward": 0.5, "train/grad_norm": 0.0, "bapo/clip_low": 0.8}]],
+    "rows", [[], [{"step": 0, "train/reward": 0.5, "train/grad_norm": 0.0, "bapo/clip_low": 0.8}]]
 )
 def test_runs_with_little_or_nothing_recorded_are_drawn(make_run, rows):
     folder = make_run(rows=rows)

@@ -145,8 +145,4 @@ def test_a_torn_record_of_tokens_is_named(tmp_path):
 
 def test_every_curve_of_the_figures_that_cannot_be_negative_has_its_limits():
     unlimited = [metric for metric in CURVES if metric_of(metric).limits is None]
-    assert unlimited == [
-        "train/reward",
-        PREDICTED,
-        MEASURED,
-    ]
+    assert unlimited == ["train/reward", PREDICTED, MEASURED]

@@ -18,12 +18,7 @@ from bapo_lightning.rollout.engine import Wanted
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.pretrained import read_pretrained
 from bapo_lightning.tools.export.model_card import model_card
-from bapo_lightning.tools.export.model_folder import (
-    INDEX,
-    rounding_problem,
-    write_model_folder,
-    write_shards,
-)
+from bapo_lightning.tools.export.model_folder import INDEX, rounding_problem, write_model_folder, write_shards
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5, -2.0]), "c": torch.full((4,), 0.1)}

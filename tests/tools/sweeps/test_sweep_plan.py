@@ -157,8 +157,7 @@ def test_what_a_sweep_cannot_do_is_said_at_once(sweep, arguments, complaint):
 def test_keys_of_a_file_have_types(key, wrong):
     for value in wrong:
         with pytest.raises(
-            ConfigError,
-            match=rf"hydra\.sweeper\.{key}=.* (must be|must hold|is not a text|is a number)",
+            ConfigError, match=rf"hydra\.sweeper\.{key}=.* (must be|must hold|is not a text|is a number)"
         ):
             plan_of("smoke", **{key: value})
 

@@ -74,10 +74,7 @@ def run_masked_mean(tensor: Tensor, mask: Tensor, dim: int | None = None) -> Ten
 
 
 def run_grpo_microbatch_train_step(
-    policy_log_probs: Tensor,
-    response_mask: Tensor,
-    gradient_accumulation_steps: int,
-    **of_the_loss: Any,
+    policy_log_probs: Tensor, response_mask: Tensor, gradient_accumulation_steps: int, **of_the_loss: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the loss of one of as many micro-batches, after its backward pass."""
     losses, metadata = run_compute_policy_gradient_loss(policy_log_probs, **of_the_loss)

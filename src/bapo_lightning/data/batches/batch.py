@@ -289,11 +289,7 @@ def _shared_scores(samples: Sequence[Sample], grid: Callable[..., Tensor]) -> di
 
 
 def _grid(
-    shape: tuple[int, ...],
-    skipped: Sequence[int],
-    places: Sequence[Place],
-    kind: type,
-    values: Iterable[Any],
+    shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place], kind: type, values: Iterable[Any]
 ) -> Tensor:
     """Returns [B, T], or [B, T, K], from one array for each sample's response tokens; 0 elsewhere."""
     every = list(values)

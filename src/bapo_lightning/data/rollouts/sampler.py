@@ -25,16 +25,7 @@ from bapo_lightning.rewards.scores import Reward, judged
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams, request_seed
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.system.phases import phase
-from bapo_lightning.types import (
-    Closes,
-    Completion,
-    Group,
-    Problem,
-    Rollout,
-    Sample,
-    WorkItem,
-    are_trained,
-)
+from bapo_lightning.types import Closes, Completion, Group, Problem, Rollout, Sample, WorkItem, are_trained
 
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
 _OPENING, _LOOKED_AT = "<think>", 16  # opening of a thought, and tokens before a turn that may hold it

@@ -22,13 +22,7 @@ from bapo_lightning.environments.environment import Turn
 from bapo_lightning.extras.openenv.actions import ActionFormat
 from bapo_lightning.extras.openenv.observations import digest, shown
 from bapo_lightning.extras.openenv.server import WorldServer
-from bapo_lightning.extras.openenv.session import (
-    AT_CAPACITY,
-    ENDING,
-    Refusal,
-    Seen,
-    WorldSession,
-)
+from bapo_lightning.extras.openenv.session import AT_CAPACITY, ENDING, Refusal, Seen, WorldSession
 from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.system.peers import PeerFault, PeerTooLate
 from bapo_lightning.system.peers.wire import most_connections

@@ -31,14 +31,7 @@ from bapo_lightning.extras.simulation.fleet import Failures, VirtualFleet
 from bapo_lightning.extras.simulation.fleet_stream import FleetStream
 from bapo_lightning.extras.simulation.times import ServiceTimes
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
-from bapo_lightning.types import (
-    Group,
-    Problem,
-    Sample,
-    Score,
-    ScoreStatus,
-    WorkItem,
-)
+from bapo_lightning.types import Group, Problem, Sample, Score, ScoreStatus, WorkItem
 
 Process = Generator[float | None, None, None]
 NUM_PROBLEMS = 1000  # of the stream; only their numbers matter

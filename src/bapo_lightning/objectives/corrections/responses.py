@@ -7,14 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.corrections.tokens import (
-    Cap,
-    High,
-    Level,
-    Low,
-    engine_gap,
-    response_gap,
-)
+from bapo_lightning.objectives.corrections.tokens import Cap, High, Level, Low, engine_gap, response_gap
 from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.system.values import NonNegative
