@@ -50,10 +50,10 @@ OPTIONAL = (
     *("data/rollouts/in_flight.py", "data/rollouts/conversations.py"),
     *("data/rollouts/feedback.py", "data/rollouts/turn_rules.py", "data/rollouts/control_tokens.py"),
     *("environments/*", "tiny_worlds/sums/*", "tiny_worlds/additions/*", "data/problems/overlap.py"),
-    *("data/problems/reasoning_gym.py", "rewards/reasoning*", "callbacks/loggers/wandb.py"),
-    *("callbacks/monitors/turns.py", "configuration/rank_rules.py", "configuration/evaluation_config.py"),
-    *("configuration/machine*.py", "configuration/plan.py", "configuration/help.py"),
-    *("configuration/early.py", "configuration/thirty_keys.py"),
+    *("data/problems/countdown.py", "data/problems/reasoning_gym.py", "rewards/reasoning*"),
+    *("callbacks/loggers/wandb.py", "callbacks/monitors/turns.py", "configuration/rank_rules.py"),
+    *("configuration/evaluation_config.py", "configuration/machine*.py", "configuration/plan.py"),
+    *("configuration/help.py", "configuration/early.py", "configuration/thirty_keys.py"),
 )
 NAMED = {
     "AEPO": "aepo", "AEPO or second sampling": "aepo|second.?sampling",

@@ -69,6 +69,7 @@ NEEDS = {
     "reward=environment": ("environment=textarena", *GAME),
     "reward=functions": ("reward.functions=[tests.runs.own_rewards.length]",),
     "reward=reasoning_gym": ("data=reasoning_gym_chain_sum", "data.train.size=200"),
+    "reward=countdown": ("data=countdown", "data.train.size=200"),
     "environment=openenv": ("reward=environment", *WORLD),
     "environment=textarena": ("reward=environment", *GAME),
     "environment=verifiers": ("reward=environment", *SERVED),
@@ -77,6 +78,7 @@ NEEDS = {
 PACKAGES = {
     "reward=math_ray": "ray",
     "reward=reasoning_gym": "reasoning_gym",
+    "reward=countdown": "reasoning_gym",
     "reward=environment": "textarena",
     "environment=textarena": "textarena",
 }

@@ -68,8 +68,9 @@ def test_where_an_environment_answers_there_is_a_reply():
 def test_every_reward_that_ships_takes_the_first_call(choice):
     functions = [f"reward.functions=[{OWN}.length]"] if choice == "functions" else []
     problem = PROBLEM
-    if choice == "reasoning_gym":
-        problem = Problem("0", "1 + 1?", "2", "basic_arithmetic", {"question": "1 + 1?", "answer": "2"})
+    if choice in ("reasoning_gym", "countdown"):
+        entry = {"question": "1 + 1?", "answer": "2", "metadata": {"numbers": [1, 1], "target": 2}}
+        problem = Problem("0", "1 + 1?", "2", "basic_arithmetic", entry)
     node = Target(composed(f"reward={choice}", *functions)["reward"])
     try_reward(node, {"data.train": [problem]}, Words(), has_turns=choice == "environment")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from bapo_lightning.data.problems.held_out import Part, is_in
@@ -61,7 +63,7 @@ def reasoning_gym_problems(
         ) from None
     check_speed(lambda: entries[0], f"reasoning-gym's task={task} with parameters={parameters}", split)
     first_of_question: dict[str, Problem] = {}
-    for index, entry in enumerate(entries):
+    for index, entry in enumerate(_generated(task, size, seed, json.dumps(parameters))):
         question, answer = entry["question"], entry["answer"]
         text = "" if answer is None else str(answer)
         first_of_question.setdefault(question, Problem(f"{task}/{seed}/{index}", question, text, task, entry))
@@ -74,3 +76,8 @@ def reasoning_gym_problems(
             f"validation_share={validation_share}; write a larger size, or another share"
         )
     return chosen[:limit]
+
+
+@lru_cache(maxsize=1)  # for both splits: some tasks need a minute
+def _generated(task: str, size: int, seed: int, parameters: str) -> list[dict[str, Any]]:
+    return list(reasoning_gym().create_dataset(task, size=size, seed=seed, **json.loads(parameters)))
