@@ -108,7 +108,7 @@ def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
     assert print_failures(plan, {"b": STOPPED, "c": 1, "d": STOPPED, "e": STOPPED}) == 1
     assert capsys.readouterr().err.splitlines() == [
         f"failed: c, see {tmp_path / 'c.log'}: it broke",
-        "interrupted: 1 finished, 1 failed, 1 half done, 2 not begun; the same command goes on with them",
+        "interrupted: 1 finished, 1 failed, 1 half done, 2 not started; the same command continues with them",
     ]
     assert print_failures(plan, {"e": STOPPED}) == STOPPED
 

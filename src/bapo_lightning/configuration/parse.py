@@ -37,12 +37,12 @@ def parse(
 def _messages(
     section: type[BaseModel], plain: Mapping[str, Any], errors: list[ErrorDetails], has_open_keys: bool
 ) -> Iterator[str]:
-    told = set()
+    reported = set()
     for error in errors:
         path, owner, annotation = _locate(section, error["loc"])
-        if path in told or path.startswith("callbacks.alarms"):
+        if path in reported or path.startswith("callbacks.alarms"):
             continue
-        told.add(path)
+        reported.add(path)
         name, value = path.rpartition(".")[2], node_at(plain, path.split("."))
         if has_open_keys and value is None:
             continue

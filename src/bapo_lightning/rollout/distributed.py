@@ -135,12 +135,12 @@ class DistributedEngine(RolloutEngine):
         for number in call.given_up:
             self._streamed.pop(number, None)
         loads = Counter(self._streamed.values())
-        begun: list[dict[int, GenerationRequest]] = [{} for _ in range(self.num_engines)]
+        placed: list[dict[int, GenerationRequest]] = [{} for _ in range(self.num_engines)]
         for number, request in call.begun.items():
             engine = self._streamed[number] = min(range(self.num_engines), key=lambda index: loads[index])
             loads[engine] += 1
-            begun[engine][number] = request
-        parts = [(replace(call, begun=own), sampling) for own in begun]
+            placed[engine][number] = request
+        parts = [(replace(call, begun=own), sampling) for own in placed]
         outcomes = self._ask("stream", self._of_ranks(parts), lambda: self.own.stream(parts[0]))
         self._check_alive(outcomes)
         made = {
@@ -272,8 +272,8 @@ class CollectiveWeightSource:
             if engine is not None:
                 engine.load_weights(self, version)
         finally:
-            for begun in self._passes:
-                begun.close()
+            for each in self._passes:
+                each.close()
             while (wanted := widest(self.channel.all(None))) is not None:
                 for _ in self.source.named_weights(wanted):
                     pass

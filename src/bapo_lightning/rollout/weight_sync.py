@@ -189,10 +189,8 @@ class WeightSync:
         made = engine.generate_on_each(requests, sampling)
         answered = time.perf_counter()
         held = engine.weight_digests(self._sent.seed)
-        told = time.perf_counter()
-        return Proof(
-            source, version, requests, made, held, loaded - start, answered - loaded, told - answered
-        )
+        end = time.perf_counter()
+        return Proof(source, version, requests, made, held, loaded - start, answered - loaded, end - answered)
 
     def prove(self, proof: Proof) -> SyncReport:
         """Raises EngineError if the two sides disagree about the probe, or if an engine holds other weights

@@ -37,10 +37,10 @@ def has_nvidia_gpu() -> bool:
 
 def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
     """Version of NVIDIA's driver, such as 535.129.03; empty if it cannot be found."""
-    told = answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    if not told and file.is_file():
-        told = file.read_text()
-    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", told)
+    text = answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    if not text and file.is_file():
+        text = file.read_text()
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
     return found.group() if found else ""
 
 

@@ -173,21 +173,21 @@ def load_whole(kind: Any, path: str, has_head: bool = True, **choices: Any) -> A
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # its table repeats what is reported below
     try:
-        model, told = kind.from_pretrained(
+        model, report = kind.from_pretrained(
             path, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True, **choices
         )
     finally:
         logging.set_verbosity(verbosity)
     inside = "" if has_head else f"{model.base_model_prefix}."
-    if missing := [name for name in told["missing_keys"] if name.startswith(inside)]:
+    if missing := [name for name in report["missing_keys"] if name.startswith(inside)]:
         raise _misfit(path, f"the files do not have {_some(missing)}")
-    if unlike := [f"{name} {[*found]}, not {[*own]}" for name, found, own in told["mismatched_keys"]]:
+    if unlike := [f"{name} {[*found]}, not {[*own]}" for name, found, own in report["mismatched_keys"]]:
         raise _misfit(path, f"the files have {_some(unlike)}")
     tied = model.get_expanded_tied_weights_keys(all_submodels=True).keys()
     # If files have two weights that config.json ties, transformers unties them on this rank only.
     if apart := [*tied - model.all_tied_weights_keys.keys()]:
         raise _misfit(path, f"config.json ties {_some(apart)}, the files do not")
-    if extra := [name for name in told["unexpected_keys"] if name.startswith(inside)]:
+    if extra := [name for name in report["unexpected_keys"] if name.startswith(inside)]:
         known = {_NUMBER.sub("", name) for name in model.state_dict()}
         deeper = [name for name in extra if _NUMBER.sub("", name) in known]
         # Layers that predict further tokens follow the model's own layers, and the model leaves them out.

@@ -92,7 +92,7 @@ def completed_scores(
     with phase("sampling completions", len(rollouts)):
         for first in range(0, len(rollouts), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(rollouts)))
-            begun = [
+            prefixes = [
                 (number, beginning(rollouts[number], state))
                 for number in numbers
                 for state in states[number]
@@ -105,11 +105,11 @@ def completed_scores(
                     request_seed(sampler.seed, 0, problems[number].id, place, variant=f"completion {first}"),
                     place,
                 )
-                for place, (number, prefix) in enumerate(begun)
+                for place, (number, prefix) in enumerate(prefixes)
             ]
-            groups = [RunningGroup(WorkItem(problems[number], 0), [prefix]) for number, prefix in begun]
+            groups = [RunningGroup(WorkItem(problems[number], 0), [prefix]) for number, prefix in prefixes]
             finished = list(sampler.continued(requests, groups).values())
-            samples = iter(sampler.judge([problems[number] for number, _ in begun], finished))
+            samples = iter(sampler.judge([problems[number] for number, _ in prefixes], finished))
             found += [
                 [[next(samples).score.value for _ in range(count)] for _ in states[number]]
                 for number in numbers

@@ -63,8 +63,8 @@ class ProblemStream:
         found = []
         for name, (now, position) in self._places.items():
             epoch, taken = places[name]
-            begun = range(epoch if taken == 0 else epoch + 1, now + (position > 0))
-            found += [WorkItem(problem, which) for which in begun for problem in self._overlong[name]]
+            epochs = range(epoch if taken == 0 else epoch + 1, now + (position > 0))
+            found += [WorkItem(problem, which) for which in epochs for problem in self._overlong[name]]
         return found
 
     def problem(self, problem_id: str) -> Problem:

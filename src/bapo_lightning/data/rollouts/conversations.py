@@ -252,13 +252,13 @@ class Conversations:
         pending, waiting = dict(enumerate(requests)), dict[int, Future[Reply]]()
         rounds, patience = rounds or Rounds(), 0.0
         while pending or waiting:
-            begun = time.perf_counter()
+            start = time.perf_counter()
             made = sample(list(pending.values())) if pending else {}
             if len(made) < len(pending):
                 wait(waiting.values())  # replies on their way belong to the pass as well
                 self.journal.undo_pass()
                 return {}
-            patience = time.perf_counter() - begun if pending else patience
+            patience = time.perf_counter() - start if pending else patience
             for number, generation in zip(pending, made.values(), strict=True):
                 rollout, segment = running[number], generation.segment
                 running[number] = rollout.extended(segment, generation.finish, self.max_new_tokens)

@@ -174,9 +174,9 @@ class RolloutStatistics(Observer):
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
         if not sampled.steps:
-            begun = [before.length for before, _ in rollouts if before.length]
-            self.resumed += len(begun)
-            self.resumed_tokens += sum(begun)
+            lengths = [before.length for before, _ in rollouts if before.length]
+            self.resumed += len(lengths)
+            self.resumed_tokens += sum(lengths)
         self.num_tokens += sum(after.length - before.length for before, after in rollouts)
         self.rollout_seconds += sampled.seconds
         self.passes += 1

@@ -52,11 +52,11 @@ class _Course:
         if not fits or not _moved(evicted, self.running, set()):
             return False
         groups = [name for name, _ in requests]
-        begun = {*groups} - self.running
+        started = {*groups} - self.running
         self.engine, self.num_requests = version, sum(len(numbers) for _, numbers in requests)
-        fits = len({*groups}) == len(groups) and not begun & self.seen
-        self.seen |= begun
-        self.running |= begun
+        fits = len({*groups}) == len(groups) and not started & self.seen
+        self.seen |= started
+        self.running |= started
         self.finished -= {*groups}
         return fits
 

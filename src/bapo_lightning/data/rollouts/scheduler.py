@@ -200,8 +200,8 @@ class RolloutScheduler:
         self.running = self._without(finished, self.running)
         again, ready, rejected = list[Group](), list[Group](), list[Group]()
         for group in groups:
-            if (begun := self.sampler.restarted_group(group)) is not None:
-                self.running.append(begun)
+            if (restarted := self.sampler.restarted_group(group)) is not None:
+                self.running.append(restarted)
                 again.append(group)
             else:
                 (ready if self.sampler.rules.admits(group) else rejected).append(group)
@@ -266,9 +266,9 @@ class RolloutScheduler:
     def describe(self) -> str:
         """Returns its content in words."""
         tokens = sum(group.num_tokens for group in self.running)
-        begun = f", {len(self.running)} groups started ({tokens} tokens)" if self.running else ""
+        started = f", {len(self.running)} groups started ({tokens} tokens)" if self.running else ""
         ready = f", {self.num_ready} groups ready" if self._ready else ""
-        return f"{self.stream.describe()}{begun}{ready}"
+        return f"{self.stream.describe()}{started}{ready}"
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """Returns its state as primitives; tokens and log-probs go into `store`."""

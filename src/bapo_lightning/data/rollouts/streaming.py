@@ -66,10 +66,10 @@ class Streaming:
         sampler, in_flight = self.scheduler.sampler, self.scheduler.in_flight
         running = self.scheduler.running
         in_flight.drop_others(running)
-        begun = {in_flight.enter(running[request.group], request.index): request for request in requests}
+        entered = {in_flight.enter(running[request.group], request.index): request for request in requests}
         in_flight.settle(running)
         given_up, held = in_flight.take_given_up(), in_flight.sampled
-        call = StreamCall(begun, given_up, steps, self.scheduler.context)
+        call = StreamCall(entered, given_up, steps, self.scheduler.context)
         made = sampler.engine.stream_once(call, sampler.sampling) if held or given_up else {}
         numbers = {id(group): number for number, group in enumerate(running)}
         sampled = held if made is None else made

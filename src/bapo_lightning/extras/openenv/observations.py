@@ -48,9 +48,9 @@ def _at(observation: dict[str, Any], path: str) -> str:
 
 
 def _all_fields(observation: dict[str, Any]) -> str:
-    told = {name: value for name, value in observation.items() if value not in (None, "", [], {})}
-    told.pop("tool_name", None)  # the policy knows what it called
-    return _text(next(iter(told.values())) if len(told) == 1 else told) if told else ""
+    fields = {name: value for name, value in observation.items() if value not in (None, "", [], {})}
+    fields.pop("tool_name", None)  # the policy knows what it called
+    return _text(next(iter(fields.values())) if len(fields) == 1 else fields) if fields else ""
 
 
 def _text(value: Any) -> str:

@@ -70,8 +70,8 @@ def openenv_problems(
 def _problem(
     session: WorldSession, world: str, prompt: str, messages: str | None, options: list[dict[str, Any]]
 ) -> list[Problem]:
-    begun = [session.reset(each) for each in options]
-    if digest(session.reset(options[0])) != digest(begun[0]):
+    starts = [session.reset(each) for each in options]
+    if digest(session.reset(options[0])) != digest(starts[0]):
         raise DataError(
             f"the OpenEnv world {world} starts differently each time with {options[0]}; write options in "
             "`reset` that fix how it starts"
@@ -90,7 +90,7 @@ def _problem(
                 "opening": digest(seen),
             },
         )
-        for each, seen in zip(options, begun, strict=True)
+        for each, seen in zip(options, starts, strict=True)
     ]
 
 

@@ -59,12 +59,12 @@ def missing_walls() -> list[str]:
     """Returns what `raise_walls` needs and this machine does not have."""
     if sys.platform != "linux":
         return ["Linux"]
-    lacks = [] if platform.machine() == "x86_64" else [f"a list of system calls for {platform.machine()}"]
+    missing = [] if platform.machine() == "x86_64" else [f"a list of system calls for {platform.machine()}"]
     if _LIBC.prctl(_GET_SECCOMP, 0, 0, 0, 0) < 0:
-        lacks.append("seccomp")
+        missing.append("seccomp")
     if _landlock_version() < 1:
-        lacks.append("Landlock (Linux 5.13, and `landlock` in the kernel's list of security modules)")
-    return lacks
+        missing.append("Landlock (Linux 5.13, and `landlock` in the kernel's list of security modules)")
+    return missing
 
 
 def without_walls(missing: Sequence[str]) -> str:

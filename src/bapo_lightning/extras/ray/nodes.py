@@ -255,7 +255,7 @@ def started(nodes: Sequence[Node], arguments: Sequence[str]) -> list[NodeRank]:
         kept = {name: os.environ[name] for name in (THREADS, "PYTHONPATH") if name in os.environ}
         environment = {JOINED: ray.get_runtime_context().gcs_address, **kept}
         size, local = sum(node.size for node in nodes), nodes[0].size
-        begun = [
+        started = [
             node.actor.start.remote(
                 [
                     RankPlace(local * number + rank, size, rank, local, number, address, port)
@@ -267,7 +267,7 @@ def started(nodes: Sequence[Node], arguments: Sequence[str]) -> list[NodeRank]:
             )
             for number, node in enumerate(nodes)
         ]
-        for (_, where, _), problem in zip(met, while_alive(lambda: ray.get(begun)), strict=True):
+        for (_, where, _), problem in zip(met, while_alive(lambda: ray.get(started)), strict=True):
             if problem:
                 raise RankError(f"the node {where} of the Ray cluster cannot start ranks: {problem}")
     except ray.exceptions.RayError as error:

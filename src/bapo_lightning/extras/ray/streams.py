@@ -26,9 +26,9 @@ class FleetStreams:
             self._requests.pop(number, None)
             self._members.pop(number, None)
         self._requests |= call.begun
-        begun = self._placed(fleet)
+        placed = self._placed(fleet)
         asked = {
-            member: (replace(call, begun=begun.get(member, {})), sampling, version)
+            member: (replace(call, begun=placed.get(member, {})), sampling, version)
             for member in fleet.ready
             if call.given_up or member in self._members.values()
         }
@@ -50,7 +50,7 @@ class FleetStreams:
 
     def _placed(self, fleet: Fleet) -> dict[Member, dict[int, GenerationRequest]]:
         """Gives unassigned requests to the members with the fewest; returns what each gets."""
-        begun: dict[Member, dict[int, GenerationRequest]] = {}
+        placed: dict[Member, dict[int, GenerationRequest]] = {}
         loads = Counter(member.number for member in self._members.values())
         for number, request in self._requests.items():
             if number in self._members:
@@ -60,8 +60,8 @@ class FleetStreams:
             member = min(fleet.ready, key=lambda member: loads[member.number])
             loads[member.number] += 1
             self._members[number] = member
-            begun.setdefault(member, {})[number] = request
-        return begun
+            placed.setdefault(member, {})[number] = request
+        return placed
 
     def _note(self, number: int, made: Streamed) -> None:
         if made.finish is not None:

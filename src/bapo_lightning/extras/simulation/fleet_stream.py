@@ -87,7 +87,7 @@ class FleetStream:
         sequences that started or ended in them, and which of these ended.
         """
         waited = self._change_copies(now)
-        begun = self._begin_waiting()
+        started = self._begin_waiting()
         seconds_C = self._read()
         ended: dict[int, _Sequence] = {}
         left = self._call_steps
@@ -100,9 +100,9 @@ class FleetStream:
                 ended[number] = self._sequences.pop(number)
                 self._leave(ended[number])
             if ended and self._waiting:
-                begun += self._begin_waiting()
+                started += self._begin_waiting()
                 seconds_C += self._read()
-        running = {number: self._sequences[number] for number in begun if number not in ended}
+        running = {number: self._sequences[number] for number in started if number not in ended}
         pieces = {number: self._new_pieces(sequence) for number, sequence in (running | ended).items()}
         return self._passed(seconds_C, waited), pieces, set(ended)
 
@@ -155,7 +155,7 @@ class FleetStream:
 
     def _begin_waiting(self) -> list[int]:
         """Distributes waiting sequences to the living copies with the fewest; returns those that start."""
-        begun: list[int] = []
+        started: list[int] = []
         while self._has_room():
             number = self._waiting.popleft()
             sequence = self._sequences[number]
@@ -165,8 +165,8 @@ class FleetStream:
             self._count_C[copy] += 1
             self._cached_C[copy] += sequence.context
             self._unread_C[copy] += sequence.context
-            begun.append(number)
-        return begun
+            started.append(number)
+        return started
 
     def _leave(self, sequence: _Sequence) -> None:
         assert sequence.copy is not None

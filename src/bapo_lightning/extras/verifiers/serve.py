@@ -79,14 +79,14 @@ class Episode:
                 "trajectory_id": state["trajectory_id"],
             },
         )
-        told: list[Any] = []
+        replies: list[Any] = []
         if not (is_done := await env.is_completed(state)):
             self._messages = await env.get_prompt_messages(state)
-            told = _as_list(self._messages)[len(before) + len(completion) :]
+            replies = _as_list(self._messages)[len(before) + len(completion) :]
             if is_done := await env.is_completed(state):
-                told = _as_list(state.get("final_env_response") or told)
+                replies = _as_list(state.get("final_env_response") or replies)
         reward = await self._end() if is_done else None
-        content = "\n".join(_plain(message)["content"] for message in told)
+        content = "\n".join(_plain(message)["content"] for message in replies)
         return {"observation": {"content": content}, "reward": reward, "done": is_done}
 
     async def close(self) -> None:
@@ -151,8 +151,8 @@ async def serve(environment: Any, request: web.Request) -> web.WebSocketResponse
                 seen = await episode.step(str(data["content"]))
             await socket.send_json({"type": "observation", "data": seen})
         except Exception as error:
-            told = {"code": "EXECUTION_ERROR", "message": f"{type(error).__name__}: {error}"}
-            await socket.send_json({"type": "error", "data": told})
+            fault = {"code": "EXECUTION_ERROR", "message": f"{type(error).__name__}: {error}"}
+            await socket.send_json({"type": "error", "data": fault})
     await episode.close()
     await socket.close()
     return socket

@@ -116,14 +116,14 @@ class Pace:
 
     def left(self, total: int, now: float) -> float | None:
         """Seconds until `total` are done; None while nothing is known."""
-        (begun, began), (ended, end) = self._ends[0], self._ends[-1]
-        if ended > begun:
-            seconds = (end - began) / (ended - begun) * (total - ended)
+        (first, began), (last, end) = self._ends[0], self._ends[-1]
+        if last > first:
+            seconds = (end - began) / (last - first) * (total - last)
         elif self._first is not None and self._newest != self._first:
             # Within the first cycle: its first wait, and the pace since.
             pace = (self._newest[1] - self._first[1]) / (self._newest[0] - self._first[0])
             cycle = self._first[1] - began + (self._cycle - 1) * pace
-            seconds = cycle / self._cycle * (total - ended)
+            seconds = cycle / self._cycle * (total - last)
         else:
             return None
         return max(0.0, seconds - (now - end))
@@ -188,15 +188,15 @@ def signs_of_life(said: Callable[[], str]) -> Iterator[None]:
 
 
 def _tell(said: Callable[[], str], ended: threading.Event) -> None:
-    begun = told = time.monotonic()
+    start = last_line = time.monotonic()
     pause = FIRST_SIGN
-    while not ended.wait(max(0.0, told + pause - time.monotonic())):
-        if PrintableStream.written_at > told:
-            told, pause = PrintableStream.written_at, FIRST_SIGN
+    while not ended.wait(max(0.0, last_line + pause - time.monotonic())):
+        if PrintableStream.written_at > last_line:
+            last_line, pause = PrintableStream.written_at, FIRST_SIGN
             continue
-        at_work = f"still at work, {clock(time.monotonic() - begun)}"
+        at_work = f"still at work, {clock(time.monotonic() - start)}"
         print(said() or at_work, file=sys.stderr, flush=True)
-        told, pause = time.monotonic(), min(2 * pause, MOST_SILENT)
+        last_line, pause = time.monotonic(), min(2 * pause, MOST_SILENT)
 
 
 @contextmanager

@@ -79,10 +79,10 @@ def window_means(values: Values, window: int) -> NDArray[np.float64]:
     count, blocks = len(values), -(-len(values) // window)
     padded = np.zeros((blocks, window))
     padded.reshape(-1)[:count] = values
-    begun, left = padded.cumsum(1).ravel(), padded[:, ::-1].cumsum(1)[:, ::-1].ravel()
+    from_start, to_end = padded.cumsum(1).ravel(), padded[:, ::-1].cumsum(1)[:, ::-1].ravel()
     fit = count - window + 1
     is_block = np.arange(fit) % window == 0
-    return (np.where(is_block, 0.0, left[:fit]) + begun[window - 1 : count]) / window
+    return (np.where(is_block, 0.0, to_end[:fit]) + from_start[window - 1 : count]) / window
 
 
 def moving_average(values: Values, window: int) -> list[float]:

@@ -147,8 +147,8 @@ def _age_bound(oldest: Sequence[float], record: RunRecord) -> dict[str, int | No
 def _seconds(values: dict[str, list[float]], record: RunRecord) -> dict[str, float | None]:
     recorded = {part: values[f"time/{part}_seconds"] for part in TIME_PARTS}
     parts = {part: math.fsum(seconds) if seconds else None for part, seconds in recorded.items()}
-    beside = overlapped_parts(record)
-    measured = math.fsum(seconds or 0.0 for part, seconds in parts.items() if part not in beside)
+    overlapped = overlapped_parts(record)
+    measured = math.fsum(seconds or 0.0 for part, seconds in parts.items() if part not in overlapped)
     total = finite(record.manifest.get("wall_seconds"))
     total = measured if total is None else total
     return {"total": total, **parts, "other": max(0.0, total - measured)}

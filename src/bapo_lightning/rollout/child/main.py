@@ -113,12 +113,12 @@ def counts_sent(connection: Connection, sampling: Phase) -> Iterator[None]:
     ended = threading.Event()
 
     def send() -> None:
-        told = 0
+        reported = 0
         while not ended.wait(COUNT_SECONDS):
-            if sampling.done > told:
-                told = sampling.done
+            if sampling.done > reported:
+                reported = sampling.done
                 with contextlib.suppress(OSError):  # the trainer is gone
-                    connection.send((ChildAnswer.COUNT, told))
+                    connection.send((ChildAnswer.COUNT, reported))
 
     thread = in_background("counts", send, print_failure)
     try:

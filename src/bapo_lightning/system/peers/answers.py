@@ -65,11 +65,11 @@ def reason_of(said: bytes, status: int) -> str:
         answer = from_json(said)
     except ValueError:
         answer = None
-    told = (answer.get("error") or answer.get("detail")) if isinstance(answer, dict) else None
-    if isinstance(told, dict):
-        told = told.get("message") or told
-    if told:
-        return shortened(told if isinstance(told, str) else str(told))
+    reason = (answer.get("error") or answer.get("detail")) if isinstance(answer, dict) else None
+    if isinstance(reason, dict):
+        reason = reason.get("message") or reason
+    if reason:
+        return shortened(reason if isinstance(reason, str) else str(reason))
     return shortened(f"HTTP {status} {said[:LONGEST_REASON].decode(errors='replace')}")
 
 

@@ -228,9 +228,9 @@ def shaped(shape: Any, value: Any) -> Any:
         first = error.errors(include_url=False)[0]
         where, given = ".".join(map(str, first["loc"])), repr(first["input"])
         given = given if len(given) <= 60 else f"{given[:60]}..."
-        told = first["msg"][0].lower() + first["msg"][1:]
-        told += "" if first["type"] == "missing" else f", got {given}"
-        raise ValueError(f"{where or 'it'}: {told}") from None
+        fault = first["msg"][0].lower() + first["msg"][1:]
+        fault += "" if first["type"] == "missing" else f", got {given}"
+        raise ValueError(f"{where or 'it'}: {fault}") from None
 
 
 _adapter: Callable[[Any], Any] = cache(TypeAdapter)

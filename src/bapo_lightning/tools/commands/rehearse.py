@@ -45,8 +45,8 @@ def main() -> int:
         except BapoLightningError as error:
             print(f"error: {error}", flush=True)
             failed.append(name)
-    told = f": {', '.join(failed)} did not" if failed else ""
-    print(f"\n{len(names) - len(failed)} of {len(names)} experiments ran whole{told}")
+    failures = f": {', '.join(failed)} did not" if failed else ""
+    print(f"\n{len(names) - len(failed)} of {len(names)} experiments ran whole{failures}")
     return FAILED if failed else 0
 
 

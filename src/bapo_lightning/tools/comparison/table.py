@@ -84,10 +84,10 @@ class Comparison:
     @property
     def warnings(self) -> list[str]:
         """Lines below the table: the runs that are left out, and the notes."""
-        begun = [run for run in self.left_out if run.problem != NOT_BEGUN]
-        waiting = len(self.left_out) - len(begun)
+        started = [run for run in self.left_out if run.problem != NOT_BEGUN]
+        waiting = len(self.left_out) - len(started)
         missing = [f"left out: {waiting} runs of this sweep, which have not started"] if waiting else []
-        return [*(f"left out: {run.path}: {run.problem}" for run in begun), *missing, *self.notes]
+        return [*(f"left out: {run.path}: {run.problem}" for run in started), *missing, *self.notes]
 
     @property
     def looks(self) -> dict[str, Look]:
@@ -209,9 +209,9 @@ def _limits(
                 f"continues to {longest}"
             )
         for metric in metrics:
-            lacking = [run.seed for run in cell if not run.curves.get(metric.name, NOTHING)[1]]
-            if lacking and (metric in EXPECTED or len(lacking) < len(cell)):
-                runs = "any run" if len(lacking) == len(cell) else f"seeds {lacking}"
+            without = [run.seed for run in cell if not run.curves.get(metric.name, NOTHING)[1]]
+            if without and (metric in EXPECTED or len(without) < len(cell)):
+                runs = "any run" if len(without) == len(cell) else f"seeds {without}"
                 notes.append(f"{where}: {metric.title} was not recorded by {runs}")
     return notes
 

@@ -49,7 +49,7 @@ def _is_model(folder: Path) -> bool:
 
 def _export(folder: Path) -> Export | None:
     try:
-        told = [file.stat() for file in folder.iterdir()]
+        stats = [file.stat() for file in folder.iterdir()]
     except FileNotFoundError:  # it is being replaced
         return None
-    return Export(str(folder), (max(each.st_mtime for each in told), sum(each.st_size for each in told)))
+    return Export(str(folder), (max(each.st_mtime for each in stats), sum(each.st_size for each in stats)))

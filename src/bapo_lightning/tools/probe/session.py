@@ -107,9 +107,9 @@ class ProbeSession:
             notes.append(f"the server does not take vLLM's fields, such as top_k: {self.server.refused}")
         if weights.tokenizer is None:
             notes.append(f"{weights.name} has no tokenizer: only random tokens were used")
-        elif (told := self.server.tokens_of(CANARIES)) is not None:
+        elif (theirs := self.server.tokens_of(CANARIES)) is not None:
             own = [list(weights.tokenizer(text)["input_ids"]) for text in CANARIES]
-            if count := sum(one != other for one, other in zip(own, told, strict=True)):
+            if count := sum(one != other for one, other in zip(own, theirs, strict=True)):
                 notes.append(
                     f"the server makes other tokens of {count} of {len(own)} texts than the tokenizer of "
                     f"{weights.name}"

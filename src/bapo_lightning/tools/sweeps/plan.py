@@ -172,20 +172,20 @@ def check_runs(configs: Collection[Config]) -> None:
         from bapo_lightning.configuration.validate import validate
 
     found: dict[str, None] = {}
-    lacking: list[MachineError] = []
+    errors: list[MachineError] = []
     with phase("checking runs", len(configs)):
         for config in configs:
             try:
                 check_machine(validate(config))
             except MachineError as error:
-                lacking.append(error)
+                errors.append(error)
             except ConfigError as error:
                 found |= dict.fromkeys(error.problems)
             advance()
     if found:
         raise ConfigError(list(found))
-    if lacking:
-        raise together(lacking)
+    if errors:
+        raise together(errors)
 
 
 def together(errors: Sequence[MachineError]) -> MachineError:

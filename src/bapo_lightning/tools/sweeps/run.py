@@ -55,8 +55,8 @@ def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str,
     }
     plan.folder.mkdir(parents=True, exist_ok=True)
     record(plan, {})
-    told = f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before"
-    get_console().print(told, soft_wrap=not on_terminal(), highlight=False, markup=False)
+    counted = f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before"
+    get_console().print(counted, soft_wrap=not on_terminal(), highlight=False, markup=False)
     if not todo:
         return {}
     rows = {run: RunRow(job, num_updates(configs[run])) for run, job in todo.items()}
@@ -93,11 +93,11 @@ def print_failures(plan: SweepPlan, codes: Mapping[str, int]) -> int:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
         print(f"failed: {run}, see {log}: {last}", file=sys.stderr)
     if stopped:
-        begun = sum((plan.folder / run).is_dir() for run in stopped)
+        half_done = sum((plan.folder / run).is_dir() for run in stopped)
         ended = len(plan.jobs) - len(stopped) - len(failed)
         print(
-            f"interrupted: {ended} finished, {len(failed)} failed, {begun} half done, "
-            f"{len(stopped) - begun} not begun; the same command goes on with them",
+            f"interrupted: {ended} finished, {len(failed)} failed, {half_done} half done, "
+            f"{len(stopped) - half_done} not started; the same command continues with them",
             file=sys.stderr,
         )
     return 1 if failed else STOPPED if stopped else 0

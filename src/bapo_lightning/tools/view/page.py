@@ -164,11 +164,11 @@ def phases(record: RunRecord) -> list[tuple[str, float]]:
     total = sum(record.series("time/step_seconds")[1])
     if not total:
         return []
-    beside = overlapped_parts(record)
+    overlapped = overlapped_parts(record)
     parts = [
         (part, sum(record.series(f"time/{part}_seconds")[1]) / total)
         for part in TIME_PARTS
-        if part not in beside
+        if part not in overlapped
     ]
     other = max(0.0, 1 - sum(share for _, share in parts))
     return [(part, share) for part, share in [*parts, ("other", other)] if share > 0]

@@ -135,8 +135,8 @@ class WorkerServer:
                 index, allowed = tries.take()
                 worker = idle.pop() if idle else self._added()
                 worker = self._hand_over(worker, [*pairs[index], refuse_unevaluated, seconds])
-                begun = time.monotonic()
-                busy[worker.connection] = _Try(index, worker, begun, begun + allowed)
+                start = time.monotonic()
+                busy[worker.connection] = _Try(index, worker, start, start + allowed)
             next_deadline = min(running.deadline for running in busy.values())
             ready = wait([self._requests, *busy], max(0.0, next_deadline - time.monotonic()))
             if self._requests in ready:
