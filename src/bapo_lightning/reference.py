@@ -74,11 +74,11 @@ class Settings:
 
 
 class Update(NamedTuple):
-    """What one update found."""
+    """Results of one update."""
 
     loss: float
     entropy: float  # nats, mean over the tokens of the minibatch
-    share: float  # of positive tokens in the contributions, within the bounds; nan where nothing contributes
+    share: float  # of positive tokens in the contributions, within the bounds; nan if nothing contributes
     low: float  # c_low
     high: float  # c_high
 
@@ -87,7 +87,7 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
     """Trains the tiny model and prints a line for every rollout batch. Returns what the run ends with."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     policy = build_policy(ModelOptions(MODEL, packing="padding_free"), settings.temperature)
-    engine = HFEngine(MODEL, device="cpu")  # pi_rollout: a model of its own
+    engine = HFEngine(MODEL, device="cpu")  # pi_rollout: a separate model
     stream = ProblemStream(lock_problems("train"), settings.seed)
     queue = ReplayQueue(settings.epochs, settings.minibatches, settings.seed)
     optimizer = AdamW(

@@ -80,7 +80,7 @@ def test_an_alarm_that_goes_on_and_off_speaks_once_and_is_counted_at_the_end(cap
     alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
     warning, over, count = capsys.readouterr().out.splitlines()
     assert warning.startswith("warning: alarm entropy: ") and over.startswith("alarm entropy is over: ")
-    assert count == "alarm entropy went on 4 times, for 5 of 8 measured updates"
+    assert count == "alarm entropy was raised 4 times, for 5 of 8 measured updates"
 
 
 def test_patience_counts_measured_updates_in_a_row(capsys):

@@ -135,5 +135,5 @@ def test_a_model_of_other_sizes_than_the_configuration_says_is_refused():
     sizes = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"
     tiny = {"model_type": "llama", **dict(zip(sizes, (64, 1, 2, 2, 18), strict=True))}
     check_architecture(Model(**model))
-    with pytest.raises(ConfigError, match=r"is not that of package://.*: ffn_size 1 instead of \d+"):
+    with pytest.raises(ConfigError, match=r"differs from package://.*: ffn_size 1 instead of \d+"):
         check_architecture(Model(**model | {"architecture": tiny}))

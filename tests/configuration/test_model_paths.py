@@ -15,7 +15,7 @@ def test_a_path_that_exists_is_judged_without_the_hub(name, tmp_path, monkeypatc
     monkeypatch.setattr(transformers.utils.hub, "cached_file", None)
     (tmp_path / "README.md").write_text("text")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(DataError, match=r"is no model folder: config\.json is missing"):
+    with pytest.raises(DataError, match=r"is not a model folder: config\.json is missing"):
         _architecture_of_files(str(tmp_path / name))
 
 

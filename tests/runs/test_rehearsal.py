@@ -89,7 +89,7 @@ def test_shares_take_turns_and_leave_nothing_out():
     assert sorted(name for share in shares for name in share) == names
     assert share_of(names, "4/3") == shares[0]
     for text in ("half", "0/3", "1/0", "auto/3", "\u00b2/3", f"1/{'9' * 5000}"):
-        with pytest.raises(ConfigError, match=rf"rehearsal\.share={text} is no share; write e\.g\. 1/3"):
+        with pytest.raises(ConfigError, match=rf"rehearsal\.share={text} is not a share; write e\.g\. 1/3"):
             share_of(names, text)
 
 

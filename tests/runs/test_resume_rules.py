@@ -129,9 +129,7 @@ def test_a_run_goes_on_with_the_held_out_problems_that_it_had(tmp_path, capsys):
     had, other = ({"validation": {"own": {"kept": 9, "digest": digest}}} for digest in ("1f", "2e"))
     write_json(folder / "manifest.json", read_manifest(folder) | {"problems": had})
     start, wanted = opened(tmp_path, run="mine"), config(tmp_path, run="mine")
-    words = (
-        r"data\.validation\.own: the 9 held-out problems are not those of .*; put it back, or begin a new run"
-    )
+    words = r"data\.validation\.own: the 9 held-out problems differ from .*; put it back, or begin a new run"
     with pytest.raises(DataError, match=words):
         start.prepare(wanted, other)
     assert (folder / "metrics.jsonl").stat().st_size == 830, "nothing is cut off"

@@ -15,7 +15,7 @@ PICKED = "picked"
 
 @dataclass(frozen=True)
 class KLCov:
-    """r A per token, minus coefficient * |log r| for the picked tokens, [N]; there are no bounds.
+    """r A per token, minus coefficient * |log r| for the picked tokens, [N]; without bounds.
 
     The tokens of the highest covariance in the update are picked; verl picks them in each micro-batch.
     |log r| has a kink at a ratio of one: for a picked fresh token rounding decides the sign of its gradient,

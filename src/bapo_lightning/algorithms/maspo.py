@@ -24,7 +24,7 @@ def maspo(
         sigma = clip(width / q^exponent, width, most) * factor
         A > 0: factor = 1 + slant A        A < 0: factor = 1 / (1 - slant A), both in [0.1, 10]
 
-    q is the token's probability under the proximal policy. There is no other clipping. Source: the code of
+    q is the token's probability under the proximal policy. Nothing else is clipped. Source: the code of
     FlyTune/MASPO-RL; its exponent, alpha, is 0.3, and 0.5 for its model of 1.5B. It calls the width
     sigma_base and the slant beta.
     """

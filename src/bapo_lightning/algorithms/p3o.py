@@ -13,7 +13,7 @@ SIZE = "sample_size"
 
 
 class P3O:
-    """sg(min(r, ESS)) A log pi - (1 - ESS) (log r + 1 / r - 1) per token, [N]; there are no bounds and no
+    """sg(min(r, ESS)) A log pi - (1 - ESS) (log r + 1 / r - 1) per token, [N]; without bounds and
     knobs.
 
     log r stands for log pi in the first term: they differ by a constant. The second estimates

@@ -18,7 +18,7 @@ def vespo(
     decay_negative: PositiveFactor = 2.0,
 ) -> Tensor:
     """Returns sg(W^k exp(lambda (1 - W))) A log pi per token, [N], with W the product of r over the response;
-    there are no bounds. k is a power and lambda a decay, the positive ones if A >= 0.
+    nothing is clipped. k is a power and lambda a decay, the positive ones if A >= 0.
 
     The weight is 1 at W = 1, largest at W = k / lambda, and 0 far out. Neither the authors' limits of log W,
     [-18.4, 20], nor TRL's change any weight above 1e-15.

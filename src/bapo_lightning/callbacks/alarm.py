@@ -146,7 +146,7 @@ class Alarm(Monitor):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields why the alarm could not go on or not go off."""
+        """Yields why the alarm could never be raised, or never end."""
         below, above, spike = (options.get(name) for name in ("below", "above", "spike"))
         if options.get("action") in OFF:
             return
@@ -195,7 +195,7 @@ class Alarm(Monitor):
             self._tell_unseen()
         if trainer.is_global_zero and state.num_times > len(state.told) and self.action == "warn":
             say(
-                f"alarm {self.name} went on {state.num_times} times, for {state.num_on} of "
+                f"alarm {self.name} was raised {state.num_times} times, for {state.num_on} of "
                 f"{state.num_measured} measured updates"
             )
 

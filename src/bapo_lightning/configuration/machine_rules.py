@@ -141,8 +141,8 @@ def _server_problems(config: RunConfig) -> Iterator[str]:
         return
     if not given:
         yield (
-            f"{key}=[]: vLLM's servers would take the first GPUs, as the trainer does; write those of each "
-            f"server, not the trainer's, e.g. {key}=['{config.devices}']"
+            f"{key}=[]: vLLM's servers would take the first GPUs, as the trainer does; write the GPUs of "
+            f"each server, not the trainer's, e.g. {key}=['{config.devices}']"
         )
     own = trainer_gpus(config.devices) if uses_cuda(config.accelerator) else []
     if shared := [gpu for gpu in given if gpu in own]:

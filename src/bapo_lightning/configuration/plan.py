@@ -48,7 +48,7 @@ def check_architecture(model: Model) -> None:
         f"{key} {said} instead of {real[key]}" for key, said in asdict(claimed).items() if said != real[key]
     ]
     if differing:
-        problem = f"model.architecture is not that of {model.path}: {', '.join(differing)}"
+        problem = f"model.architecture differs from {model.path}: {', '.join(differing)}"
         raise ConfigError([f"{problem}; write architecture: null"])
 
 
@@ -57,7 +57,7 @@ def _architecture_of_files(
 ) -> dict[str, Any]:
     file = Path(model_path(path), "config.json")
     if Path(path).exists() and not file.is_file():  # not a name of the hub
-        raise DataError(f"model.path={path} is no model folder: config.json is missing; {remedy}")
+        raise DataError(f"model.path={path} is not a model folder: config.json is missing; {remedy}")
     if not file.is_file():
         file = _from_hub(model_path(path), remedy)
     return model_config(str(file.parent))

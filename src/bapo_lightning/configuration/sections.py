@@ -88,7 +88,7 @@ class AlgorithmNodes(Section):
     rules: dict[str, Target | None]
     stages: dict[str, Target | None]
     positive_share_target: Annotated[
-        float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
+        float, Gt(0), Lt(1), Advice("is not a share of a whole; write a number between 0 and 1, e.g. 0.4")
     ]
 
     @property

@@ -92,7 +92,7 @@ def gather_columns(
     reader: Callable[[TokenTable], Any], tables: Sequence[TokenTable], device: torch.device
 ) -> tuple[TokenTable, int]:
     """Returns the columns that a function reads from the table of all ranks' minibatch, and the first of this
-    rank's rows. Every rank must call it with the tables of its own micro-batches, which may be none.
+    rank's rows. Every rank must call it with its micro-batches' tables, which may be none.
     """
     found, start = _gathered(tables, sorted(needed_by(reader)), to_all_ranks=True)
     assert found is not None

@@ -226,7 +226,7 @@ OTHERS = (
     Metric("rollout/filtered_samples", "Responses not trained on", "number"),
     Metric("rollout/expert_traces", "Answers of an expert", "number"),
     Metric("rollout/hinted_groups", "Groups sampled again with a hint", "number"),
-    Metric("rollout/running", "Groups begun", "number"),
+    Metric("rollout/running", "Groups started", "number"),
     Metric("rollout/ready", "Groups waiting for training", "number"),
     Metric("fleet/<what>", "Fleet: <what>", "number"),
     Metric("rollout/second_<what>", "Second sampling: <what>"),

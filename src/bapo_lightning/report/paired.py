@@ -25,7 +25,7 @@ def paired_difference(
     """Interval of value - reference over the seeds that both have; None if they share no seed.
 
     `resolution` is the step of both values, as for `mean_interval`: the deviation of their differences is at
-    least that of two roundings, resolution / sqrt(6).
+    least the deviation of two roundings, resolution / sqrt(6).
     """
     seeds = sorted(values.keys() & reference.keys())
     differences = [values[seed] - reference[seed] for seed in seeds]
@@ -73,7 +73,7 @@ def verdict_of(difference: Interval | None, adjusted: float | None, within: floa
 
     `within` is the difference that counts as equal; 0 if none does, since the quantity has no known scale.
     equal: the whole interval lies inside; more, less: it does not, and the p-value is below `LEVEL`;
-    unresolved: neither; untested: there is no p-value; none: there is no difference.
+    unresolved: neither; untested: without a p-value; none: without a difference.
     """
     if difference is None:
         return NONE

@@ -93,7 +93,7 @@ def closing_brace(text: str, start: int, end: int = sys.maxsize) -> int | None:
 
 
 def _boxed(text: str) -> tuple[int, int, str] | None:
-    """Returns start, end and content of the last row of boxes; start and end are those of its last box."""
+    """Returns start, end and content of the last row of boxes; start and end belong to its last box."""
     contents: list[str] = []
     last_start, last_end, row_start = 0, 0, -1
     for start, end, content in _boxes_from_the_end(text):

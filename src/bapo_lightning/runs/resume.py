@@ -117,9 +117,9 @@ class RunStart:
         for name, part in account.get("validation", {}).items():
             if before.get(name, {}).get("digest", part["digest"]) != part["digest"]:
                 raise DataError(
-                    f"data.validation.{name}: the {part['kept']} held-out problems are not those of "
-                    f"{self.folder}, so that its curve would change its meaning: their file has changed; put "
-                    "it back, or begin a new run"
+                    f"data.validation.{name}: the {part['kept']} held-out problems differ from "
+                    f"{self.folder}'s, so that its curve would change its meaning: their file has changed; "
+                    "put it back, or begin a new run"
                 )
 
     def _refuse_other_models(

@@ -29,7 +29,7 @@ GROWING_SEGMENTS = "expandable_segments:True"
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether the driver lists a GPU or its device file exists (containers may lack nvidia-smi)."""
+    """Whether the driver lists a GPU or its device file exists (containers may not have nvidia-smi)."""
     return "GPU 0" in answer("nvidia-smi", "-L") or any(
         re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*")
     )

@@ -95,7 +95,7 @@ def print_failure(error: BaseException) -> None:
 
 
 def end_process(error: BaseException) -> None:
-    """Owner of threads without which a process cannot go on, such as those that end it with its parent."""
+    """Owner of threads without which a process cannot continue, such as those that end it with its parent."""
     traceback.print_exception(error)
     name = threading.current_thread().name
     print(f"error: the thread {name!r} failed, so this process ends", file=sys.stderr, flush=True)

@@ -91,7 +91,7 @@ def round_blocks(model: PreTrainedModel) -> None:
 
 
 def stored_dtype(model: PreTrainedModel, name: str, dtype: str) -> torch.dtype:
-    """Precision in which an engine of `dtype` holds a weight; `bf16-mixed` is that of `round_blocks`."""
+    """Precision in which an engine of `dtype` holds a weight; `bf16-mixed` as in `round_blocks`."""
     if dtype != MIXED:
         return getattr(torch, dtype)
     layer = model.get_submodule(name.rpartition(".")[0])

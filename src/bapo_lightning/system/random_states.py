@@ -32,7 +32,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Restores the states. CUDA devices for which there is no state keep their own."""
+    """Restores the states. CUDA devices without a stored state keep their own."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     name, keys, *rest = states["numpy"]

@@ -1,5 +1,5 @@
 """Plugins of this package, which Hydra takes from `hydra_plugins` only. Every program that uses Hydra imports
-this file where it is installed, so that it imports the package itself only when a plugin is used.
+this file once it is installed, so that it imports the package itself only when a plugin is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class RunsSweeper(Sweeper):
     config: DictConfig
 
     def __init__(self, **options: Any) -> None:
-        """Takes the options, which are read from the configuration, where nothing in them is resolved."""
+        """Takes the options, which are read unresolved from the configuration."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keeps what a launcher is made of."""

@@ -117,9 +117,9 @@ def test_adapters_of_conv1d_are_merged_as_they_act(folder):
 @pytest.mark.parametrize(
     ("family", "words"),
     [
-        ("qwen3_moe", r"experts of Qwen3MoeForCausalLM is no linear layer; write .*=\[k_proj,.*v_proj\]"),
-        ("glm4_moe", r"Glm4MoeForCausalLM is no linear layer; write .*=\[k_proj,.*v_proj\]"),
-        ("mixtral", r"gate of MixtralForCausalLM is no linear layer; write .*=\[k_proj,.*v_proj\]"),
+        ("qwen3_moe", r"experts of Qwen3MoeForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
+        ("glm4_moe", r"Glm4MoeForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
+        ("mixtral", r"gate of MixtralForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
         ("mamba", r"'out_proj' is incompatible with Mamba.*; write .*=\[dt_proj,in_proj,x_proj\]"),
     ],
 )

@@ -110,7 +110,7 @@ def test_what_a_record_holds_can_be_written_whatever_was_recorded(make_run, caps
         read_rollouts(folder) == [sample(response="\N{GRINNING FACE} \ufffd\u2028")] == read_rollouts(folder)
     )
     told = capsys.readouterr().err
-    assert told.count("warning: ") == 1 and "rollouts.jsonl, line 2 is no row" in told and "2 more" in told
+    assert told.count("warning: ") == 1 and "rollouts.jsonl, line 2 is not a row" in told and "2 more" in told
     assert read_run(folder).manifest["algorithm"] == "ba\ufffdpo"
 
 

@@ -27,7 +27,7 @@ class GradientMonitor(Monitor):
     needs = frozenset[str]()
     cosine: bool  # False: nothing is kept, and nothing emitted
     _before: dict[int, Tensor] = field(init=False, default_factory=dict)  # gradients by the weight's number
-    _square: Tensor | None = field(init=False, default=None)  # of their norm; None: there was no update yet
+    _square: Tensor | None = field(init=False, default=None)  # of their norm; None before the first update
     _found: Tensor | None = field(init=False, default=None)  # of this update, not yet emitted
 
     @torch.no_grad()

@@ -99,7 +99,7 @@ class StalenessMonitor(Monitor):
     needs = frozenset({"age", "origin"})
 
     def __init__(self) -> None:
-        self._max_age = 0  # of the regime, in updates; 0: there is no bound, or none that could be missed
+        self._max_age = 0  # of the regime, in updates; 0 without a bound that could be missed
         self._oldest: Tensor | int = 0  # largest age so far, in updates
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

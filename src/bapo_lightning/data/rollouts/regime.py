@@ -101,7 +101,7 @@ class Regime:
 
     @property
     def natural_age(self) -> int:
-        """Largest age that synchronous generation can cause by itself, in updates: (2K - 1) U - 1.
+        """Largest age that synchronous generation alone can cause, in updates: (2K - 1) U - 1.
 
         At most P groups start in a pass, and at most K P are in flight (running or ready). While a rollout
         makes its K passes, at most (K - 1) P groups start after it, so at most K P - 1 + (K - 1) P groups can

@@ -47,7 +47,7 @@ def exact_number(text: str) -> Any:
         return sympy.Integer(int(text))
     match = _DECIMAL.fullmatch(text)
     if match is None:
-        raise Unreadable(f"{text!r} is no number")
+        raise Unreadable(f"{text!r} is not a number")
     whole, _, decimals = text.partition(".")
     if not decimals.strip("0") and _INTEGER.fullmatch(whole):
         return sympy.Integer(int(whole))  # 1.0 is exactly 1
@@ -145,7 +145,7 @@ class Converter(_Latex2Sympy):
             check_size(argument)
         values = [argument.doit() if isinstance(argument, sympy.Basic) else argument for argument in args]
         if not all(isinstance(value, sympy.Integer) for value in values):
-            raise Unreadable(f"{f} of something that is no whole number")
+            raise Unreadable(f"{f} of something that is not a whole number")
         return sympy.UnevaluatedExpr(reduce(sympy.igcd if f == "gcd" else sympy.ilcm, values))
 
     @staticmethod

@@ -102,7 +102,7 @@ def _is_changed(prose: str, start: int, end: int) -> bool:
 
 
 def _rows(sentence: str) -> list[list[re.Match[str]]]:
-    """Returns the formulas of a sentence, grouped where they are joined."""
+    """Returns the formulas of a sentence, joined formulas in one group."""
     rows: list[list[re.Match[str]]] = []
     for formula in _FORMULA.finditer(sentence):
         if rows and _JOINED.fullmatch(sentence, rows[-1][-1].end(), formula.start()):

@@ -1,4 +1,4 @@
-"""An OpenEnv server: somebody else's, by its URL, or one that the run starts and starts again if it dies."""
+"""An OpenEnv server: a running one, by its URL, or one that the run starts, and restarts if it dies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class WorldServer:
         command: that starts a server; {port} in it is the port that it must listen on, at 127.0.0.1,
             and {bapo_lightning} the folder of this package.
         values: texts for other names in braces in the command.
-        folder: in which the command is run; null: that of the run.
-        variables: of the command, beside PATH, HOME, TMPDIR and the language.
+        folder: in which the command is run; null: the run's.
+        variables: of the command, in addition to PATH, HOME, TMPDIR and the language.
         seconds: until a server must take a connection, also one that has died.
 
     Raises:
@@ -72,13 +72,13 @@ class WorldServer:
                 'url=http://host:8000, or command=[python,-m,my_world,--port,"{port}"]'
             )
         elif url and not is_http_address(url):
-            yield f"url={url} is no address of a server; write http://HOST:PORT"
+            yield f"url={url} is not the address of a server; write http://HOST:PORT"
         elif command and not any("{port}" in part for part in command):
             yield f'command={list(command)} gets no port; write "{{port}}" where the command takes it'
 
     def open(self, seconds: float) -> WorldSession:
-        """Opens a session whose answers come within so many seconds. Raises EnvironmentFault: there is no
-        server within the seconds of the constructor, or its command has ended.
+        """Opens a session whose answers come within so many seconds. Raises EnvironmentFault if no
+        server answers within the seconds of the constructor, or its command has ended.
         """
         give_up = time.monotonic() + self._seconds
         while True:

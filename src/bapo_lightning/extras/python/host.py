@@ -1,6 +1,6 @@
 """A process that passes programs on and watches them.
 
-It is a fresh interpreter with an environment of its own, and has one thread, so that it can fork. It ends
+It is a fresh interpreter with its own environment, and has one thread, so that it can fork. It ends
 when the trainer closes its pipe or dies, also in the middle of a program. Messages are JSON: `code` in,
 `[text, failed]` out; the first message out says that the host is ready, or why it is not.
 """
@@ -99,8 +99,8 @@ class Host:
         self._replies.send_bytes(json.dumps([text, failed]).encode())
 
     def run(self, code: bytes) -> tuple[str, bool]:
-        """Returns what a program, in JSON, says, and whether it failed. Raises EOFError if nobody waits for
-        it, or OSError.
+        """Returns what a program, in JSON, says, and whether it failed. Raises EOFError if the caller is
+        gone, or OSError.
         """
         with scratch() as folder:
             program = self._started(code, folder)

@@ -38,7 +38,7 @@ AHEAD = (0, 1, 2, 4)  # rollout batches, for the age bounds that are tried
 
 
 class SimulateOptions(Section):
-    """Keys of `make simulate` besides those of a run; conf/simulate/default.yaml explains them."""
+    """Keys of `make simulate` in addition to a run's; conf/simulate/default.yaml explains them."""
 
     gpus: Count | None
     trainer_shares: list[Annotated[float, Gt(0), Lt(1)]]

@@ -31,7 +31,7 @@ class _Sequence:
     left: int  # to its end, when it starts
     copy: int | None = None  # None: it waits
     begin: int = 0  # step
-    told: int = 0  # step up to which its tokens were reported, except for those of copies that died
+    told: int = 0  # step up to which its tokens were reported, except for copies that died
     lost: list[Piece] = field(default_factory=list)  # those
 
     @property

@@ -163,7 +163,7 @@ def safetensors_problem(file: Path) -> str | None:
 
 
 def models_behind(plain: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns digests of the models that a resolved configuration names: the policy's, and those of its
+    """Returns digests of the models that a resolved configuration names: the policy, and models of its
     algorithm, such as a critic. They are dictionaries by part, under the dotted key of each model's path.
     """
     paths = {"model.path": plain.get("model", {}).get("path")}

@@ -87,7 +87,7 @@ def _check_adapted(model: PreTrainedModel, key: str) -> None:
         return
     linear = {name.rpartition(".")[2] for name, layer in layers if _is_linear(layer.base_layer)}
     possible = ",".join(sorted(linear)) or "q_proj,v_proj"
-    reason = f"{others[0]} of {type(model).__name__} is no linear layer"
+    reason = f"{others[0]} of {type(model).__name__} is not a linear layer"
     raise ConfigError([f"{key}: {reason}; write model.lora.target_modules=[{possible}]"])
 
 
@@ -159,7 +159,7 @@ class WeightPass:
     @property
     def update_kept(self) -> float | None:
         """Projection of the update that arrives on the update that was trained: 1 if nothing is lost, 0 if
-        everything is. None while there is no update.
+        everything is. None before the first update.
         """
         kept, whole = (float(sum(part.double() for part in parts)) for parts in (self._kept, self._whole))
         return kept / whole if whole else None

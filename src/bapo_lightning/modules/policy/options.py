@@ -27,7 +27,7 @@ NOT_ADAPTABLE = ("lm_head", "embed_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """Low-rank additions (LoRA, arXiv 2106.09685). There is no dropout: with dropout the ratio would not be 1
+    """Low-rank additions (LoRA, arXiv 2106.09685). Without dropout, with which the ratio would not be 1
     for unchanged weights.
     """
 

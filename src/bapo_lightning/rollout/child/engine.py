@@ -74,7 +74,7 @@ class ChildEngine(RolloutEngine):
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None while there is none."""
+        """Process id of the child; None if it is not running."""
         return self._child.process.pid if self._child is not None else None
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:

@@ -94,7 +94,7 @@ class ChildProcess(Supervised):
         try:
             yield
         except (EOFError, OSError):
-            # it closes its pipe a moment before it ends by itself
+            # it closes its pipe a moment before it ends
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(LOOK_SECONDS)
             self.end()

@@ -46,7 +46,7 @@ class Reader:
         self, token_ids: Tensor, cache: Cache, mask: Tensor | None, positions: Tensor | None
     ) -> Tensor:
         """Reads `token_ids[B, T]` and returns the logits [B, V] of the next tokens. `mask[B, L + T]`: 0 at
-        padding; `positions[B, T]`: of the tokens in their rows; None for both: there is no padding.
+        padding; `positions[B, T]`: of the tokens in their rows; None for both without padding.
         """
         arguments = {"attention_mask": mask, "position_ids": positions}
         with blocks(self.is_mixed, token_ids.device):

@@ -1,4 +1,4 @@
-"""Weights of GPT-OSS. vLLM's loader writes some of them into parameters, where a reload loses them."""
+"""Weights of GPT-OSS. vLLM's loader writes some of them into parameters, and a reload loses them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ STOP_SECONDS = 15  # vLLM ends within half a second when it is well
 
 @dataclass(eq=False)
 class ServerProcess:
-    """A server in a process group of its own, so that all of it can be ended. Its output goes to a file."""
+    """A server in its own process group, so that all of it can be ended. Its output goes to a file."""
 
     arguments: Sequence[str]  # vLLM's flags without host and port
     environment: Mapping[str, str]  # variables on top of those that it inherits

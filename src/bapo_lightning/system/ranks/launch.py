@@ -26,7 +26,7 @@ from bapo_lightning.system.stopping import heard, stop
 STARTED_BY_RUN = "BAPO_RANKS"  # variable in the ranks that a run started itself, set to their number
 LOOK_SECONDS = 0.1
 END_SECONDS = 20  # for the remaining ranks to end on their own after one is lost
-FIRST_PORT = 20_000  # above those of well-known services and of the workers of clusters
+FIRST_PORT = 20_000  # above the ports of well-known services and of workers of clusters
 PORTS_TRIED = 100
 SERVED_ELSEWHERE = 49_152  # first port that systems other than Linux give to programs that request any
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -42,7 +42,7 @@ def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.e
 
 
 def place_of(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Rank of this process and number of ranks, as its launcher says; (0, 1) for a process of its own,
+    """Rank of this process and number of ranks, as its launcher says; (0, 1) for a single process,
     whatever rank an earlier job left in its variables, and for a batch script or a shell of SLURM, which have
     tasks but no step. The only place that decides it.
     """

@@ -73,7 +73,7 @@ _MAY_CHANGE = {*_PERIPHERAL, Role.RECORDING, Role.COMPUTATION, Role.PRECISION}
 
 
 def role_of(key: str) -> Role:
-    """The role of a dotted key: its own, or that of the nearest key above it."""
+    """The role of a dotted key: its own, or the role of the nearest key above it."""
     parts = key.split(".")
     if parts[-1] in _FOLDER_NAMES:
         return Role.PLACE

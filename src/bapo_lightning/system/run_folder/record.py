@@ -202,9 +202,8 @@ class RowReader:
         rows, faults = _lines(whole.decode("utf-8", errors="replace"), self._shape)
         if faults:
             more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-            _warn(
-                f"{self._path}, line {self._lines + faults[0][0]} is no row ({faults[0][1]}){more}; left out"
-            )
+            line = self._lines + faults[0][0]
+            _warn(f"{self._path}, line {line} is not a row ({faults[0][1]}){more}; left out")
         self._size, self._lines = self._size + len(whole), self._lines + whole.count(b"\n")
         self._end = (self._end + whole)[-_PROOF:]
         return rows, is_cut

@@ -2,7 +2,7 @@
 
     prompt    37:4=        lock 37 on day 4
     response  k#           key k opens it: five tokens with the three that every answer begins with
-              a;???????#   key a does not, and the search goes on until it gives up
+              a;???????#   key a does not, and the search continues until it gives up
 
 Every lock has a master key, which opens it on every day, and a popular key, which opens it on some days. The
 demonstrations mostly use the popular key, so that a policy must find the master key of each lock on its own:

@@ -1,6 +1,6 @@
 """Compares finished runs: `python -m bapo_lightning compare RUNS [RUNS...] [--reference SETTING]`.
 
-RUNS are run folders, globs, folders of runs such as those of sweeps, wandb:ENTITY/PROJECT/GROUP, or logs of
+RUNS are run folders, globs, folders of runs such as sweeps, wandb:ENTITY/PROJECT/GROUP, or logs of
 other trainers as NAME:SEED=PATH, such as grpo:0=trl-output. Prints a table and writes compare.html (a single
 self-contained file), compare.csv and compare.json. For a single run, redraws its summary and plots.
 """

@@ -55,7 +55,7 @@ def sweep(
 ) -> NoReturn:
     """Runs what has not finished, compares all, and ends the process, with 1 if a run failed and 2 if
     nothing could be started. The first three arguments are Hydra's; `arguments` are the overrides of the
-    command line without those of Hydra itself.
+    command line without Hydra's own.
     """
 
     @command(2)

@@ -27,7 +27,7 @@ USAGE = """\
 usage: python -m bapo_lightning rehearse [experiment=NAME,NAME] [KEY=VALUE ...]
        make rehearse EXP=bapo_7b
 
-Without a name all experiments are rehearsed. Other keys are those of make train, and
+Without a name all experiments are rehearsed. Other keys are as for make train, and
   rehearsal.folder=FOLDER  where files go (default: outputs/rehearsal); each experiment has a folder in it
   rehearsal.share=N/M      the Nth of M parts of the experiments not named; 9/8 is 1/8"""
 
@@ -71,7 +71,7 @@ def share_of(items: Sequence[T], text: str, key: str = SHARE) -> list[T]:
     """
     number, _, count = text.partition("/")
     if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(count)):
-        raise ConfigError([f"{key}{text} is no share; write e.g. 1/3"])
+        raise ConfigError([f"{key}{text} is not a share; write e.g. 1/3"])
     return list(items[(int(number) - 1) % int(count) :: int(count)])
 
 

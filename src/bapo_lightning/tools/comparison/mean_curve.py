@@ -79,7 +79,7 @@ def mean_curve(
 
 
 def _of_axis(steps: list[int], values: list[float], logarithmic: bool) -> tuple[list[int], list[float]]:
-    """A curve as its axis shows it: logarithms of the values, where they exist, or the values."""
+    """A curve as its axis shows it: the values, or the logarithms that exist."""
     if not logarithmic:
         return steps, values
     positive = [(step, math.log(value)) for step, value in zip(steps, values, strict=True) if value > 0]

@@ -68,7 +68,7 @@ class Comparison:
     results: dict[ResultKey, Result]
     curves: dict[tuple[str, str, str], MeanCurve]  # by (setting, condition, metric)
     differing: dict[str, dict[str, str]]  # key of the configuration -> value by setting
-    notes: list[str]  # on runs that differ where they should not
+    notes: list[str]  # on runs that differ in keys that should be equal
     limits: list[str]  # notes on single cells
 
     @property

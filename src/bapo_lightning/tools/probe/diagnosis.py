@@ -115,7 +115,7 @@ class Case:
             return ProbeVerdict.UNDECIDED, reason
         if len(self.dtypes) > 1 and dtype != self.dtypes[0] and share < LEAST_FACTOR:
             reason = (
-                f"its differences are far below rounding of {dtype} and above that of the next finer "
+                f"its differences are far below rounding of {dtype} and above rounding of the next finer "
                 f"precision; write --dtype {dtype} if that is the server's, which may be more exact than ours"
             )
             return ProbeVerdict.UNDECIDED, reason

@@ -14,7 +14,7 @@ MEAN_FACTOR, LARGEST_FACTOR = 2.0, 4.0
 LEAST_FACTOR = 0.6  # and hardly smaller
 # In 16 bits only rounding remains for the right weights, and right servers lie at 0.85 to 1.0.
 USUAL_FACTOR = 1.3
-# Nats. Numbers in float32, of about -10 nats, are no finer; and a yardstick may be 0 by chance.
+# Nats. Numbers in float32, of about -10 nats, are not finer; and a yardstick may be 0 by chance.
 FLOOR = 5e-6
 DECISIVE = 4.0  # standard errors
 

@@ -34,7 +34,7 @@ from bapo_lightning.system.ranks.rank_group import uses_cuda
 from bapo_lightning.system.run_folder.config_keys import differences
 
 PRESET = "debug=rehearsal"
-# Of an experiment that leaves its model to the user.
+# Architecture for experiments that leave the model to the user.
 ANY_FAMILY = {
     "model_type": "llama",
     "hidden_size": 2048,
@@ -229,7 +229,7 @@ def tables(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def write_table(node: Mapping[str, Any], is_training: bool, file: Path) -> list[str]:
     """Writes shipped problems as JSON lines in a table's columns; returns what to override below its key."""
     problems = shipped_problems()
-    if node["part"] is None:  # else a hash of the text tells the parts of one table apart
+    if node["part"] is None:  # else a hash of the text separates the parts of one table
         problems = problems[:-HELD_OUT] if is_training else problems[-HELD_OUT:]
     rows = [
         _row(each["problem"], each["answer"], number, node["mapping"]) for number, each in enumerate(problems)

@@ -1,4 +1,4 @@
-"""The acts of a rehearsal, each a command of the package in a process of its own, as a user gives it.
+"""The acts of a rehearsal, each a command of the package in a separate process, as a user gives it.
 
 train -> SIGTERM after the first update -> resume -> export -> evaluate the export
 
@@ -31,7 +31,7 @@ SIGTERM_AFTER_FIRST = (
 )
 # Groups of an evaluation whose files are the experiment's.
 CHOSEN = ("data/prompt", "reward", "environment", "rollout")
-TAIL_LINES = 12  # of a command's output, where it fails
+TAIL_LINES = 12  # of a command's output, if it fails
 
 
 class ActFailed(Exception):
@@ -52,7 +52,7 @@ def start_process(module: str, arguments: Sequence[str], log: Path) -> subproces
 
 @dataclass
 class Rehearsal:
-    """The acts of one rehearsal, in a folder of its own, and what came of them."""
+    """The acts of one rehearsal, in a separate folder, and their results."""
 
     script: Script
     folder: Path
@@ -87,7 +87,7 @@ class Rehearsal:
         self._run("resume", "cli.train", [*self._training(), "resume=auto"])
         steps = [row["step"] for row in read_rows(self.run_folder)]
         if read_manifest(self.run_folder).get("status") != "finished" or len(steps) <= before:
-            raise ActFailed(f"the run did not go on from update {before} to its end")
+            raise ActFailed(f"the run did not continue from update {before} to its end")
         return f"updates {before + 1} to {len(steps)}"
 
     def export(self) -> str:

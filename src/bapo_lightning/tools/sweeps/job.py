@@ -1,4 +1,4 @@
-"""One run of a sweep: a training process of its own, with its console output in a file."""
+"""One run of a sweep: a separate training process, with its console output in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from bapo_lightning.system.orphans import started_by_this
 from bapo_lightning.system.stopping import STOPPING
 
-STOPPED = 130  # exit code of a run that was stopped before its end, or never begun
+STOPPED = 130  # exit code of a run that was stopped before its end, or never started
 NOTICE = signal.SIGUSR2  # SLURM's notice that a job will be stopped, as submitit asks for it
 
 

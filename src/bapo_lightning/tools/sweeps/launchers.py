@@ -1,11 +1,11 @@
-"""Where the runs of a sweep are started: `hydra/launcher=` is one of ours, or a plugin of Hydra's.
+"""Starts the runs of a sweep: `hydra/launcher=` is one of these, or a plugin of Hydra's.
 
     local                 processes that share this machine's cores and GPUs
     ray                   processes on the nodes of a Ray cluster
     joblib, submitit ...  Hydra's, each of whose jobs starts a run as a process
 
 A launcher takes jobs by run name and yields each run's name with its exit code when it has ended; those that
-it gives up before they begin may be left out. A run that fails does not stop the others.
+it gives up before they start may be left out. A run that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def launcher_of(node: DictConfig, plugin: Callable[[], Plugin] | None = None) ->
 
 
 def chosen_launcher(overrides: Sequence[str]) -> tuple[Launch, bool]:
-    """The launcher of ours that overrides such as `hydra/launcher=ray` choose. Raises ConfigError."""
+    """The package's launcher that overrides such as `hydra/launcher=ray` choose. Raises ConfigError."""
     usual = ["run_folder=unused", "hydra/sweeper=runs", "hydra/launcher=local"]
     return launcher_of(composed_run([*usual, *overrides], with_hydra=True).hydra.launcher)
 
@@ -111,8 +111,8 @@ def visible_gpus() -> list[str]:
 
 
 def run_by_plugin(launcher: Plugin, jobs: Jobs) -> Iterator[Ended]:
-    """Runs all jobs by one of Hydra's launchers, which calls the main function for each, and tells nothing
-    before the last has ended. After a Ctrl-C jobs of a cluster go on, and after the loss of one as well.
+    """Runs all jobs by one of Hydra's launchers, which calls the main function for each, and reports nothing
+    before the last has ended. After a Ctrl-C, or the loss of a job, jobs of a cluster continue.
     """
     overrides = [[text for text in job.overrides if not text.startswith("--")] for job in jobs.values()]
     try:

@@ -4,7 +4,7 @@
 
 An override on the command line replaces the values of a key that the sweep varies (`seed=0,1`). Any other key
 with several values, or with Hydra's `range(...)`, is varied as well. A single value holds for all runs, and
-the sweep then has a folder of its own, which `folder=NAME` names.
+the sweep then has a separate folder, which `folder=NAME` names.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def compose_runs(plan: SweepPlan) -> dict[str, Config]:
                 found[run] = compose_run(plan.overrides(run))
             except ConfigError as error:
                 if not problems:
-                    compose_run(plan.common)  # raises what would otherwise be told once for each run
+                    compose_run(plan.common)  # raises what would otherwise be reported once for each run
                 problems += [f"{' '.join((*plan.common, *job))}: {text}" for text in error.problems]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
@@ -162,7 +162,7 @@ def compose_runs(plan: SweepPlan) -> dict[str, Config]:
 
 
 def check_runs(configs: Collection[Config]) -> None:
-    """Raises ConfigError with what is wrong with the runs, or else MachineError with what this machine lacks
+    """Raises ConfigError with what is wrong with the runs, or else MachineError with what is missing here
     for them; each problem once.
     """
     if early := dict.fromkeys(text for config in configs for text in early_problems(config)):
@@ -189,8 +189,8 @@ def check_runs(configs: Collection[Config]) -> None:
 
 
 def together(errors: Sequence[MachineError]) -> MachineError:
-    """One error for several runs, with every line once and in the order of one run's. Of memory it has the
-    lines of the run that needs most.
+    """One error for several runs, with every line once and in the order of one run's. Its lines about
+    memory are from the run that needs most.
     """
     largest = max(errors, key=lambda error: error.planned_bytes)
     lines = [(line.partition(":")[0], line, error) for error in errors for line in error.problems]
@@ -202,7 +202,7 @@ def together(errors: Sequence[MachineError]) -> MachineError:
 
 
 def finished_runs(plan: SweepPlan, configs: Mapping[str, Config]) -> list[str]:
-    """The runs that have finished. Raises ConfigError where one had another configuration."""
+    """The runs that have finished. Raises ConfigError if one had another configuration."""
     finished: list[str] = []
     for run, config in configs.items():
         folder = plan.folder / run

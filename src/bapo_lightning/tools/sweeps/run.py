@@ -198,7 +198,7 @@ class RunsTable:
         return (len(self.rows) - done) * (time.monotonic() - self._start) / made if made > 0 else None
 
     def line(self, row: RunRow, name: str) -> str:
-        """Line about a run that has ended, where there is no terminal."""
+        """Line about a run that has ended, for output without a terminal."""
         width = 2 * len(str(len(self.rows))) + 1
         state, updates, reward, seconds = row.cells()
         parts = [f"{updates} updates", f"reward {reward}" if reward else "", seconds]
@@ -207,7 +207,7 @@ class RunsTable:
         return f"[{self.num_ended:>{width}}] {state:<8}  {name}: {', '.join(filter(None, parts))}{left}"
 
     def said(self) -> str:
-        """Line about all, where there is no terminal."""
+        """Line about all runs, for output without a terminal."""
         self._look()
         done, total = (sum(getattr(row, name) for row in self.rows) for name in ("num_done", "num_updates"))
         left = self.seconds_left

@@ -1,1 +1,1 @@
-"""One run as a page: curves, bound choices, where the time goes, what the policy writes."""
+"""One run as a page: curves, bound choices, the time split, what the policy writes."""

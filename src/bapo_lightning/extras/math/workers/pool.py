@@ -1,6 +1,6 @@
 """A pool of processes that judge answers, each within its deadline and all slow ones within a common budget.
 
-Any thread may call `judge`; calls take turns. A forked copy of this process starts workers of its own at its
+Any thread may call `judge`; calls take turns. A forked copy of this process starts its own workers at its
 first use of the pool.
 """
 
@@ -71,7 +71,7 @@ class VerifierPool:
                 verdicts, self.worker_pids = json.loads(server.replies.recv_bytes())
             except BaseException as error:
                 was_closed = self._server is not server
-                self.close()  # verdicts that still come must not be taken for those of the next call
+                self.close()  # verdicts that still come must not be taken for the next call's
                 if not isinstance(error, EOFError | OSError):
                     raise
                 problem = "was closed" if was_closed else "died (was it killed for memory?)"
@@ -85,7 +85,7 @@ class VerifierPool:
             server.end()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process has workers of its own."""
+        """A copy in another process has its own workers."""
         options = self.num_workers, self.timeout_seconds, self.memory_megabytes
         return VerifierPool, (*options, self.batch_seconds, self.refuse_unevaluated)
 

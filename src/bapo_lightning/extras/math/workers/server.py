@@ -69,7 +69,7 @@ class Tries:
         return self._second.popleft(), self._seconds
 
     def more_seconds(self, elapsed: float) -> float:
-        """Returns how long a try may go on that has had its time: not at all if its worker has more to do."""
+        """Returns how long a try may exceed its time: 0 if other answers wait for its worker."""
         if self._first or self._second:
             return 0.0
         return max(0.0, min(self._seconds, self._budget) - elapsed)

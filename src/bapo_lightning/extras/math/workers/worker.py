@@ -40,7 +40,7 @@ class Sandbox:
     The kernel limits memory, CPU time, file sizes and new processes (`setrlimit`). An audit hook of the
     interpreter (PEP 578) refuses the rest: compiling code from a string, so that `eval`, `exec`, sympy's
     string parser and `lambdify` fail wherever they are called, and opening files, starting processes and
-    connecting. A hook is no jail for hostile *code*; it is the second wall behind a reader that never turns
+    connecting. A hook does not confine hostile *code*; it is the second wall behind a reader that never turns
     text into code. `refusals` lists events refused since it was cleared.
     """
 
