@@ -110,6 +110,7 @@ SERVED = "environment.answers.server.values.environment=served"
 NEEDED = {
     "reward=functions": ["reward.functions=[tests.runs.own_rewards.length]"],
     "data=table": ["data.train.path=a.jsonl"],
+    "data=verl": ["data.train.path=a.parquet", "data.validation.test.path=b.parquet"],
     "data=openenv": ["environment=openenv"],
     "data=verifiers": ["environment=verifiers", SERVED],
     "environment=verifiers": [SERVED],

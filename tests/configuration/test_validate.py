@@ -11,6 +11,7 @@ from bapo_lightning.system.errors import ConfigError
 NEEDED = {
     "reward=functions": "reward.functions=[tests.rewards.test_functions.right]",
     "data=table": "data.train.path=mine.jsonl",
+    "data=verl": "data.train.path=a.parquet data.validation.test.path=b.parquet",
     "reward=environment": "environment=calculator scale.max_feedback_tokens=8",
     "data=openenv": "environment=openenv environment.answers.server.url=http://127.0.0.1:8000 "
     "reward=environment scale.max_feedback_tokens=8",
