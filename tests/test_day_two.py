@@ -105,6 +105,11 @@ def has_begun_from_the_export(folder, printed):
     assert list(read_rows(folder / "outputs/hard"))
 
 
+def has_the_best(folder, printed):
+    (best,) = folder.glob("outputs/additions/*/exports/best")
+    assert weights(best)
+
+
 def loads(folder, printed):
     assert weights(folder / "models/mine")
 
@@ -115,6 +120,7 @@ DONE = {
     "Freeze a part of the weights": has_moved_all_but_the_frozen,
     "A schedule of the learning rate": has_fallen,
     "A curriculum": has_begun_from_the_export,
+    "Keep the best weights": has_the_best,
     "Validate more often, with more answers": has_answers,
     "Pass@k curves": tells_every_k,
     "Compare two checkpoints of a run": tells_both,

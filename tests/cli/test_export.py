@@ -15,6 +15,7 @@ from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.system.errors import CheckpointError
 from bapo_lightning.system.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
+from bapo_lightning.system.run_folder.record import read_rows
 from bapo_lightning.tools.commands.export import main, policy_weights
 from bapo_lightning.tools.evaluation.subject import find_subject
 from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights, policy_state
@@ -29,7 +30,7 @@ def run(tmp_path_factory):
     overrides = [
         "optimizer.optimizer.lr=3e-3", "optimizer.scheduler.warmup_updates=1", "callbacks.hf_export.every=3",
         "callbacks.hf_export.keep=2", "callbacks.hf_export.dtype=bfloat16", "callbacks.validation.every=0",
-        "callbacks.entropy_rule.every=0",
+        "callbacks.entropy_rule.every=0", "callbacks=best_checkpoint",
     ]  # fmt: skip
     train_to_end(folder, 1, *overrides)
     return folder
@@ -61,11 +62,19 @@ def test_an_exported_run_answers_as_the_trainer_s_policy_does(run, tmp_path):
 
 
 def test_what_is_exported_during_training_is_what_is_exported_afterwards(run, tmp_path):
-    assert sorted(path.name for path in (run / "exports").iterdir()) == ["update000006", "update000008"]
+    names = sorted(path.name for path in (run / "exports").iterdir())
+    assert names == ["best", "update000006", "update000008"]
     assert main([str(run), str(tmp_path / "out"), "--dtype", "bfloat16"]) == 0
     folders = run / "exports/update000008", tmp_path / "out"
     during, after = ((folder / "model.safetensors").read_bytes() for folder in folders)
     assert during == after
+
+
+def test_the_best_export_is_of_the_first_update_with_the_best_value(run):
+    rewards = [row["train/reward"] for row in read_rows(run)]
+    best = rewards.index(max(rewards)) + 1
+    assert f"{best} updates" in (run / "exports/best/README.md").read_text()
+    assert AutoModelForCausalLM.from_pretrained(run / "exports/best").dtype == torch.float32
 
 
 def test_a_sharded_checkpoint_gives_the_same_weights(run, tmp_path):

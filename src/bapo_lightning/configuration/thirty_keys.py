@@ -82,13 +82,9 @@ THIRTY_KEYS = (
               "trainer.save_freq", "save_every"),
     CommonKey("newest checkpoints to keep", "callbacks.checkpoint.keep", "save_total_limit",
               "trainer.max_actor_ckpt_to_keep"),
-    CommonKey("best checkpoint: Lightning's ModelCheckpoint as a further callback",
-              "+callbacks.best={_target_: lightning.pytorch.callbacks.ModelCheckpoint, monitor: ..., "
-              "dirpath: ...}",
+    CommonKey("best checkpoint, as a model folder", "callbacks=best_checkpoint",
               "load_best_model_at_end", "-", "save_best best_checkpoint metric_for_best_model"),
-    CommonKey("early stopping: Lightning's callback",
-              "+callbacks.early={_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: ..., "
-              "mode: max}",
+    CommonKey("early stopping: Lightning's callback", "callbacks=early_stopping",
               "-", "-", "early_stopping patience"),
     CommonKey("continue a run", "resume=auto", "resume_from_checkpoint", "trainer.resume_mode",
               "ckpt_path resume_path restore"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ from bapo_lightning.system.printable import say
 from bapo_lightning.system.run_folder.checkpoint import checkpoint_name, prune
 from bapo_lightning.system.run_folder.config_keys import value_of
 from bapo_lightning.system.run_folder.record import read_config, read_manifest, read_rows
-from bapo_lightning.system.values import Count, CountOrZero
+from bapo_lightning.system.values import Count, CountOrZero, Dtype
 from bapo_lightning.tools.export.model_card import model_card
 from bapo_lightning.tools.export.model_folder import rounding_problem, write_model_folder
 
@@ -39,7 +40,7 @@ class HfExport(Callback):
     every: CountOrZero  # updates between two exports; 0 never exports
     keep: Count | None = None  # newest exports that are kept; None: all
     # of the exported weights; None: as trained
-    dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    dtype: Dtype | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -49,18 +50,64 @@ class HfExport(Callback):
         update = batch_idx + 1
         if not self.every or (update % self.every and update != trainer.num_training_batches):
             return
-        if trainer.is_global_zero:
-            self._write(pl_module.policy, update)
-        else:
-            deque(pl_module.policy.named_weights(), maxlen=0)  # all ranks take part in assembling shards
-        trainer.strategy.barrier()
+        write_export(trainer, pl_module.policy, update, self.folder, checkpoint_name(update), self.dtype)
+        if self.keep is not None and trainer.is_global_zero:
+            prune(Path(self.folder, EXPORTS), self.keep)
 
-    def _write(self, policy: Policy, update: int) -> None:
-        folder, config = Path(self.folder), read_config(Path(self.folder))
-        dtype = self.dtype or value_of(config, "model.dtype")
+
+@dataclass(eq=False)
+class BestExport(Callback):
+    """Writes `exports/best/` whenever a metric has its best value so far."""
+
+    order: ClassVar[Order] = Order.EXPORT
+    folder: str  # run folder
+    monitor: str  # metric
+    mode: Literal["max", "min"] = "max"
+    # of the exported weights; None: as trained
+    dtype: Dtype | None = None
+    _best: float = field(default=-math.inf, init=False)  # the larger, the better
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Exports if this update measured a new best value, of the weights that training has now."""
+        assert isinstance(pl_module, BapoModule)
+        own = outputs["metrics"].keys() - outputs.get("before_training", ())
+        value = float(outputs["metrics"][self.monitor]) if self.monitor in own else math.nan
+        score = trainer.strategy.broadcast(
+            value if self.mode == "max" else -value
+        )  # other ranks measure less
+        if score > self._best:
+            self._best = score
+            write_export(trainer, pl_module.policy, batch_idx + 1, self.folder, "best", self.dtype)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warns if the metric was never measured."""
+        if self._best == -math.inf and trainer.is_global_zero:
+            say(f"warning: no update measured {self.monitor}, so {EXPORTS}/best was not written")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the best value so far."""
+        return {"best": self._best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues from it."""
+        self._best = state_dict["best"]
+
+
+def write_export(
+    trainer: Trainer, policy: Policy, update: int, run_folder: str, name: str, wanted: Dtype | None
+) -> None:
+    """Writes the policy after `update` updates to `exports/<name>/`, in a number type or as trained. Every
+    rank must call it.
+    """
+    if trainer.is_global_zero:
+        folder = Path(run_folder)
+        config = read_config(folder)
+        dtype = wanted or value_of(config, "model.dtype")
         with phase("exporting weights", policy.num_weights):
             write_model_folder(
-                folder / EXPORTS / checkpoint_name(update),
+                folder / EXPORTS / name,
                 model_path(value_of(config, "model.path")),
                 policy.named_weights(Wanted(dtype=dtype, names="files", is_export=True)),
                 model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
@@ -68,6 +115,7 @@ class HfExport(Callback):
                 overwrite=True,
             )
         if problem := rounding_problem(policy.update_kept, dtype):
-            say(f"warning: {problem} (callbacks.hf_export.dtype=float32)")
-        if self.keep is not None:
-            prune(folder / EXPORTS, self.keep)
+            say(f"warning: {problem} (dtype=float32 of the callback)")
+    else:
+        deque(policy.named_weights(), maxlen=0)  # all ranks take part in assembling shards
+    trainer.strategy.barrier()
