@@ -48,8 +48,8 @@ def test_all_must_admit_the_first_begins_again_and_the_longest_patience_holds():
     strict = ruled(admits=lambda group: False, max_rounds=3)
     assert not both(ruled(), strict).admits(SCORED) and both(ruled(), strict).max_rounds == 3
     asked = []
-    first = ruled(again=lambda group, encode: asked.append(group))
-    second, third = (ruled(again=lambda group, encode, share=share: (share, [])) for share in (0.5, 0.7))
+    first = ruled(retry=lambda group, encode: asked.append(group))
+    second, third = (ruled(retry=lambda group, encode, share=share: (share, [])) for share in (0.5, 0.7))
     assert both(first, second).retry(SCORED, None) == (0.5, []) and asked == [SCORED]
     assert both(second, third).retry(SCORED, None) == (0.5, [])
     opened = both(ruled(open=lambda *asked: [1, 2]), ruled(open=lambda *asked: [3])).open(None, None, None)
