@@ -285,7 +285,8 @@ def test_an_answer_as_before_is_stale_where_rounding_hides_it(
     steps = training()
     monkeypatch.setattr(time, "sleep", lambda seconds: next(steps, None))
     few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
-    assert main([url, str(first.parent), "--watch", "2", "--grace", "2", *few]) == 1
+    grace = "8" if arrives else "2"  # seconds, all of which pass; a busy machine asks once in two
+    assert main([url, str(first.parent), "--watch", "2", "--grace", grace, *few]) == 1
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["matches", told]
 
 
