@@ -71,6 +71,7 @@ def test_a_trainer_of_your_own_makes_one_pass_and_logs_every_metric(trained):
 
 def test_it_goes_on_from_lightnings_checkpoint_to_the_same_weights(config, trained):
     module, _, folder = trained
+    assert "\n" not in repr(config) and len(repr(config)) < 200  # of a notebook's last line
     again = BapoModule(config)
     trainer(folder).fit(again, datamodule=RolloutDataModule(config), ckpt_path=folder / "step=3.ckpt")
     expected = module.state_dict()

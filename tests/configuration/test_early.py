@@ -67,14 +67,11 @@ heavy = {"torch", "lightning", "transformers", "datasets", "vllm", "numpy"} & se
 print(json.dumps([told, sorted(heavy)]))
 """
 COMMANDS = """
-import sys
+import json, sys
 from importlib import import_module
 from bapo_lightning.__main__ import module_of
-for name, *arguments in [
-    ("train",), ("data",), ("plan",), ("simulate",), ("serve",), ("critic",),
-    ("sweep", "algorithm=grpo,bapo"), ("eval", "checkpoint=.", "k=none"),
-]:
-    sys.argv = [name, "seed=1.5", *arguments]
+for name, *arguments in json.load(sys.stdin):
+    sys.argv = [name, *arguments]
     try:
         print(name, import_module(module_of(name)).main(), "torch" in sys.modules, flush=True)
     except SystemExit as end:
@@ -108,12 +105,24 @@ def test_wrong_options_of_classes_are_answered_by_the_whole_check():
 
 
 def test_every_command_that_composes_a_run_answers_without_torch():
-    done = run(COMMANDS)
+    commands = [
+        *(["train"], ["data"], ["plan"], ["simulate"], ["serve"], ["critic"]),
+        *(["sweep", "algorithm=grpo,bapo"], ["eval", "checkpoint=.", "k=none"]),
+    ]
+    done = run(COMMANDS, json.dumps([[name, "seed=1.5", *more] for name, *more in commands]))
     rows = [line.split() for line in done.stdout.splitlines()]
     assert {name for name, code, loaded in rows if code in "12" and loaded == "False"} == {
         "train", "data", "plan", "simulate", "serve", "critic", "sweep", "eval",
     }, done.stdout + done.stderr  # fmt: skip
     assert done.stderr.count("seed=1.5 must be a whole number") == len(rows)
+
+
+def test_missing_files_and_runs_are_told_without_torch():
+    missing = "data.train.path=nowhere.jsonl", "model.path=./nowhere", "resume=outputs/nothing"
+    commands = [["train", "experiment=own", "data.train.path=.", "model=additions", text] for text in missing]
+    done = run(COMMANDS, json.dumps([*commands, ["data", "data=table", missing[0]]]))
+    assert done.stdout.splitlines() == ["train 1 False"] * 3 + ["data 1 False"]
+    assert all(text in done.stderr for text in missing)
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -15,6 +15,7 @@ from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.system.errors import DataError
 
@@ -78,6 +79,9 @@ def test_the_factors_are_those_of_the_longest_text(length, folder):
     with torch.no_grad():
         every = reference(ids, use_cache=False).logits[0, 4:-1].log_softmax(-1)
     assert found == pytest.approx(every.gather(-1, ids[0, 5:, None])[:, 0].tolist(), abs=2e-4)
+    sent = VLLMOptions(max_prompt_tokens=length).engine_arguments(folder, on_cpu=True)["hf_overrides"]
+    wanted = LONGROPE["long_factor" if length > ORIGINAL else "short_factor"]  # at any length, then
+    assert [sent["rope_parameters"][name] for name in ("short_factor", "long_factor")] == [wanted] * 2
 
 
 @pytest.mark.parametrize("context", [None, ORIGINAL, 120])

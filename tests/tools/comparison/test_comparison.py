@@ -99,6 +99,13 @@ def test_differences_are_paired_by_seed_and_tested(make_run):
     assert results["entropy_last"].value is None and results["grad_norm_max"].value.mean == 2.0
 
 
+def test_ages_are_drawn_as_they_are(make_run):
+    ages = [float(step % 8) for step in range(64)]
+    rows = [{"step": step, "train/reward": 0.5, "staleness/age_mean": age} for step, age in enumerate(ages)]
+    curves = compare(collect([make_run("run", rows=rows)])).curves
+    assert [curve.means for (*_, metric), curve in curves.items() if metric.endswith("age_mean")] == [ages]
+
+
 def test_two_seeds_that_differ_by_one_answer_have_no_verdict(make_run):
     problems = {"validation": {"sums": {"kept": 200}}}
     folders = [
