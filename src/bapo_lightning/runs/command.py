@@ -27,6 +27,7 @@ from bapo_lightning.system.errors import BapoLightningError, ConfigError, FirstC
 from bapo_lightning.system.host import let_segments_grow
 from bapo_lightning.system.printable import print_printable
 from bapo_lightning.system.ranks.launch import leads
+from bapo_lightning.system.stopping import stop
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -83,7 +84,7 @@ def command(
                 return INTERRUPTED
             except expected as error:
                 print(f"error: {error}", file=sys.stderr)
-                return code
+                return (stop.is_heard and stop.code) or code  # a library may raise its own error at a stop
             except OSError as error:
                 if error.errno not in OF_A_FILE or error.filename is None:
                     raise
