@@ -130,6 +130,11 @@ def one_line(text: str, width: int) -> str:
     return f"{line[:head]} ... {line[len(line) - (width - head - 5) :]}"
 
 
+def measured_now(outputs: Mapping[str, Any]) -> set[str]:
+    """Returns the metrics that an update measured, without those that only the first weights had."""
+    return outputs["metrics"].keys() - outputs.get("before_training", ())
+
+
 class StockHooks(Callback):
     """Calls `on_validation_end` of EarlyStopping and ModelCheckpoint after updates that measured the metric
     they monitor: a run has neither epochs nor a validation loop.
@@ -141,9 +146,7 @@ class StockHooks(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Calls them."""
-        # Without metrics of other weights than a ModelCheckpoint would save now.
-        own = outputs["metrics"].keys() - outputs.get("before_training", ())
-        measured = trainer.strategy.broadcast(sorted(own))  # other ranks measure less
+        measured = trainer.strategy.broadcast(sorted(measured_now(outputs)))  # other ranks measure less
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping | ModelCheckpoint) and callback.monitor in measured:
                 callback.on_validation_end(trainer, pl_module)

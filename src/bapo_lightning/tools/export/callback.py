@@ -12,6 +12,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
+from bapo_lightning.callbacks.validation import measured_now
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
@@ -28,19 +29,49 @@ from bapo_lightning.tools.export.model_folder import rounding_problem, write_mod
 EXPORTS = "exports"
 
 
-@dataclass(eq=False)
-class HfExport(Callback):
+@dataclass(eq=False, kw_only=True)
+class ExportCallback(Callback):
+    """Writes the policy below `exports/` of the run folder."""
+
+    order: ClassVar[Order] = Order.EXPORT
+    key: ClassVar[str]  # of the callback in conf/
+    folder: str  # run folder
+    dtype: Dtype | None = None  # of the exported weights; None: as trained
+
+    def write(self, trainer: Trainer, policy: Policy, update: int, name: str) -> None:
+        """Writes the policy after `update` updates to `exports/<name>/`. Every rank must call it."""
+        if trainer.is_global_zero:
+            self._write(policy, update, name)
+        else:
+            deque(policy.named_weights(), maxlen=0)  # all ranks take part in assembling shards
+        trainer.strategy.barrier()
+
+    def _write(self, policy: Policy, update: int, name: str) -> None:
+        folder, config = Path(self.folder), read_config(Path(self.folder))
+        dtype = self.dtype or value_of(config, "model.dtype")
+        with phase("exporting weights", policy.num_weights):
+            write_model_folder(
+                folder / EXPORTS / name,
+                model_path(value_of(config, "model.path")),
+                policy.named_weights(Wanted(dtype=dtype, names="files", is_export=True)),
+                model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
+                getattr(torch, dtype),
+                overwrite=True,
+            )
+        if problem := rounding_problem(policy.update_kept, dtype):
+            say(f"warning: {problem} (callbacks.{self.key}.dtype=float32)")
+
+
+@dataclass(eq=False, kw_only=True)
+class HfExport(ExportCallback):
     """Writes `exports/update000080/` every so many updates, and after the last one. A resumed run replaces
     exports that it makes again.
     """
 
-    order: ClassVar[Order] = Order.EXPORT
+    key: ClassVar[str] = "hf_export"
     is_idle_at_zero: ClassVar[bool] = True  # not created with every=0
-    folder: str  # run folder
     every: CountOrZero  # updates between two exports; 0 never exports
     keep: Count | None = None  # newest exports that are kept; None: all
-    # of the exported weights; None: as trained
-    dtype: Dtype | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -50,21 +81,18 @@ class HfExport(Callback):
         update = batch_idx + 1
         if not self.every or (update % self.every and update != trainer.num_training_batches):
             return
-        write_export(trainer, pl_module.policy, update, self.folder, checkpoint_name(update), self.dtype)
+        self.write(trainer, pl_module.policy, update, checkpoint_name(update))
         if self.keep is not None and trainer.is_global_zero:
             prune(Path(self.folder, EXPORTS), self.keep)
 
 
-@dataclass(eq=False)
-class BestExport(Callback):
+@dataclass(eq=False, kw_only=True)
+class BestExport(ExportCallback):
     """Writes `exports/best/` whenever a metric has its best value so far."""
 
-    order: ClassVar[Order] = Order.EXPORT
-    folder: str  # run folder
+    key: ClassVar[str] = "best_checkpoint"
     monitor: str  # metric
     mode: Literal["max", "min"] = "max"
-    # of the exported weights; None: as trained
-    dtype: Dtype | None = None
     _best: float = field(default=-math.inf, init=False)  # the larger, the better
 
     def on_train_batch_end(
@@ -72,14 +100,12 @@ class BestExport(Callback):
     ) -> None:
         """Exports if this update measured a new best value, of the weights that training has now."""
         assert isinstance(pl_module, BapoModule)
-        own = outputs["metrics"].keys() - outputs.get("before_training", ())
-        value = float(outputs["metrics"][self.monitor]) if self.monitor in own else math.nan
-        score = trainer.strategy.broadcast(
-            value if self.mode == "max" else -value
-        )  # other ranks measure less
+        found = outputs["metrics"][self.monitor] if self.monitor in measured_now(outputs) else math.nan
+        value = trainer.strategy.broadcast(float(found))  # other ranks measure less
+        score = value if self.mode == "max" else -value
         if score > self._best:
             self._best = score
-            write_export(trainer, pl_module.policy, batch_idx + 1, self.folder, "best", self.dtype)
+            self.write(trainer, pl_module.policy, batch_idx + 1, "best")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warns if the metric was never measured."""
@@ -93,29 +119,3 @@ class BestExport(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from it."""
         self._best = state_dict["best"]
-
-
-def write_export(
-    trainer: Trainer, policy: Policy, update: int, run_folder: str, name: str, wanted: Dtype | None
-) -> None:
-    """Writes the policy after `update` updates to `exports/<name>/`, in a number type or as trained. Every
-    rank must call it.
-    """
-    if trainer.is_global_zero:
-        folder = Path(run_folder)
-        config = read_config(folder)
-        dtype = wanted or value_of(config, "model.dtype")
-        with phase("exporting weights", policy.num_weights):
-            write_model_folder(
-                folder / EXPORTS / name,
-                model_path(value_of(config, "model.path")),
-                policy.named_weights(Wanted(dtype=dtype, names="files", is_export=True)),
-                model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
-                getattr(torch, dtype),
-                overwrite=True,
-            )
-        if problem := rounding_problem(policy.update_kept, dtype):
-            say(f"warning: {problem} (dtype=float32 of the callback)")
-    else:
-        deque(policy.named_weights(), maxlen=0)  # all ranks take part in assembling shards
-    trainer.strategy.barrier()
