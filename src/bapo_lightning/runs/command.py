@@ -84,7 +84,7 @@ def command(
                 return INTERRUPTED
             except expected as error:
                 print(f"error: {error}", file=sys.stderr)
-                return (stop.is_heard and stop.code) or code  # a library may raise its own error at a stop
+                return stop.code_after(code) if stop.is_heard else code
             except OSError as error:
                 if error.errno not in OF_A_FILE or error.filename is None:
                     raise
@@ -112,7 +112,7 @@ def end_with(main: Callable[[], int | None]) -> NoReturn:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # the reader is gone, which Python's own end reports
+    except OSError:  # such as a full disk, which Python's own end reports
         sys.exit(code)
     os._exit(code or 0)
 

@@ -64,7 +64,7 @@ class PrintableStream:
             self._discard()
 
     def _discard(self) -> None:
-        # Nobody reads any longer, as after `| head`. A run must not end by that, so later texts go nowhere.
+        # The reader has left, as after `| head`. The run continues, and later texts are discarded.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._below.fileno())
         os.close(nowhere)

@@ -49,6 +49,10 @@ class Request:
         """Exit code of a process that was stopped; 0 if it was not."""
         return 0 if self.received is None else 128 + self.received
 
+    def code_after(self, code: int) -> int:
+        """Exit code of a process that failed with `code`: of the stop, if that may have caused the error."""
+        return code and (self.code or code)
+
     def listen(self) -> None:
         """Installs the handlers. An ignored signal stays ignored: nohup wants a run to outlive its
         terminal.

@@ -123,7 +123,7 @@ def supervise(ranks: Sequence[Rank]) -> int:
                 if rank.poll() is None:
                     rank.kill()
                 rank.wait()
-    return code and (stop.code or code)
+    return stop.code_after(code)
 
 
 @dataclass(frozen=True)
