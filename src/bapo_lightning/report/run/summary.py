@@ -26,7 +26,7 @@ from bapo_lightning.system.run_folder.record import Row, RunRecord, finite, read
 from bapo_lightning.system.run_folder.text_file import write_json
 
 TIME_PARTS = tuple(row.name[len("time/") : -len("_seconds")] for row in CATALOGUE if row.group == "time")
-BESIDE = ("rollout", "reward")  # run in separate threads if generation is asynchronous
+CONCURRENT = ("rollout", "reward")  # run in separate threads if generation is asynchronous
 DROP_KINDS = tuple(row.name.removeprefix("rollout/") for row in CATALOGUE if row.group == "drops")
 IRREGULARITIES = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
@@ -135,7 +135,7 @@ def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
 def overlapped_parts(record: RunRecord) -> list[str]:
     """Parts of the time that cost the trainer nothing: all others, with `other`, add up to the total."""
     is_async = (record.config.get("regime") or {}).get("async_generation")
-    return [part for part in TIME_PARTS if is_async and part in BESIDE]
+    return [part for part in TIME_PARTS if is_async and part in CONCURRENT]
 
 
 def _age_bound(oldest: Sequence[float], record: RunRecord) -> dict[str, int | None]:

@@ -44,13 +44,13 @@ def _none_below_floor(value: Any) -> Any:
     return None if isinstance(value, int | float) and not value > _FLOOR else value
 
 
-Told = Annotated[LogProb | None, BeforeValidator(_none_below_floor)]
+ReportedLogProb = Annotated[LogProb | None, BeforeValidator(_none_below_floor)]
 
 
 class PromptLogProbs(Answer):
     """Log-probs of tokens, with their texts; the first token of a prompt has none."""
 
-    token_logprobs: Many[Told] | None = None
+    token_logprobs: Many[ReportedLogProb] | None = None
     tokens: Many[str] | None = None
 
 
