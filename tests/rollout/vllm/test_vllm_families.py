@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+import torch
 from bench.family_checks import TOLERANCE, VOCAB, make, policy_of, synced, update
 from transformers import Olmo2Model
 
@@ -38,6 +39,13 @@ def test_every_sync_of_a_family_is_proven_and_leaves_the_trainer_s_model_alone(s
         synced(policy, engine)
         synced(update(policy), engine)
     update(policy)
+
+
+def test_latent_attention_in_float32_leaves_the_kernels_of_amx_alone(started, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    policy, engine = started("deepseek_v2")
+    with closing(engine):
+        synced(policy, engine)
 
 
 def test_without_new_kernels_experts_are_wrong_and_the_probe_says_so(started, monkeypatch):

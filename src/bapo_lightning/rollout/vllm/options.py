@@ -135,6 +135,9 @@ class VLLMOptions:
             arguments["enable_chunked_prefill"] = False
             # vLLM's cache of recurrent states would need chunked prefill.
             arguments["enable_prefix_caching"] = recurrent_part(read_model_config(model_path)) is None
+            if arguments["dtype"] != "bfloat16":
+                # vLLM 0.32 takes its latent attention for AMX with any dtype, and has it for bfloat16 alone.
+                arguments["attention_backend"] = "CPU_MLA"
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
             if self.tensor_parallel_size > 1 and has_growing_segments(environment):
