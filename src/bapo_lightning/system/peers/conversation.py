@@ -87,14 +87,12 @@ class _Talk:
 
     async def close(self, farewell: str | None) -> None:
         self._reader.cancel()
-        if self._fault is None:  # else there is nothing to agree on, and a flood would still be read
-            with contextlib.suppress(
-                Exception
-            ):  # whatever a peer does meanwhile, the connection is cut below
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    if farewell is not None:
-                        await self._connection.send_str(farewell)
-                    await self._connection.close()
+        seconds = CLOSE_SECONDS if self._fault is None else 0  # no agreement, in which a flood would be read
+        with contextlib.suppress(Exception):  # whatever a peer does meanwhile, the connection is cut below
+            async with asyncio.timeout(seconds):
+                if farewell is not None and self._fault is None:
+                    await self._connection.send_str(farewell)
+                await self._connection.close()
         await self._wire.close()
 
     async def _read(self) -> None:
