@@ -3,6 +3,7 @@ sentence, and without a value that was not judged.
 """
 
 import time
+from contextlib import suppress
 
 import pytest
 from tests.extras.openenv.hostile import (
@@ -96,12 +97,21 @@ def test_odd_answers_that_are_right_are_taken(world, mode):
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in AT_CLOSE])
-def test_problems_of_a_world_that_breaks_the_protocol_are_not_made(world, mode):
+def test_problems_of_a_world_that_breaks_the_protocol_are_not_made(world, mode, monkeypatch):
+    monkeypatch.setattr("bapo_lightning.extras.openenv.session.QUIET_SECONDS", 1.0)  # on a slow machine
     begun = time.monotonic()
     with pytest.raises(DataError, match="the OpenEnv world w cannot start with") as raised:
         openenv_problems(server(world, f"reset-{mode}"), "w", 2, "train", seconds=SECONDS)
     assert time.monotonic() - begun < LIMIT
     assert len(str(raised.value).splitlines()) == 1 and len(str(raised.value)) < 800
+
+
+@pytest.mark.parametrize("mode", AFTERWARDS)
+def test_a_second_answer_that_nobody_waited_for_is_in_no_problem(world, mode, monkeypatch):
+    monkeypatch.setattr("bapo_lightning.extras.openenv.session.QUIET_SECONDS", 0.0)
+    with suppress(DataError):
+        made = openenv_problems(server(world, f"reset-{mode}"), "w", 2, "train", seconds=SECONDS)
+        assert made == openenv_problems(server(world, "step-none"), "w", 2, "train", seconds=SECONDS)
 
 
 @pytest.mark.parametrize("mode", AT_OPENING)
