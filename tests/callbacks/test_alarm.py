@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bapo_lightning.callbacks.alarm import OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
+from bapo_lightning.callbacks.alarm import ADVICE, NAN, OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
 from bapo_lightning.data.rollouts.observer import unread
 from bapo_lightning.system.errors import TrainingError
 
@@ -81,6 +81,10 @@ def test_an_alarm_that_goes_on_and_off_speaks_once_and_is_counted_at_the_end(cap
     warning, over, count = capsys.readouterr().out.splitlines()
     assert warning.startswith("warning: alarm entropy: ") and over.startswith("alarm entropy is over: ")
     assert count == "alarm entropy was raised 4 times, for 5 of 8 measured updates"
+
+
+def test_advice_of_an_alarm_is_read_in_seconds():
+    assert {name: len(text) for name, text in {**ADVICE, "nan": NAN}.items() if len(text) > 420} == {}
 
 
 def test_patience_counts_measured_updates_in_a_row(capsys):

@@ -6,7 +6,7 @@ import json
 import random
 import sys
 import unicodedata
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 
 import pytest
 from hypothesis import given
@@ -78,6 +78,15 @@ def test_a_reader_that_leaves_ends_no_command():
     with Popen([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE) as command:
         command.stdout.close()
         assert (command.stderr.read(), command.wait(60)) == (b"done\n", 1)
+
+
+def test_a_command_ends_its_process_without_the_teardown_of_modules():
+    script = "import atexit, builtins, threading, time\nfrom bapo_lightning.runs.command import end_with\n"
+    script += "class Left:\n    def __del__(self): print('torn down')\nbuiltins.left = Left()\n"
+    script += "atexit.register(print, 'handler')\nwork = lambda: (time.sleep(0.2), print('thread'))\n"
+    script += "threading.Thread(target=work).start()\nend_with(lambda: 'no such file')"
+    ended = run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("thread\nhandler\n", "no such file\n", 1)
 
 
 def test_what_is_printed_while_something_is_displayed_is_printable_too(terminal, monkeypatch):  # noqa: F811
