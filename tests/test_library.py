@@ -20,7 +20,7 @@ from tests.commands import run_command
 import bapo_lightning
 from bapo_lightning import BapoModule, RolloutDataModule, configure, fit
 from bapo_lightning.__main__ import COMMANDS, module_of
-from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ("debug=fast", "callbacks.entropy_rule.every=0")
@@ -78,6 +78,16 @@ def test_it_goes_on_from_lightnings_checkpoint_to_the_same_weights(config, train
     assert all(torch.equal(expected[name], value) for name, value in again.state_dict().items())
 
 
+def test_a_checkpoint_of_a_trainer_of_your_own_knows_its_date_and_its_model(config, trained):
+    saved = torch.load(trained[2] / "step=3.ckpt", weights_only=False)
+    data, state = RolloutDataModule(config), saved["RolloutDataModule"] | {"date": "2020-02-29T12:00:00"}
+    data.load_state_dict(state)
+    saved["models"]["model.path"]["tokenizer"] = "?"
+    assert data._tokenizer.apply_chat_template.keywords["strftime_now"]("%d %b %Y") == "29 Feb 2020"
+    with pytest.raises(DataError, match=r"model\.path: the tokenizer of .* is not the one"):
+        BapoModule(config).on_load_checkpoint(saved)
+
+
 def test_modules_load_from_files_of_lightning_and_from_run_folders(trained, tmp_path):
     folder = trained[2]
     loaded = BapoModule.load_from_checkpoint(folder / "step=6.ckpt")
@@ -86,6 +96,7 @@ def test_modules_load_from_files_of_lightning_and_from_run_folders(trained, tmp_
     run = fit(*FAST, f"run_folder={tmp_path / 'run'}", experiment="additions", staleness=4)
     loaded = BapoModule.load_from_checkpoint(run.path)
     assert loaded.config.staleness.updates_per_rollout_batch == 4
+    assert len(repr(run)) < 200  # of a notebook's last line
     with pytest.raises(ConfigError, match="is a model, not a checkpoint; write configure"):
         BapoModule.load_from_checkpoint(loaded.config.model.path)
 

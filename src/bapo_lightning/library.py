@@ -13,6 +13,7 @@ Defaults come from `conf/`; any key can be given as on the command line: `fit("s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,16 +29,19 @@ from bapo_lightning.configuration.run_config import RunConfig, share_problems
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.data import data_module
+from bapo_lightning.data.problems.prompts import dated
 from bapo_lightning.data.trainer_side import RolloutLoader
 from bapo_lightning.modules import bapo_module
+from bapo_lightning.modules.policy.folder import changed_models, models_behind, other_model
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.runs.build import build_engine, data_parts, module_parts, validation_sets
 from bapo_lightning.runs.callbacks import build_monitors
 from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
 from bapo_lightning.runs.train import ignore_expected_warnings, train
-from bapo_lightning.system.errors import ConfigError, exits_refused, suggestion
+from bapo_lightning.system.errors import ConfigError, DataError, exits_refused, suggestion
 from bapo_lightning.system.ranks.rank_group import ALONE
+from bapo_lightning.system.run_folder.config_keys import value_of
 from bapo_lightning.system.run_folder.record import RunRecord, read_config, read_run
 from bapo_lightning.system.values import Size, imported
 from bapo_lightning.tools.evaluation.subject import find_subject
@@ -185,8 +189,19 @@ class BapoModule(bapo_module.BapoModule):
         self.trainer.fit_loop.max_epochs = 1
         self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds digests of the models, whose frozen weights no checkpoint holds."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["models"] = models_behind(self.config.plain)
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Builds the policy first, so that it has parameters to load into."""
+        """Builds the policy first, so that it has parameters to load into. Raises DataError if a model of
+        which the checkpoint does not hold everything has changed.
+        """
+        plain = self.config.plain
+        for key, part in changed_models(checkpoint.get("models", {}), models_behind(plain)):
+            if (key, part) != ("model.path", "weights") or plain["model"]["lora"] is not None:
+                raise DataError(f"{other_model(key, part, value_of(plain, key))}; restore the files")
         self.configure_model()
         super().on_load_checkpoint(checkpoint)
 
@@ -206,8 +221,10 @@ class RolloutDataModule(data_module.RolloutDataModule):
         Raises:
             DataError: the problems are not available.
         """
-        inputs = read_inputs(config)
+        self._date = datetime.now(UTC)  # that chat templates write
+        inputs = read_inputs(config, self._date)
         super().__init__(**data_parts(config, inputs, build_engine(config, ALONE)))
+        self._tokenizer = inputs.tokenizer
         self.validation_sets = validation_sets(config, inputs)
         self._resumed: dict[str, Any] | None = None
 
@@ -241,11 +258,12 @@ class RolloutDataModule(data_module.RolloutDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all queued and running groups, for Lightning's checkpoints."""
-        return self.resume_state()
+        return {**self.resume_state(), "date": self._date.isoformat()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps a state until the module has restored its own."""
-        self._resumed = state_dict
+        self._resumed, self._date = state_dict, datetime.fromisoformat(state_dict["date"])
+        dated(self._tokenizer, self._date)
 
 
 def _overrides(

@@ -45,6 +45,8 @@ def test_a_name_of_another_program_means_one_key():
         ("staleness", "regime.minibatches"),
         ("algorithm.kl_coef", "docs/day_two.md"),
         ("actor_rollout_ref.actor.clip_ratio_high", "algorithm.bounds.high"),
+        ("algorithm.clip_ratio_high", "algorithm.bounds.high"),
+        ("clip_ratio_low", "algorithm.bounds.low"),
         ("epsilon", "algorithm.bounds.low"),
         ("ckpt_path", "resume=auto"),
         ("paths.output_dir", "output_root"),

@@ -111,7 +111,8 @@ THIRTY_KEYS = (
 def meant_by(key: str) -> CommonKey | None:
     """Returns what a key of TRL, verl or other programs means here; None for any other key."""
     for common in THIRTY_KEYS:
-        if key in f"{common.trl} {common.verl} {common.others}".split():
+        last_words = {name.rpartition(".")[2] for name in common.verl.split() if "_" in key}
+        if key in last_words.union(f"{common.trl} {common.verl} {common.others}".split()):
             return common
     return None
 
