@@ -229,7 +229,7 @@ test-hydra: $(READY_DEV) $(READY_HYDRA) ## the tests of configuration with the n
 	@PYTHONPATH=$$PWD/build/hydra $(VENV_PYTHON) -m pytest tests/configuration -m "not slow" $(PARALLEL) $(ARGS)
 
 test-low: $(READY_LOW) ## the lowest versions that pyproject.toml admits: modules, engines, and runs with vLLM 0.26
-	@.venv-low/bin/python -m pytest tests/modules tests/rollout --ignore=tests/rollout/vllm -m "not slow" \
+	@.venv-low/bin/python -m pytest tests/modules tests/rollout tests/test_smollm2.py --ignore=tests/rollout/vllm -m "not slow" \
 		-k "not interpreter" $(PARALLEL) $(ARGS)
 	@for engine in vllm vllm_child; do .venv-low/bin/python -m bapo_lightning.cli.train experiment=quickstart \
 		debug=fast rollout=$$engine || exit 1; done

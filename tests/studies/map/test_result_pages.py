@@ -117,6 +117,20 @@ def test_the_readme_has_the_counts_and_ranges_of_the_pages():
         assert shown == [f"{row[method] - row['GRPO, [0.8, 1.2]']:+.3f}" for method in methods[1:]]
 
 
+def test_the_exponents_of_the_law_are_those_of_its_table():
+    ends = {"table": [], "factored": []}
+    for world, *_, told in (row[:9] for row in table("staleness_law")[1:]):
+        ends[world].append((float(told.split()[0]), re.findall(r"([0-9.]+)% of", told)))
+    (low, _), *_, (high, _) = first = sorted(ends["table"])
+    (least, _), *_, (most, _) = second = sorted(ends["factored"])
+    worlds = f"{low:+.2f} to {high:+.2f} in one world and {least:+.2f} to {most:+.2f} in the other"
+    assert f"from staleness 8 on the exponents are {worlds}" in VERDICTS
+    *others, (last, (missing,)) = sorted(first + second)
+    assert f"at 8, {missing} % of the resamples have no usable rate" in VERDICTS
+    assert f"exponents of {others[0][0]:+.2f} to {others[-1][0]:+.2f}, and one of {last:+.2f}" in README
+    assert f"missing in {float(missing):.0f} % of the resamples" in README
+
+
 def test_the_readme_names_seconds_of_processors_and_of_the_clock():
     text = (RESULTS / "precision.md").read_text()
     ratios = [row[1:3] for row in rows(text) if row[0] == "ours against TRL's fastest, times"]
