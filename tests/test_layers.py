@@ -168,3 +168,8 @@ def test_importing_what_is_light_imports_no_torch():
     code = f"import sys, {modules}; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_training_imports_no_reader_of_tables():
+    code = f"import sys, {PACKAGE}.runs.train; print({{'datasets', 'pandas', 'pyarrow'}} & {{*sys.modules}})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 from transformers import AutoTokenizer
 
 from bapo_lightning.callbacks.validation import Validation
@@ -124,7 +123,6 @@ def read_problems(
     """Reads training and validation problems and filters them; longer prompts are left out and counted, and
     the first problems of each validation set are taken. Raises DataError if they are not available.
     """
-    datasets.disable_progress_bars()
     train = read_set(data.train, "data.train")
     validation = {name: read_set(node, f"data.validation.{name}") for name, node in data.validation.items()}
     filters = {name: node.make(2) for name, node in data.filters.items()}

@@ -6,13 +6,13 @@ from typing import get_type_hints
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bapo_lightning.data.problems.columns import ColumnMapping
+from bapo_lightning.data.problems.columns import ColumnMapping, ProblemSet
 from bapo_lightning.data.problems.filters import Difficulty, Duplicates, Length, Scripts, apply_filters
 from bapo_lightning.data.problems.mixture import mixture
 from bapo_lightning.data.problems.overlap import LeakageFilter
 from bapo_lightning.data.problems.reasoning_gym import reasoning_gym_problems
 from bapo_lightning.data.problems.selection import account_lines, select
-from bapo_lightning.data.problems.table import ProblemSet, problem_table
+from bapo_lightning.data.problems.table import problem_table
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 

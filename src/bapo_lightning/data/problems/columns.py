@@ -44,6 +44,18 @@ class UnusableRow(Exception):
     """A row gives no problem. Holds the reason, by which such rows are counted: "no gold answer"."""
 
 
+class ProblemSet(list[Problem]):
+    """Problems in the order of their table."""
+
+    def __init__(
+        self, problems: list[Problem], origin: str, num_rows: int, left_out: Mapping[str, int]
+    ) -> None:
+        super().__init__(problems)
+        self.origin = origin  # "openai/gsm8k (main, split train)"
+        self.num_rows = num_rows  # of the table, before `limit`
+        self.left_out = dict(left_out)  # number of rows left out, by reason
+
+
 class MissingField(Exception):
     """A row has no such path. `args` are the names at the level at which the path breaks off."""
 

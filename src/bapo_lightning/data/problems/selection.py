@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bapo_lightning.data.problems.columns import ProblemSet
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
 from bapo_lightning.data.problems.prompts import Encode
 from bapo_lightning.data.problems.stream import fingerprint
-from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,14 @@ from typing import Any, Literal
 import datasets
 import huggingface_hub
 
-from bapo_lightning.data.problems.columns import ColumnMapping, MissingField, UnusableRow, has_path, prefixes
+from bapo_lightning.data.problems.columns import (
+    ColumnMapping,
+    MissingField,
+    ProblemSet,
+    UnusableRow,
+    has_path,
+    prefixes,
+)
 from bapo_lightning.data.problems.formats import FORMATS, format_of, place_fault
 from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
 from bapo_lightning.data.problems.parquet_files import read_unlike_files
@@ -22,18 +29,6 @@ from bapo_lightning.system.errors import DataError, first_line
 from bapo_lightning.system.hub import stay_offline_without_hub
 from bapo_lightning.system.values import Count, Share
 from bapo_lightning.types import Problem
-
-
-class ProblemSet(list[Problem]):
-    """Problems in the order of their table."""
-
-    def __init__(
-        self, problems: list[Problem], origin: str, num_rows: int, left_out: Mapping[str, int]
-    ) -> None:
-        super().__init__(problems)
-        self.origin = origin  # "openai/gsm8k (main, split train)"
-        self.num_rows = num_rows  # of the table, before `limit`
-        self.left_out = dict(left_out)  # number of rows left out, by reason
 
 
 def problem_table(
@@ -108,6 +103,7 @@ class TableSource:
         is_hub = file_format is None and not Path(path).is_dir()
         if Path(path).is_file():
             path = glob.escape(path)  # a name with brackets is not a pattern
+        datasets.disable_progress_bars()
         verbosity = datasets.logging.get_verbosity()
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are reported below
         try:

@@ -14,8 +14,8 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import run_folder_problems
 from bapo_lightning.configuration.rank_rules import length_problems
 from bapo_lightning.configuration.validate import validate_evaluation
+from bapo_lightning.data.problems.columns import ProblemSet
 from bapo_lightning.data.problems.prompts import dated
-from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_samples
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.runs.inputs import read_set
