@@ -11,6 +11,7 @@ from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
 from bapo_lightning.data.rollouts.observer import RolloutStatistics
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import FinishReason, Origin, Problem, Reply, Rollout, Segment, Steps
 
@@ -122,3 +123,15 @@ def test_statistics_are_taken_once():
     statistics = RolloutStatistics(rollout_seconds=1.5, num_tokens=7)
     assert statistics.take().num_tokens == 7
     assert statistics == RolloutStatistics()
+
+
+def test_what_is_trained_on_is_compared_with_all_that_the_run_sampled():
+    statistics = RolloutStatistics()
+    long, short = (rollout([1], [2] * length, [-1.0] * length) for length in (12, 4))
+    ended = group("p", [short, short], [1.0, 0.0])
+    statistics.count_groups([ended])
+    statistics.on_evict([RunningGroup(ended.item, [long, long])], 3)
+    statistics.take()
+    found = statistics.trained(ended.samples[:1])
+    assert found == {"rollout/trained_length_ratio": 4 / 8, "rollout/trained_score_difference": 0.5}
+    assert RolloutStatistics().trained([]) == {}

@@ -120,6 +120,8 @@ class RolloutDataModule(L.LightningDataModule):
         metrics = self._rollout_metrics() | measured
         oldest_trained = state.version - self.regime.age_bound if self.regime.stale_action == "mask" else None
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
+        with self._scheduler.lock:
+            metrics |= self._scheduler.statistics.trained(batch.trained_samples)
         self._clock += 1
         # During training, rollouts and rewards cost the trainer nothing.
         known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}

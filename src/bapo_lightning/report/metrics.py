@@ -217,6 +217,8 @@ OTHERS = (
     Metric("rollout/resumed", "Continued responses", "number", "drops"),
     Metric("rollout/cut", "Responses at the token limit", "number", "drops"),
     Metric("rollout/wasted_tokens", "Tokens never trained on", "tokens", "drops"),
+    Metric("rollout/trained_length_ratio", "Length trained on, of the length sampled", "ratio"),
+    Metric("rollout/trained_score_difference", "Score trained on, less the score sampled", "score"),
     Metric("rollout/unparsable", "Responses without an answer", "number", "drops"),
     Metric("rollout/reward_timeouts", "Verdicts not reached in time", "number", "drops"),
     Metric("rollout/reward_failures", "Verdicts not reached", "number", "drops"),

@@ -137,6 +137,12 @@ class TrainBatch:
         """The rollouts, in row order."""
         return [sample.rollout for group in self.groups for sample in group.samples]
 
+    @property
+    def trained_samples(self) -> list[Sample]:
+        """The samples with trained tokens, in row order."""
+        samples = (sample for group in self.groups for sample in group.samples)
+        return [sample for sample, length in zip(samples, self.response_lengths, strict=True) if length]
+
     def version_range(self) -> tuple[int, int]:
         """Returns the smallest and largest policy version of all tokens that are trained on."""
         trained = []

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.weight_sync import SyncReport
 from bapo_lightning.system.run_folder.journal import Journal
-from bapo_lightning.types import FinishReason, Group, Rollout, ScoreStatus, WorkItem
+from bapo_lightning.types import FinishReason, Group, Rollout, Sample, ScoreStatus, WorkItem
 
 AnyGroup = Group | RunningGroup
 Groups = Sequence[Group]
@@ -151,6 +152,9 @@ class RolloutStatistics(Observer):
     decoding_steps: int = 0  # of a stream's calls
     num_samples: int = 0  # ended samples
     num_tokens: int = 0
+    # Over the whole run: tokens and number of the responses that ended or were evicted, scores and number of
+    # those that ended; tokens, scores and number of those trained on.
+    sums: tuple[float, ...] = (0.0,) * 7
 
     def count_groups(self, groups: Sequence[Group]) -> None:
         """Counts groups that were finished and scored."""
@@ -165,6 +169,24 @@ class RolloutStatistics(Observer):
         self.unparsable += statuses[ScoreStatus.UNPARSABLE]
         self.filtered_samples += sum(not sample.is_trained for sample in every)
         self.uniform_groups += sum(group.is_uniform for group in groups)
+        tokens, scores = _tokens_and_scores(samples)
+        self._add(tokens, len(samples), scores, len(samples))
+
+    def trained(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Counts samples that an update trains on; returns how they differ from all that the run has sampled.
+        Rules for stale data that leave out long or hard answers show here.
+        """
+        self._add(0, 0, 0, 0, *_tokens_and_scores(samples), len(samples))
+        tokens, number, scores, scored, trained_tokens, trained_scores, trained = self.sums
+        if not (tokens and scored and trained):
+            return {}
+        return {
+            "rollout/trained_length_ratio": (trained_tokens / trained) / (tokens / number),
+            "rollout/trained_score_difference": trained_scores / trained - scores / scored,
+        }
+
+    def _add(self, *terms: float) -> None:
+        self.sums = tuple(map(sum, zip_longest(self.sums, terms, fillvalue=0.0)))
 
     def count_wait(self, seconds: float, sampled: float) -> None:
         """Counts a wait of the engine, whose stream continued during a probe for `sampled` seconds of it."""
@@ -193,6 +215,9 @@ class RolloutStatistics(Observer):
         """See `Observer`."""
         self.evicted += len(groups)
         self._waste(groups)
+        for group in groups:
+            if isinstance(group, RunningGroup):
+                self._add(group.num_tokens, len(group.rollouts))
 
     def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """See `Observer`."""
@@ -206,7 +231,8 @@ class RolloutStatistics(Observer):
         """Returns the sums so far and resets them to zero."""
         taken = replace(self)
         for f in fields(self):
-            setattr(self, f.name, f.default)
+            if f.name != "sums":
+                setattr(self, f.name, f.default)
         return taken
 
     def state_dict(self) -> dict[str, Any]:
@@ -223,10 +249,15 @@ class RolloutStatistics(Observer):
         metrics: dict[str, float] = {
             f"{'time' if name.endswith('_seconds') else 'rollout'}/{name}": value
             for name, value in asdict(self).items()
+            if name != "sums"
         }
         if self.rollout_seconds > 0:
             metrics["rollout/tokens_per_second"] = self.num_tokens / self.rollout_seconds
         return metrics
+
+
+def _tokens_and_scores(samples: Sequence[Sample]) -> tuple[int, float]:
+    return sum(each.rollout.length for each in samples), sum(each.score.value for each in samples)
 
 
 def unread(counts: Sequence[float], limits: str, has_right: bool = False) -> str | None:
