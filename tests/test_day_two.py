@@ -120,12 +120,12 @@ DONE = {
     "Freeze a part of the weights": has_moved_all_but_the_frozen,
     "A schedule of the learning rate": has_fallen,
     "A curriculum": has_begun_from_the_export,
-    "Keep the best weights": has_the_best,
+    "Keep the best checkpoint": has_the_best,
     "Validate more often, with more answers": has_answers,
     "Pass@k curves": tells_every_k,
     "Compare two checkpoints of a run": tells_both,
     "Resume on another machine": has_gone_on,
-    "Push a model to the hub": loads,
+    "Push a model to the Hugging Face hub": loads,
 }
 
 
