@@ -1,4 +1,4 @@
-"""The keys that people change first: the page has the code's table, and names of TRL and verl are known."""
+"""The keys that people change first: the page has the code's tables, and names of TRL and verl are known."""
 
 import re
 from collections import Counter
@@ -9,14 +9,15 @@ import pytest
 from bapo_lightning.configuration.compose import compose_run, dotted_keys, meant_key, node_at
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.group_names import expanded_overrides
-from bapo_lightning.configuration.thirty_keys import THIRTY_KEYS, table
+from bapo_lightning.configuration.thirty_keys import HEADINGS, THIRTY_KEYS, table
 
 PLAIN = compose_run(["experiment=own", "model.path=FOLDER", "data.train.path=FILE"])
 DEFAULTS = {key: node_at(PLAIN, key.split(".")) for key in dotted_keys(PLAIN)}
 
 
-def test_the_page_has_the_table_of_the_code():
+def test_the_page_has_the_tables_of_the_code():
     assert table(DEFAULTS) in (Path(__file__).resolve().parents[2] / "docs/thirty_keys.md").read_text()
+    assert set(HEADINGS) <= {common.key for common in THIRTY_KEYS}
 
 
 @pytest.mark.parametrize("common", THIRTY_KEYS, ids=lambda common: common.key.split("=")[0])

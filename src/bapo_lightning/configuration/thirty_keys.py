@@ -1,9 +1,10 @@
-"""The thirty keys that people change first, with the names that TRL and verl give them: a table for the page
-docs/thirty_keys.md and for the suggestion after an unknown key.
+"""The keys that people change first, with the names that TRL and verl give them: the tables of the page
+docs/thirty_keys.md, and for the suggestion after an unknown key.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -36,10 +37,6 @@ THIRTY_KEYS = (
               "actor_rollout_ref.actor.ppo_max_token_len_per_gpu "
               "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
               "micro_batch_size accumulate_grad_batches"),
-    CommonKey("longest prompt, in tokens", "scale.max_prompt_tokens", "max_prompt_length",
-              "data.max_prompt_length"),
-    CommonKey("longest response, in tokens", "scale.max_new_tokens", "max_completion_length",
-              "data.max_response_length", "max_tokens max_new_tokens max_length"),
     CommonKey("learning rate", "optimizer.optimizer.lr", "learning_rate", "actor_rollout_ref.actor.optim.lr",
               "lr"),
     CommonKey("weight decay", "optimizer.optimizer.weight_decay", "weight_decay",
@@ -52,6 +49,10 @@ THIRTY_KEYS = (
               "actor_rollout_ref.rollout.temperature"),
     CommonKey("nucleus and top-k sampling", "rollout.top_p", "top_p top_k",
               "actor_rollout_ref.rollout.top_p"),
+    CommonKey("longest prompt, in tokens", "scale.max_prompt_tokens", "max_prompt_length",
+              "data.max_prompt_length"),
+    CommonKey("longest response, in tokens", "scale.max_new_tokens", "max_completion_length",
+              "data.max_response_length", "max_tokens max_new_tokens max_length"),
     CommonKey("algorithm", "algorithm=grpo", "loss_type", "algorithm.adv_estimator", "algo method"),
     CommonKey("lower bound of the ratio, 1 - epsilon, if bounds are fixed", "algorithm.bounds.low", "epsilon",
               "actor_rollout_ref.actor.clip_ratio_low actor_rollout_ref.actor.clip_ratio",
@@ -78,6 +79,8 @@ THIRTY_KEYS = (
               "data.val_files", "val_file val_dataset test_file"),
     CommonKey("validation after so many updates", "callbacks.validation.every", "eval_steps",
               "trainer.test_freq", "val_check_interval eval_every"),
+    CommonKey("evaluate without training", "make eval CKPT=FOLDER", "do_eval do_train", "trainer.val_only",
+              "train test eval_only task_name"),
     CommonKey("checkpoint after so many updates", "callbacks.checkpoint.every", "save_steps",
               "trainer.save_freq", "save_every"),
     CommonKey("newest checkpoints to keep", "callbacks.checkpoint.keep", "save_total_limit",
@@ -101,11 +104,20 @@ THIRTY_KEYS = (
               "mixed_precision precision"),
     CommonKey("LoRA", "model/lora=default", "use_peft peft_config lora_r",
               "actor_rollout_ref.model.lora_rank", "lora lora_rank"),
-    CommonKey("evaluate without training", "make eval CKPT=FOLDER", "do_eval do_train", "trainer.val_only",
-              "train test eval_only task_name"),
     CommonKey("recompute activations", "model.activation_checkpointing", "gradient_checkpointing",
               "actor_rollout_ref.model.enable_gradient_checkpointing"),
 )  # fmt: skip
+
+# Headings of the page by the key of their first row, in words that readers search for.
+HEADINGS = {
+    "scale.num_rollout_batches": "Number of steps, batch size, staleness",
+    "optimizer.optimizer.lr": "Learning rate and optimizer",
+    "rollout.temperature": "Training temperature, response length, max tokens",
+    "algorithm=grpo": "Algorithm, clip ratio (epsilon), KL penalty (beta)",
+    "model.path": "Your own model, training data, validation file",
+    "callbacks.checkpoint.every": "Checkpoints, early stopping, loggers, seed",
+    "rollout=vllm": "Rollout engine, GPUs, precision, LoRA",
+}
 
 
 def meant_by(key: str) -> CommonKey | None:
@@ -118,11 +130,15 @@ def meant_by(key: str) -> CommonKey | None:
 
 
 def table(defaults: Mapping[str, Any]) -> str:
-    """Returns the table of docs/thirty_keys.md, with the defaults by dotted keys."""
-    lines = ["| what | key | default | TRL | verl |", "|---|---|---|---|---|"]
+    """Returns the tables of docs/thirty_keys.md under their headings, with the defaults by dotted keys."""
+    columns = ("| what | key | default | TRL | verl |", "|---|---|---|---|---|")
+    lines: list[str] = []
     for what, key, *names, _ in THIRTY_KEYS:
+        if key in HEADINGS:
+            lines += ["", f"## {HEADINGS[key]}", "", *columns]
         default = defaults.get(key)
         shown = "" if isinstance(default, dict | None) else f"`{default}`"
         trl, verl = (", ".join(f"`{name}`" for name in text.split() if name != "-") for text in names)
-        lines.append(f"| {what} | `{key}` | {shown} | {trl} | {verl} |")
-    return "\n".join(lines)
+        linked = re.sub(r"docs/(\w+\.md)", r"[\1](\1)", what)
+        lines.append(f"| {linked} | `{key}` | {shown} | {trl} | {verl} |")
+    return "\n".join(lines).strip()
