@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, LLMS = ROOT / "docs", ROOT / "llms.txt"
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\((\.\./(?:\.\./)*(?:examples|src|conf|\.github|[A-Z]+\.)[^)]*)\)")
+_OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+(?:examples|scripts|src|conf|\.github|[A-Z]+\.)[^)]*)\)")
 _NOTE = "AGENTS.md of the repository has the commands and rules for coding agents, and README.md the results."
 
 
