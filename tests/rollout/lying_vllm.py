@@ -16,13 +16,8 @@ class LyingVLLM(Hostile):
     def __init__(self, path="", lie=None, after=0):
         super().__init__()
         self.path, self.lie, self.after = path, lie, after
-        self.version, self.is_paused, self.stops_for_pauses, self.calls, self.tokens = (
-            "default",
-            False,
-            True,
-            0,
-            0,
-        )
+        self.version, self.calls, self.tokens = "default", 0, 0
+        self.is_paused, self.stops_for_pauses = False, True
 
     def right(self, path, body):
         """What vLLM would say."""
@@ -30,17 +25,14 @@ class LyingVLLM(Hostile):
             self.version = body["new_version"]
         if path in ("/pause", "/resume"):
             self.is_paused = path == "/pause"
-        method = (body or {}).get("method")
+        results = {"end_reload": [], "weight_digests": {"all": 2**70}}
+        models = [{"id": "policy", "max_model_len": 2000}, {"id": "adapter", "max_model_len": None}]
         return {
-            "/v1/models": {
-                "data": [{"id": "policy", "max_model_len": 2000}, {"id": "adapter", "max_model_len": None}]
-            },
+            "/v1/models": {"data": models},
             "/weight_info": {"weight_version": self.version},
             "/get_world_size": {"world_size": 1},
             "/reset_prefix_cache": {"success": True},
-            "/collective_rpc": {
-                "results": [{"end_reload": [], "weight_digests": {"all": 2**70}}.get(method)]
-            },
+            "/collective_rpc": {"results": [results.get((body or {}).get("method"))]},
             "/metrics": f'vllm:generation_tokens_total{{model="policy"}} {float(self.tokens)}\n',
             COMPLETIONS: self.completion((body or {}).get("max_tokens", 0)),
         }.get(path, {})

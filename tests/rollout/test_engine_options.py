@@ -30,14 +30,11 @@ MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 @pytest.mark.parametrize(
     ("named", "runs_in", "shares_gpu", "streams", "most_candidates"),
     [
-        (HFEngine, "trainer", False, True, EVERY),
-        (VLLMLocalEngine, "trainer", True, True, MOST),
-        (ChildEngine, "child", False, True, 0),
-        (VLLMServerEngine, "server", False, True, MOST),
-        (RolloutEngine, "trainer", False, False, 0),
-        (partial(HFEngine), "trainer", False, False, 0),
+        (HFEngine, "trainer", False, True, EVERY), (VLLMLocalEngine, "trainer", True, True, MOST),
+        (ChildEngine, "child", False, True, 0), (VLLMServerEngine, "server", False, True, MOST),
+        (RolloutEngine, "trainer", False, False, 0), (partial(HFEngine), "trainer", False, False, 0),
     ],
-)
+)  # fmt: skip
 def test_a_class_says_where_its_engines_work_and_what_they_can(
     named, runs_in, shares_gpu, streams, most_candidates
 ):
@@ -61,34 +58,21 @@ PARALLEL = {"tensor_parallel_size": 2, "extra": {"data_parallel_size": 2}}
 @pytest.mark.parametrize(
     ("kind", "options", "beginnings"),
     [
-        (ChildEngine, {}, []),
-        (ChildEngine, {"cpu_affinity": [0]}, []),
-        (
-            ChildEngine,
-            {"cpu_affinity": [0, 99_999]},
-            ["cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to "],
-        ),
-        (VLLMServerEngine, {}, []),
-        (VLLMServerEngine, NODE, []),
+        (ChildEngine, {}, []), (ChildEngine, {"cpu_affinity": [0]}, []),
+        (ChildEngine, {"cpu_affinity": [0, 99_999]},
+         ["cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to "]),
+        (VLLMServerEngine, {}, []), (VLLMServerEngine, NODE, []),
         (VLLMServerEngine, {"gpus": ["0,1,2,3"], "options": PARALLEL}, []),
-        (
-            VLLMServerEngine,
-            {"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]},
-            [
-                "gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
-                "urls: gpu7:8000 is not a URL; write e.g. urls=[http://127.0.0.1:8000]",
-            ],
-        ),
-        (
-            VLLMServerEngine,
-            {"gpus": ["4,5"], "options": PARALLEL},
-            ["gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write"],
-        ),
+        (VLLMServerEngine, {"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]},
+         ["gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
+          "urls: gpu7:8000 is not a URL; write e.g. urls=[http://127.0.0.1:8000]"]),
+        (VLLMServerEngine, {"gpus": ["4,5"], "options": PARALLEL},
+         ["gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write"]),
         (WeightSync, {"tolerance": 1e-3}, []),
         (WeightSync, {"tolerance": 0.0}, ["tolerance=0.0: no two computations agree to the last bit; write"]),
         (WeightSync, {"tolerance": float("inf")}, ["tolerance=inf proves nothing; write e.g. 0.2"]),
     ],
-)
+)  # fmt: skip
 def test_options_that_cannot_be_met_are_named_with_a_remedy(kind, options, beginnings):
     for text, beginning in zip(kind.problems(options), beginnings, strict=True):
         assert text.startswith(beginning)

@@ -35,45 +35,28 @@ def trouble(**data):
 
 # Answers that are none, and no value of which may be used.
 SAID = {
-    "observation_null": seen("null"),
-    "observation_list": seen("[1]"),
-    "observation_text": seen('"x"'),
-    "observation_number": seen("5"),
-    "observation_missing": '{"type": "observation", "data": {"reward": 1}}',
-    "data_list": '{"type": "observation", "data": [1]}',
-    "data_null": '{"type": "observation", "data": null}',
-    "data_missing": '{"type": "observation"}',
-    "type_other": seen().replace("observation", "state", 1),
+    "observation_null": seen("null"), "observation_list": seen("[1]"), "observation_text": seen('"x"'),
+    "observation_number": seen("5"), "observation_missing": '{"type": "observation", "data": {"reward": 1}}',
+    "data_list": '{"type": "observation", "data": [1]}', "data_null": '{"type": "observation", "data": null}',
+    "data_missing": '{"type": "observation"}', "type_other": seen().replace("observation", "state", 1),
     "type_missing": seen().replace('"type": "observation", ', ""),
     "type_of_an_error": seen().replace("observation", "error", 1),
     "trouble_as_observation": trouble(code="X", message="m").replace("error", "observation", 1),
-    "list": "[1, 2]",
-    "number": "7",
-    "null": "null",
-    "html": "<html>",
-    "blank": " ",
-    "torn": seen()[:-1],
-    "two": seen() * 2,
-    "deep": seen("[" * 200_000 + "]" * 200_000),
+    "list": "[1, 2]", "number": "7", "null": "null", "html": "<html>", "blank": " ", "torn": seen()[:-1],
+    "two": seen() * 2, "deep": seen("[" * 200_000 + "]" * 200_000),
     "deep_observation": seen('{"text": ' + '{"a": ' * 900 + "1" + "}" * 901),
     "half_character": seen('{"text": "12+3=\\ud800"}'),
     "half_character_in_a_name": seen('{"\\udc00": "12+3="}'),
     "text_of_2_megabytes": seen({"text": "7" * (2 << 20)}),
-    "text_of_20_megabytes": seen({"text": "7" * (20 << 20)}),
-    "observation_nan": seen('{"text": NaN}'),
+    "text_of_20_megabytes": seen({"text": "7" * (20 << 20)}), "observation_nan": seen('{"text": NaN}'),
     "observation_infinite": seen('{"text": [1e999]}'),
-    **{f"reward_{name}": seen(reward=text) for name, text in {
-        "nan": "NaN", "infinity": "Infinity", "minus": "-Infinity", "1e999": "1e999", "1e308": "1e308",
-        "nan_text": '"nan"', "text": '"5"', "true": "true", "list": "[1]", "object": "{}", "400": "9" * 400,
-        "6000": "8" * 6000,
-    }.items()},
-    **{f"done_{name}": seen(done=text) for name, text in {
-        "text": '"false"', "null": "null", "0": "0", "1": "1", "list": "[]",
-    }.items()},
-    "trouble_list": '{"type": "error", "data": [1]}',
-    "trouble_without_words": trouble(code="X"),
-    "trouble_null": trouble(code="X", message=None),
-    "trouble_code": trouble(code=["X"], message="m"),
+    **{f"reward_{name}": seen(reward=text) for name, text in {"nan": "NaN", "infinity": "Infinity",
+     "minus": "-Infinity", "1e999": "1e999", "1e308": "1e308", "nan_text": '"nan"', "text": '"5"',
+     "true": "true", "list": "[1]", "object": "{}", "400": "9" * 400, "6000": "8" * 6000}.items()},
+    **{f"done_{name}": seen(done=text) for name, text in {"text": '"false"', "null": "null", "0": "0",
+     "1": "1", "list": "[]"}.items()},
+    "trouble_list": '{"type": "error", "data": [1]}', "trouble_without_words": trouble(code="X"),
+    "trouble_null": trouble(code="X", message=None), "trouble_code": trouble(code=["X"], message="m"),
     "trouble_errors": trouble(code="X", message="m", errors={"a": 1}),
     "trouble_error": trouble(code="X", message="m", errors=["x"]),
     "trouble_place": trouble(code="X", message="m", errors=[{"loc": 5, "msg": "x"}]),
@@ -82,37 +65,25 @@ SAID = {
 }  # fmt: skip
 # Odd answers that are right.
 HARMLESS = {
-    "reward_integer": seen(reward=1),
-    "reward_null": seen(reward="null"),
+    "reward_integer": seen(reward=1), "reward_null": seen(reward="null"),
     "more_fields": seen().replace('"reward"', '"metadata": {"x": [1]}, "reward"'),
     "control_characters": seen({"text": "\x1b]0;x\x07\u202e\x00"}),
     "many_fields": seen({**GOOD, **{f"k{number}": "" for number in range(50_000)}}),
-    "large_integer": seen('{"text": ' + "7" * 400 + "}"),
-    "slow": None,
-    "one_ping": None,
-}
+    "large_integer": seen('{"text": ' + "7" * 400 + "}"), "slow": None, "one_ping": None,
+}  # fmt: skip
 REFUSED = {"refused": trouble(code="EXECUTION_ERROR", message="no")}  # what may be said, but not to a reset
 # Servers whose frames, and not what these say, are wrong; each gets the writer.
 BOMB = zlib.compressobj(wbits=-15)
 FRAMES = {
-    "mute": b"",
-    "bytes": frame(b"\0\1\2", 2),
-    "no_utf8": frame(b"\xff\xfe{"),
-    "masked": b"\x81\x85abcd12345",
-    "odd_code": frame(b"x", 5),
-    "lie": frame(b"{", length=1 << 62),
-    "long": frame(b"x" * (17 << 20)),
+    "mute": b"", "bytes": frame(b"\0\1\2", 2), "no_utf8": frame(b"\xff\xfe{"), "masked": b"\x81\x85abcd12345",
+    "odd_code": frame(b"x", 5), "lie": frame(b"{", length=1 << 62), "long": frame(b"x" * (17 << 20)),
     "bomb": frame((BOMB.compress(b"0" * (100 << 20)) + BOMB.flush(zlib.Z_SYNC_FLUSH))[:-4], first=0xC0),
-    "close": frame(b"\x03\xe8", 8),
-    "odd_close": frame(b"\x00", 8),
-}
+    "close": frame(b"\x03\xe8", 8), "odd_close": frame(b"\x00", 8),
+}  # fmt: skip
 FLOODS = {
-    "answers": frame(seen().encode()),
-    "megabytes": frame(seen({"text": "x" * (1 << 20)}).encode()),
-    "pings": frame(b"x" * 100, 9),
-    "pongs": frame(b"", 10),
-    "fragments": frame(b" " * (1 << 20), 0, first=0),
-}
+    "answers": frame(seen().encode()), "megabytes": frame(seen({"text": "x" * (1 << 20)}).encode()),
+    "pings": frame(b"x" * 100, 9), "pongs": frame(b"", 10), "fragments": frame(b" " * (1 << 20), 0, first=0),
+}  # fmt: skip
 ENDLESS = ("drip", "gone", "double", "double_later", "banner", "deaf_to_close", "chatter_at_close")
 MODES = [*SAID, *FRAMES, *FLOODS, *ENDLESS]
 # Of what shows only between two answers, the first answer is right.

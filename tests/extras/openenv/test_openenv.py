@@ -281,16 +281,12 @@ def test_what_calls_are_told():
     ("observation", "template", "text"),
     [
         ({"text": "a", "none": None, "empty": []}, None, "a"),
-        ({"x": 1, "y": [2]}, None, '{"x": 1, "y": [2]}'),
-        ({}, None, ""),
-        (
-            {"messages": [{"content": "a"}, {"content": "b"}]},
-            "{messages.-1.content}! {messages.7.content}",
-            "b! ",
-        ),
+        ({"x": 1, "y": [2]}, None, '{"x": 1, "y": [2]}'), ({}, None, ""),
+        ({"messages": [{"content": "a"}, {"content": "b"}]}, "{messages.-1.content}! {messages.7.content}",
+         "b! "),
         ({"x": 1}, "At {x}: {observation}", "At 1: 1"),
     ],
-)
+)  # fmt: skip
 def test_what_the_policy_reads(observation, template, text):
     assert shown(observation, template) == text
 

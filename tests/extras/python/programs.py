@@ -1,5 +1,6 @@
 """Programs that a policy might write to get out, to stay, or to break what runs them."""
 
+TOO_LARGE = "its files are too large or too many"
 LASTING = {  # until the deadline
     "infinite loop": "while True: pass",
     "sleep": "import time; time.sleep(1000)",
@@ -13,9 +14,7 @@ LASTING = {  # until the deadline
     ),
     "closes its descriptors 0 to 2": "import os\nfor number in range(3): os.close(number)\nwhile True: pass",
     "long repr": "class A:\n    def __repr__(self):\n        while True: pass\nA()",
-    "long message": (
-        "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E()"
-    ),
+    "long message": "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E()",
 }  # fmt: skip
 
 REFUSED = {  # with an error
@@ -60,36 +59,27 @@ ENDED = {  # with a text that says why
     "crash": ("import ctypes; ctypes.string_at(0)", "Segmentation fault|PermissionError"),
     "abort": ("import os; os.abort()", "program was ended"),
     "large file": ("f = open('f', 'wb')\nwhile True: f.write(bytes(1 << 20))", "File too large"),
-    "many files": (
-        "n = 0\nwhile True:\n    open(str(n), 'wb').write(bytes(1 << 19)); n += 1",
-        "its files are too large or too many",
-    ),
-    "many folders": (
-        "import os\nwhile True:\n    os.mkdir('d'); os.chdir('d')",
-        "its files are too large or too many",
-    ),
+    "many files": ("n = 0\nwhile True:\n    open(str(n), 'wb').write(bytes(1 << 19)); n += 1", TOO_LARGE),
+    "many folders": ("import os\nwhile True:\n    os.mkdir('d'); os.chdir('d')", TOO_LARGE),
     "deep folders": (
         "import os\nfor _ in range(300):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\nprint('done')",
-        "done|its files are too large or too many",
+        f"done|{TOO_LARGE}",
     ),
     "deleted files that are open": (
         "import os, time\ntry:\n    while True:\n"
         "        f = os.open('f', os.O_RDWR | os.O_CREAT); os.unlink('f'); os.write(f, bytes(1 << 19))\n"
-        "except OSError: time.sleep(1000)",
-        "its files are too large or too many",
+        "except OSError: time.sleep(1000)", TOO_LARGE,
     ),
     "deleted files that are mapped": (
         "import ctypes, os, time\nfor _ in range(50):\n    f = os.open('f', os.O_RDWR | os.O_CREAT)\n"
         "    os.write(f, bytes(1 << 19)); ctypes.CDLL(None).mmap(None, 4096, 1, 2, f, 0)\n"
-        "    os.unlink('f'); os.close(f)\ntime.sleep(1000)",
-        "its files are too large or too many",
+        "    os.unlink('f'); os.close(f)\ntime.sleep(1000)", TOO_LARGE,
     ),
     "many open files": ("kept = []\nwhile True: kept.append(open('f', 'w'))", "Too many open files"),
     "interrupts itself": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "spoils its error": (
         "class M(type):\n    @property\n    def __name__(self): raise SystemExit\n"
-        "class E(Exception, metaclass=M):\n    def __str__(self): raise SystemExit\nraise E()",
-        "E",
+        "class E(Exception, metaclass=M):\n    def __str__(self): raise SystemExit\nraise E()", "E",
     ),
     "forges an outcome": ("import os; os.write(3, b'efake'); os._exit(0)", "fake"),
     "forges a reply": ("print('[\"fake\", false]')", "fake"),

@@ -18,20 +18,16 @@ from bapo_lightning.system.errors import ConfigError, EngineError
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (
-            "rollout=ray regime=async ranks=ray ranks.placement=together",
-            "ranks.placement=together with regime.async_generation=true: trainer and fleet take turns",
-        ),
+        ("rollout=ray regime=async ranks=ray ranks.placement=together",
+         "ranks.placement=together with regime.async_generation=true: trainer and fleet take turns"),
         ("ranks=ray ranks.placement=beside", "ranks.placement=beside"),
-        (
-            "strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
-            "rollout=ray: each of 2 ranks would have a fleet; write rollout.placement=controller",
-        ),
+        ("strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
+         "rollout=ray: each of 2 ranks would have a fleet; write rollout.placement=controller"),
         ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
         ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),
         ("strategy=ddp trainer.num_nodes=2", "or by srun, or write ranks=ray, see docs/scale.md"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_named_with_its_remedy(overrides, complaint):
     (text,) = found(*overrides.split())
     assert complaint in text
@@ -52,19 +48,11 @@ def test_ranks_and_verdicts_are_on_the_cluster_of_the_fleet_where_there_is_one()
 @pytest.mark.parametrize(
     ("overrides", "gpus", "copies"),
     [
-        (("rollout=ray", "rollout.engine.actors=6"), 6, 6),
-        (("rollout=ray",), 4, 4),
-        (
-            (
-                "rollout=ray_vllm",
-                "rollout.engine.actors=3",
-                "rollout.engine.make_engine.options.tensor_parallel_size=2",
-            ),
-            6,
-            3,
-        ),
+        (("rollout=ray", "rollout.engine.actors=6"), 6, 6), (("rollout=ray",), 4, 4),
+        (("rollout=ray_vllm", "rollout.engine.actors=3",
+         "rollout.engine.make_engine.options.tensor_parallel_size=2"), 6, 3),
     ],
-)
+)  # fmt: skip
 def test_a_fleet_has_gpus_of_its_own_and_as_many_as_the_trainer_where_the_cluster_decides(
     overrides, gpus, copies
 ):

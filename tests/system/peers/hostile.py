@@ -21,23 +21,16 @@ def whole(body, status="200 OK"):
 # Answers that are sent as they are; after them the connection ends.
 SENT = {
     "cut": HEAD + b'Content-Length: 1000\r\n\r\n{"da',
-    "bad_chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nabc",
-    "bad_status": b"HELLO\r\n\r\n",
-    "silent_end": b"",
-    "cut_error": b'HTTP/1.1 500 Boom\r\nContent-Length: 1000\r\n\r\n{"er',
+    "bad_chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nabc", "bad_status": b"HELLO\r\n\r\n",
+    "silent_end": b"", "cut_error": b'HTTP/1.1 500 Boom\r\nContent-Length: 1000\r\n\r\n{"er',
     "gzip": HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\0",
-    "no_content": b"HTTP/1.1 204 No\r\n\r\n",
-    "empty": whole(""),
-    "html": whole("<html>"),
-    "deep": whole(DEEP),
-    "half_character": whole('{"text": "\\ud800"}'),
-    "no_utf8": whole(b'{"text": "\xff"}'),
-    "deep_error": whole(DEEP, "400 Bad"),
+    "no_content": b"HTTP/1.1 204 No\r\n\r\n", "empty": whole(""), "html": whole("<html>"),
+    "deep": whole(DEEP), "half_character": whole('{"text": "\\ud800"}'),
+    "no_utf8": whole(b'{"text": "\xff"}'), "deep_error": whole(DEEP, "400 Bad"),
     "escapes_in_error": whole('{"error": {"message": "\\u001b]0;x\\u0007 no\\n\\nno"}}', "404 Not Found"),
-    "list_in_error": whole('{"error": [1], "detail": 5}', "500 Boom"),
-    "odd_status": whole("{}", "999 What"),
+    "list_in_error": whole('{"error": [1], "detail": 5}', "500 Boom"), "odd_status": whole("{}", "999 What"),
     "login": whole("{}", '401 Unauthorized\r\nWWW-Authenticate: Basic realm="x"'),
-}
+}  # fmt: skip
 # Answers without an end: a beginning, what is repeated, and the seconds between.
 ENDLESS = {
     "hang": (b"", b"", 0.05),

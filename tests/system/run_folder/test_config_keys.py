@@ -46,14 +46,10 @@ def test_every_role_has_a_key():
 def test_a_role_answers_all_questions(key):
     role, expected = ANSWERS[key]
     answers = {
-        "place": is_place(key),
-        "setting": is_setting(key),
-        "resume": may_change_on_resume(key),
-        "alike": should_be_alike(key),
-        "listed": is_listed(key),
-        "evaluation": may_differ_in_evaluation(key),
+        "place": is_place(key), "setting": is_setting(key), "resume": may_change_on_resume(key),
+        "alike": should_be_alike(key), "listed": is_listed(key), "evaluation": may_differ_in_evaluation(key),
         "names": names_evaluation(key),
-    }
+    }  # fmt: skip
     assert role_of(key) is role
     assert {name for name, yes in answers.items() if yes} == set(expected.split())
 
