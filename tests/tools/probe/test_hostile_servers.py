@@ -136,9 +136,8 @@ def end(liar, capsys, monkeypatch):
 def check_sentence(done, url):
     code, printed = done
     (line,) = [line for line in printed.err.splitlines() if "error" in line]
-    assert (
-        code == 2 and url in line and len(line) < 800 and not printed.out and "Traceback" not in printed.err
-    )
+    assert code == 2 and url in line and len(line) < 800
+    assert not printed.out and "Traceback" not in printed.err
 
 
 def test_a_good_server_gets_a_verdict(end):
@@ -146,14 +145,14 @@ def test_a_good_server_gets_a_verdict(end):
     assert code == 1 and "differs" in printed.out
 
 
-@pytest.mark.parametrize("lie", MODELS | {mode: mode for mode in hostile.MODES})
+@pytest.mark.parametrize("lie", [*MODELS, *hostile.MODES])
 def test_a_hostile_list_of_models_is_one_sentence(lie, end, liar):
-    check_sentence(end(models=(MODELS | {mode: mode for mode in hostile.MODES})[lie]), liar.url)
+    check_sentence(end(models=MODELS.get(lie, lie)), liar.url)
 
 
-@pytest.mark.parametrize("lie", ANSWERS | {mode: mode for mode in hostile.MODES})
+@pytest.mark.parametrize("lie", [*ANSWERS, *hostile.MODES])
 def test_a_hostile_completion_is_one_sentence(lie, end, liar):
-    check_sentence(end(completions=(ANSWERS | {mode: mode for mode in hostile.MODES})[lie]), liar.url)
+    check_sentence(end(completions=ANSWERS.get(lie, lie)), liar.url)
 
 
 @pytest.mark.parametrize("lie", VERDICTS)

@@ -7,20 +7,25 @@ import time
 import pytest
 import torch
 from tests.commands import run_command
-from tests.tools.probe.completions_server import serving
 from tests.tools.probe.conftest import OTHER, TRAINED, loaded, moved
 
 from bapo_lightning.tools.commands.probe import main
 from bapo_lightning.tools.probe.exports import newest_export
 
 FEW = ("--prompts", "6", "--sampled", "4")
+FEWEST = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
 
 
-def probe(capsys, url, *arguments):
-    """Exit code and the only line of JSON."""
-    code = main([url, *arguments, "--json"])
-    out = capsys.readouterr().out
-    return code, json.loads(out) if out else None
+@pytest.fixture
+def probe(url, capsys):
+    """Probes the server; returns exit code, the only line of JSON, and the diagnosis in it."""
+
+    def probed(*arguments, address=url):
+        code = main([address, *arguments, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        return code, found, found["diagnosis"]
+
+    return probed
 
 
 def half(new, old, names):
@@ -34,69 +39,62 @@ def half(new, old, names):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_server_with_the_weights_matches_in_its_own_precision(dtype, served, url, capsys):
+def test_a_server_with_the_weights_matches_in_its_own_precision(dtype, served, probe):
     served.model = loaded(TRAINED, getattr(torch, dtype))
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"], found["diagnosis"]["dtype"]) == (0, "matches", dtype)
-    gap = found["diagnosis"]["gaps"][dtype]["prompt"]
-    assert gap["num_tokens"] == found["num_scored"] > 6 * 31
+    code, found, made = probe(TRAINED, *FEW)
+    assert (code, made["verdict"], made["dtype"]) == (0, "matches", dtype)
+    assert made["gaps"][dtype]["prompt"]["num_tokens"] == found["num_scored"] > 6 * 31
     assert found["num_sampled"] == 4 * found["num_prompts"]
 
 
-def test_a_precision_that_is_named_is_held_to(served, url, capsys):
+def test_a_precision_that_is_named_is_held_to(served, probe):
     served.model = loaded(TRAINED, torch.bfloat16)
-    assert probe(capsys, url, TRAINED, "--dtype", "bfloat16", *FEW)[0] == 0
-    assert probe(capsys, url, TRAINED, "--dtype", "float32", *FEW)[0] == 1
+    assert [probe(TRAINED, "--dtype", name, *FEW)[0] for name in ("bfloat16", "float32")] == [0, 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_stale_server_is_told_by_the_export_before(dtype, old, served, url, capsys):
+def test_a_stale_server_is_told_by_the_export_before(dtype, old, served, probe):
     served.model = loaded(old, dtype)
-    code, found = probe(capsys, url, TRAINED, "--also", old, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "stale") and old in found["diagnosis"]["reason"]
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
+    code, _, made = probe(TRAINED, "--also", old, *FEW)
+    assert (code, made["verdict"]) == (1, "stale") and old in made["reason"]
+    code, _, made = probe(TRAINED, *FEW)
+    assert (code, made["verdict"]) == (1, "differs")
 
 
-def test_a_small_step_is_told_below_rounding(near, served, url, capsys):
+def test_a_small_step_is_told_below_rounding(near, served, probe):
     """The two differ by a third of what bfloat16 does, which hides it from any tolerance."""
     served.model = loaded(near, torch.bfloat16)
-    code, found = probe(capsys, url, TRAINED, "--also", near, "--dtype", "bfloat16")
-    made = found["diagnosis"]
+    code, _, made = probe(TRAINED, "--also", near, "--dtype", "bfloat16")
     assert (code, made["verdict"]) == (1, "stale")
     gap, place = made["gaps"]["bfloat16"]["prompt"], made["positions"][near]
     assert gap["mean"] < 2 * gap["rounding_mean"] and place["apart"] < gap["rounding_mean"]
     served.model = loaded(TRAINED, torch.bfloat16)
-    assert probe(capsys, url, TRAINED, "--also", near, "--dtype", "bfloat16")[0] == 0
+    assert probe(TRAINED, "--also", near, "--dtype", "bfloat16")[0] == 0
 
 
 def test_more_than_the_rounding_of_right_servers_is_no_match_without_the_export_before(
-    tmp_path, served, url, capsys
+    tmp_path, served, probe
 ):
     old = moved(TRAINED, tmp_path / "old", 7e-3)
     served.model = loaded(old, torch.bfloat16)
-    code, found = probe(capsys, url, TRAINED, "--dtype", "bfloat16")
-    gap = found["diagnosis"]["gaps"]["bfloat16"]["prompt"]
+    code, _, made = probe(TRAINED, "--dtype", "bfloat16")
+    gap = made["gaps"]["bfloat16"]["prompt"]
     assert 1.3 < gap["mean"] / gap["rounding_mean"] < 2
-    assert (code, found["diagnosis"]["verdict"]) == (1, "undecided")
-    assert "give the export before by --also" in found["diagnosis"]["reason"]
-    assert (
-        probe(capsys, url, TRAINED, "--dtype", "bfloat16", "--also", old)[1]["diagnosis"]["verdict"]
-        == "stale"
-    )
+    assert (code, made["verdict"]) == (1, "undecided")
+    assert "give the export before by --also" in made["reason"]
+    assert probe(TRAINED, "--dtype", "bfloat16", "--also", old)[2]["verdict"] == "stale"
 
 
-def test_too_few_tokens_are_no_verdict(near, served, url, capsys):
+def test_too_few_tokens_are_no_verdict(near, served, probe):
     served.model = loaded(near, torch.bfloat16)
-    few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
-    code, found = probe(capsys, url, TRAINED, "--also", near, *few)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "undecided")
+    code, _, made = probe(TRAINED, "--also", near, *FEWEST)
+    assert (code, made["verdict"]) == (1, "undecided")
 
 
-def test_equal_weights_are_not_told_apart(tmp_path, served, url, capsys):
-    shutil.copytree(TRAINED, tmp_path / "again")
-    code, found = probe(capsys, url, TRAINED, "--also", str(tmp_path / "again"), *FEW)
-    assert (code, found["diagnosis"]["positions"][str(tmp_path / "again")]["apart"]) == (0, 0.0)
+def test_equal_weights_are_not_told_apart(tmp_path, probe):
+    again = shutil.copytree(TRAINED, tmp_path / "again")
+    code, _, made = probe(TRAINED, "--also", str(again), *FEW)
+    assert (code, made["positions"][str(again)]["apart"]) == (0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -107,108 +105,96 @@ def test_equal_weights_are_not_told_apart(tmp_path, served, url, capsys):
         (["layers.0."], "layer 0"),
     ],
 )
-def test_a_half_loaded_server_is_told_with_its_parts(names, told, old, served, url, capsys):
+def test_a_half_loaded_server_is_told_with_its_parts(names, told, old, served, probe):
     served.model = half(TRAINED, old, names)
-    code, found = probe(capsys, url, TRAINED, "--also", old, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "partial")
-    assert found["diagnosis"]["reason"] == f"{told} of it are of {old}; the rest is of this folder"
+    code, _, made = probe(TRAINED, "--also", old, *FEW)
+    assert (code, made["verdict"]) == (1, "partial")
+    assert made["reason"] == f"{told} of it are of {old}; the rest is of this folder"
 
 
-def test_a_layer_that_was_never_loaded_is_told_without_another_folder(served, url, capsys):
-    served.model = half(TRAINED, None, ["layers.1."])
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "partial")
-    assert "layer 1 of it are of nothing: they were never loaded" in found["diagnosis"]["reason"]
-
-
-def test_a_wrong_server_is_neither(old, served, url, capsys):
-    served.model = loaded(OTHER)
-    code, found = probe(capsys, url, TRAINED, "--also", old, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
-
-
-def test_numbers_that_are_not_finite_differ(served, url, capsys):
-    served.sampler, served.model = served.model, loaded(TRAINED)
+def with_nan():
+    model = loaded(TRAINED)
     with torch.no_grad():
-        next(served.model.parameters())[3] = torch.nan
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
-    assert "are not finite" in found["diagnosis"]["reason"]
+        next(model.parameters())[3] = torch.nan
+    return model
 
 
-def test_a_stale_prefix_cache_shows_in_what_is_sampled(old, served, url, capsys):
-    served.sampler = loaded(old)
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "processed")
-    assert "prefix cache" in found["diagnosis"]["reason"]
+# What is set of a server, given an older export, the verdict on it, and words of its reason.
+FAULTS = {
+    "a layer was never loaded": (lambda old: {"model": half(TRAINED, None, ["layers.1."])}, "partial",
+                                 "layer 1 of it are of nothing: they were never loaded"),
+    "numbers are not finite": (lambda old: {"sampler": loaded(TRAINED), "model": with_nan()}, "differs",
+                               "are not finite"),
+    "a stale prefix cache": (lambda old: {"sampler": loaded(old)}, "processed", "prefix cache"),
+    "another temperature": (lambda old: {"prompt_temperature": 0.8}, "processed",
+                            "prompt tokens are of temperature 0.80, not 1"),
+    "a smaller vocabulary": (lambda old: {"known": 9}, "differs", "out of vocabulary"),
+}  # fmt: skip
 
 
-def test_another_temperature_is_told(served, url, capsys):
-    served.prompt_temperature = 0.8
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "processed")
-    assert "prompt tokens are of temperature 0.80, not 1" in found["diagnosis"]["reason"]
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_told_without_another_folder(fault, old, served, probe):
+    changes, verdict, words = FAULTS[fault]
+    vars(served).update(changes(old))
+    code, _, made = probe(TRAINED, *FEW)
+    assert (code, made["verdict"]) == (1, verdict) and words in made["reason"]
 
 
-def test_log_probs_before_temperature_are_noted(served, url, capsys):
-    assert probe(capsys, url, TRAINED, "--temperature", "0.5", *FEW)[1]["notes"] == []
+def test_a_wrong_server_is_neither(old, served, probe):
+    served.model = loaded(OTHER)
+    code, _, made = probe(TRAINED, "--also", old, *FEW)
+    assert (code, made["verdict"]) == (1, "differs")
+
+
+def test_log_probs_before_temperature_are_noted(served, probe):
+    assert probe(TRAINED, "--temperature", "0.5", *FEW)[1]["notes"] == []
     served.is_raw = True
-    code, found = probe(capsys, url, TRAINED, "--temperature", "0.5", *FEW)
+    code, found, _ = probe(TRAINED, "--temperature", "0.5", *FEW)
     assert code == 0 and "before temperature 0.5" in found["notes"][0]
 
 
-def test_a_server_without_vllms_fields_is_asked_without_them(served, url, capsys):
+def test_a_server_without_vllms_fields_is_asked_without_them(served, probe):
     served.is_vllm = False
-    code, found = probe(capsys, url, TRAINED, *FEW)
+    code, found, _ = probe(TRAINED, *FEW)
     assert code == 0 and "unknown fields" in found["notes"][0]
     assert found["num_sampled"] > 0, "tokens are read from their texts"
 
 
-def test_a_server_that_scores_no_prompts_is_judged_by_what_it_samples(old, served, url, capsys):
+def test_a_server_that_scores_no_prompts_is_judged_by_what_it_samples(old, served, probe):
     served.echoes = False
-    code, found = probe(capsys, url, TRAINED, *FEW)
+    code, found, _ = probe(TRAINED, *FEW)
     assert (code, found["num_scored"]) == (0, 0) and found["num_sampled"] > 0
     served.model = loaded(old)
-    assert probe(capsys, url, TRAINED, *FEW)[0] == 1
+    assert probe(TRAINED, *FEW)[0] == 1
 
 
-def test_a_server_with_a_short_context_gets_short_prompts(served, url, capsys):
+def test_a_server_with_a_short_context_gets_short_prompts(served, probe):
     served.context = 24
-    code, found = probe(capsys, url, TRAINED, "--prompts", "4")
+    code, found, _ = probe(TRAINED, "--prompts", "4")
     assert code == 0 and found["num_scored"] > 0
-    asked = [
-        len(prompt) for body in served.bodies for prompt in body["prompt"] if not isinstance(prompt, str)
-    ]
-    assert max(asked) == 24 - 16
+    prompts = [prompt for body in served.bodies for prompt in body["prompt"]]
+    assert max(len(prompt) for prompt in prompts if not isinstance(prompt, str)) == 24 - 16
 
 
-def test_a_server_with_a_smaller_vocabulary_differs(served, url, capsys):
-    served.known = 9
-    code, found = probe(capsys, url, TRAINED, *FEW)
-    assert (code, found["diagnosis"]["verdict"]) == (1, "differs")
-    assert "out of vocabulary" in found["diagnosis"]["reason"]
-
-
-def test_another_tokenizer_is_noted(served, url, capsys):
+def test_another_tokenizer_is_noted(served, probe):
     own = served.tokenizer
     served.tokenizer = lambda text: {"input_ids": own(text)["input_ids"][::-1]}
     served.tokenizer.decode = own.decode
-    code, found = probe(capsys, url, TRAINED, *FEW)
+    code, found, _ = probe(TRAINED, *FEW)
     assert code == 0 and "makes other tokens of 4 of 4 texts" in found["notes"][0]
 
 
-def test_a_folder_without_a_tokenizer_is_probed_with_random_tokens(tmp_path, served, url, capsys):
+def test_a_folder_without_a_tokenizer_is_probed_with_random_tokens(tmp_path, probe):
     loaded(TRAINED).save_pretrained(tmp_path)
-    code, found = probe(capsys, url, str(tmp_path), *FEW)
+    code, found, _ = probe(str(tmp_path), *FEW)
     assert code == 0 and "has no tokenizer" in found["notes"][0] and found["num_prompts"] == 6
 
 
-def test_requests_leave_nothing_to_the_servers_defaults(served, url, capsys):
-    probe(capsys, url, TRAINED, *FEW)
+def test_requests_leave_nothing_to_the_servers_defaults(served, probe):
+    probe(TRAINED, *FEW)
+    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
     for body in served.bodies:
-        asked = {key: body[key] for key in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
-        neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        assert asked == neutral and body["model"] == "policy"
+        assert {key: body[key] for key in neutral} == neutral and body["model"] == "policy"
 
 
 @pytest.mark.parametrize(
@@ -284,36 +270,33 @@ def test_an_answer_as_before_is_stale_where_rounding_hides_it(
 
     steps = training()
     monkeypatch.setattr(time, "sleep", lambda seconds: next(steps, None))
-    few = ("--prompts", "1", "--tokens", "4", "--sampled", "1", "--dtype", "bfloat16")
     grace = "8" if arrives else "2"  # seconds, all of which pass; a busy machine asks once in two
-    assert main([url, str(first.parent), "--watch", "2", "--grace", grace, *few]) == 1
+    assert main([url, str(first.parent), "--watch", "2", "--grace", grace, *FEWEST]) == 1
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["matches", told]
 
 
 def test_the_newest_export_is_one_that_has_weights(tmp_path):
-    (tmp_path / "checkpoint-1").mkdir()
-    (tmp_path / "checkpoint-1" / "config.json").write_text("{}")
-    assert newest_export(str(tmp_path)) is None
-    for number in (1, 2):
-        folder = tmp_path / f"checkpoint-{number}"
-        folder.mkdir(exist_ok=True)
+    folders = [tmp_path / f"checkpoint-{number}" for number in (1, 2)]
+    for folder in folders:
+        folder.mkdir()
         (folder / "config.json").write_text("{}")
+        assert newest_export(str(tmp_path)) is None
+    for folder in folders:
         (folder / "model.safetensors").write_bytes(b"x")
     for pattern in (tmp_path, tmp_path / "checkpoint-*", tmp_path / "checkpoint-2"):
         assert newest_export(str(pattern)).path == str(tmp_path / "checkpoint-2")
 
 
-def test_an_address_is_taken_with_and_without_its_version(served, capsys):
-    with serving(served) as url:
-        for address in (f"{url}/v1", f"{url}/", url.removeprefix("http://")):
-            assert probe(capsys, address, TRAINED, "--prompts", "1", "--sampled", "1")[0] == 0
+def test_an_address_is_taken_with_and_without_its_version(url, probe):
+    for address in (f"{url}/v1", f"{url}/", url.removeprefix("http://")):
+        assert probe(TRAINED, "--prompts", "1", "--sampled", "1", address=address)[0] == 0
 
 
-def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, served, url, capsys):
+def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, served, probe):
     served.model = loaded(near)
-    code, found = probe(capsys, url, TRAINED)
-    assert (code, found["diagnosis"]["verdict"], found["diagnosis"]["dtype"]) == (1, "undecided", "bfloat16")
-    assert probe(capsys, url, TRAINED, "--dtype", "float32")[1]["diagnosis"]["verdict"] == "differs"
+    code, _, made = probe(TRAINED)
+    assert (code, made["verdict"], made["dtype"]) == (1, "undecided", "bfloat16")
+    assert probe(TRAINED, "--dtype", "float32")[2]["verdict"] == "differs"
 
 
 @pytest.mark.parametrize(
