@@ -43,12 +43,8 @@ class World:
         if data.get("type") == "call_tool":
             if data["tool_name"] != "double":
                 return {"tool_name": "x", "result": None, "error": {"message": "no such tool"}}, None, False
-            doubled = str(2 * data["arguments"]["number"])
-            return (
-                {"tool_name": "double", "result": {"content": [{"type": "text", "text": doubled}]}},
-                0.25,
-                False,
-            )
+            content = [{"type": "text", "text": str(2 * data["arguments"]["number"])}]
+            return {"tool_name": "double", "result": {"content": content}}, 0.25, False
         return self.guess(data)
 
     def guess(self, data):

@@ -3,22 +3,13 @@ the first question on, `step-MODE` at actions, `some-MODE` at one action of five
 """
 
 import asyncio
-import base64
-import hashlib
 import json
 import random
 import zlib
 
-from tests.system.peers.hostile import Hostile
+from tests.system.peers.hostile import Hostile, frame, upgrade
 
 BEGIN, GOOD = "12+3=", {"text": "a"}
-
-
-def frame(data, code=1, first=0x80, length=None):
-    """A frame of a WebSocket from a server; `length` is a lie about it."""
-    length = len(data) if length is None else length
-    short = bytes([length]) if length < 126 else b"\x7f" + length.to_bytes(8, "big")
-    return bytes([first | code]) + short + data
 
 
 def seen(observation=GOOD, reward=0.5, done=False):
@@ -101,11 +92,7 @@ class HostileWorld(Hostile):
 
     async def talk(self, path, key, reader, writer):
         when, mode = path.split("/")[0].split("-")
-        accepted = hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
-        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        if mode == "bomb":
-            head += "Sec-WebSocket-Extensions: permessage-deflate\r\n"
-        writer.write(f"{head}Sec-WebSocket-Accept: {base64.b64encode(accepted).decode()}\r\n\r\n".encode())
+        writer.write(upgrade(key, "Sec-WebSocket-Extensions: permessage-deflate\r\n" * (mode == "bomb")))
         if (mode, when) == ("banner", "reset"):
             writer.write(frame(trouble(code="X", message="welcome").encode()))
         steps = 0
@@ -123,9 +110,8 @@ class HostileWorld(Hostile):
                 continue
             self.questions.append(question)
             steps = 0 if question["type"] == "reset" else steps + 1
-            misbehaves = when == "reset" or (
-                steps > 0 and (when == "step" or (when == "some" and self.dice.random() < 0.2))
-            )
+            at_step = steps > 0 and (when == "step" or (when == "some" and self.dice.random() < 0.2))
+            misbehaves = when == "reset" or at_step
             right = seen({"text": BEGIN}, "null") if steps == 0 else seen(done=steps == 3)
             self.lapses += misbehaves
             if not misbehaves:

@@ -6,17 +6,8 @@ import time
 from contextlib import suppress
 
 import pytest
-from tests.extras.openenv.hostile import (
-    AFTERWARDS,
-    AT_CLOSE,
-    AT_OPENING,
-    BEGIN,
-    HARMLESS,
-    MODES,
-    REFUSED,
-    SAID,
-    HostileWorld,
-)
+from tests.extras.openenv import hostile
+from tests.extras.openenv.hostile import AFTERWARDS, AT_CLOSE, BEGIN, HARMLESS, MODES, HostileWorld
 from tests.system.peers.hostile import serving
 
 from bapo_lightning.environments.environment import Turn
@@ -31,9 +22,8 @@ from bapo_lightning.types import Problem
 
 # Limits on a missing answer, on an answer that comes, and on a test, on a slow machine.
 SECONDS, PATIENT, LIMIT = 1.0, 20.0, 60
-PROBLEM = Problem(
-    "x", BEGIN, "", metadata={"reset": {"seed": 0}, "opening": digest(Seen(observation={"text": BEGIN}))}
-)
+OPENING = digest(Seen(observation={"text": BEGIN}))
+PROBLEM = Problem("x", BEGIN, "", metadata={"reset": {"seed": 0}, "opening": OPENING})
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +60,7 @@ def test_a_conversation_whose_world_breaks_the_protocol_is_cut(world, mode):
     assert len(lost.text.splitlines()) == 1 and len(lost.text) < 800
 
 
-@pytest.mark.parametrize("mode", [*SAID, *REFUSED])
+@pytest.mark.parametrize("mode", [*hostile.SAID, *hostile.REFUSED])
 def test_a_conversation_whose_world_cannot_begin_again_is_cut(world, mode):
     (lost,) = replies(world, f"reset-{mode}")
     assert lost.is_lost and lost.score is None and len(lost.text) < 800
@@ -84,8 +74,8 @@ def test_no_answer_is_taken_for_the_answer_to_another_question(world, mode, monk
     assert last.is_lost and "spoke without being asked" in last.text
 
 
-@pytest.mark.parametrize("mode", AT_CLOSE)
-def test_a_server_that_does_not_let_a_session_end_holds_nobody(world, mode):
+@pytest.mark.parametrize("mode", [*AT_CLOSE, "none"])
+def test_a_server_that_behaves_up_to_the_end_is_understood_and_holds_nobody(world, mode):
     *_, last = replies(world, f"step-{mode}")
     assert last.is_done and last.score == 1.5
 
@@ -114,7 +104,7 @@ def test_a_second_answer_that_nobody_waited_for_is_in_no_problem(world, mode, mo
         assert made == openenv_problems(server(world, "step-none"), "w", 2, "train", seconds=SECONDS)
 
 
-@pytest.mark.parametrize("mode", AT_OPENING)
+@pytest.mark.parametrize("mode", hostile.AT_OPENING)
 def test_a_server_that_takes_no_connection_is_told_with_the_reason(world, mode):
     world.heads.clear()
     begun = time.monotonic()
@@ -132,10 +122,6 @@ def test_one_answer_in_five_that_is_doubled_costs_sessions_and_no_number(world):
     assert any(conversation[-1].is_done for conversation in told)
 
 
-def test_a_server_that_behaves_is_understood(world):
-    assert replies(world, "step-none")[-1].score == 1.5
-
-
 def test_connections_stay_below_the_limit_of_files_and_old_ones_are_closed_first(world, monkeypatch):
     monkeypatch.setattr("bapo_lightning.extras.openenv.world.most_connections", lambda: 8)
     environment = OpenEnv(server(world, "step-none"), TextAction(), seconds=30.0)
@@ -150,13 +136,9 @@ def test_connections_stay_below_the_limit_of_files_and_old_ones_are_closed_first
 
 def test_sessions_that_cannot_be_made_again_must_fit_the_limit_of_files(monkeypatch):
     monkeypatch.setattr("bapo_lightning.extras.openenv.world.most_connections", lambda: 512)
-    problems = [
-        list(OpenEnv.machine_problems({"sessions": 1024, "after_loss": way})) for way in ("cut", "replay")
-    ]
-    assert (
-        problems[1] == []
-        and "write sessions=256, or raise the limit with `ulimit -Hn 4096`" in problems[0][0]
-    )
+    options = [{"sessions": 1024, "after_loss": way} for way in ("cut", "replay")]
+    cut, replay = (list(OpenEnv.machine_problems(each)) for each in options)
+    assert replay == [] and "write sessions=256, or raise the limit with `ulimit -Hn 4096`" in cut[0]
 
 
 def test_a_greeting_is_told_as_what_it_is(world):

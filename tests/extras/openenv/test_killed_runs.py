@@ -24,12 +24,8 @@ TRAIN = "bapo_lightning.cli.train"
 def settings(place):
     command = f"[{sys.executable},-m,tests.extras.openenv.guessing,'{{port}}',{place / 'messages'}]"
     return [
-        *(
-            "experiment=additions",
-            "debug=fast",
-            "scale.num_rollout_batches=3",
-            "callbacks.checkpoint.every=1",
-        ),
+        *("experiment=additions", "debug=fast", "scale.num_rollout_batches=3"),
+        "callbacks.checkpoint.every=1",
         *("environment=openenv", "environment/feedback=plain", "environment.feedback.role=null"),
         *("environment.stop=[';']", "environment.max_turns=4", "environment.max_reply_tokens=4"),
         *("environment.workers=0", "environment.answers.show=';'", "scale.max_feedback_tokens=12"),

@@ -32,11 +32,6 @@ def conversation(environment, problem, texts, state=None, number=0):
     return replies
 
 
-def lose_all(environment):
-    """What a kill of the run does: nothing is left but the states of the replies."""
-    environment.close()
-
-
 def kill_server(server):
     os.killpg(server._process.process.pid, signal.SIGKILL)
 
@@ -49,15 +44,10 @@ def test_an_episode_from_its_reset_to_its_end(worlds, answer):
     first, second = conversation(environment, problem, [wrong, answer(problem)])
     assert (first.text, first.is_done, first.score) == (f"Not {wrong}, after 1.", False, -0.125)
     assert (second.text, second.is_done, second.score) == ("Found.", True, 0.875)
-    assert {(reply.calls, reply.errors, reply.is_void, reply.is_lost) for reply in (first, second)} == {
-        (1, 0, False, False)
-    }
-    asked = [
-        'reset {"seed": 0}',
-        f'step {{"message": "{wrong}"}}',
-        f'step {{"message": "{answer(problem)}"}}',
-    ]
-    assert worlds.messages() == asked
+    for reply in (first, second):
+        assert (reply.calls, reply.errors, reply.is_void, reply.is_lost) == (1, 0, False, False)
+    steps = [f'step {{"message": "{text}"}}' for text in (wrong, answer(problem))]
+    assert worlds.messages() == ['reset {"seed": 0}', *steps]
     assert not environment.is_pure
 
 
@@ -126,7 +116,7 @@ def test_a_lost_session_is_made_again_and_no_session_is_asked_twice(worlds, answ
     environment = worlds.environment(server)
     _, second = conversation(environment, problem, ["11", "12"])
     worlds.messages()
-    lose_all(environment) if lose == "the run" else kill_server(server)
+    environment.close() if lose == "the run" else kill_server(server)  # states of replies are left
     third, end = conversation(environment, problem, ["13", answer(problem)], second.state, 2)
     assert third.text == "Not 13, after 3." and end.is_done and end.score == 1 - 3 / 8
     steps = [f'step {{"message": "{text}"}}' for text in ("11", "12", "13", answer(problem))]
@@ -150,7 +140,7 @@ def test_a_world_that_answers_in_another_way_is_lost(worlds):
     (problem,) = worlds.problems()
     environment = worlds.environment()
     (first,) = conversation(environment, problem, ["chance"])
-    lose_all(environment)
+    environment.close()
     (lost,) = conversation(environment, problem, ["11"], first.state, 1)
     assert lost.is_lost and "actions differently" in lost.text
     elsewhere = Problem("x", "", "", "", {**problem.metadata, "opening": "0"})
@@ -180,11 +170,9 @@ def test_more_conversations_than_the_server_takes(worlds, answer):
     problems = worlds.problems(3)
     environment = worlds.environment(worlds.server("1"))
     begun = [conversation(environment, item, ["11"])[-1] for item in problems]
-    ended = [
-        conversation(environment, item, [answer(item)], reply.state, 1)[-1]
-        for item, reply in zip(problems, begun, strict=True)
-    ]
-    assert all(reply.is_done and reply.score == 0.875 for reply in ended)
+    for item, reply in zip(problems, begun, strict=True):
+        (ended,) = conversation(environment, item, [answer(item)], reply.state, 1)
+        assert ended.is_done and ended.score == 0.875
     waiting = worlds.environment(worlds.server("1"), after_loss="cut", seconds=1)
     conversation(waiting, problems[0], ["11"])
     assert conversation(waiting, problems[1], [answer(problems[1])])[0].is_done  # the first one was left
@@ -209,9 +197,8 @@ def test_the_last_turn_is_taken_and_ends_the_session(worlds):
 
 def test_a_server_that_cannot_start_says_why(worlds):
     (problem,) = worlds.problems()
-    broken = WorldServer(
-        command=[sys.executable, "-c", "raise SystemExit('no world here')", "{port}"], seconds=20
-    )
+    command = [sys.executable, "-c", "raise SystemExit('no world here')", "{port}"]
+    broken = WorldServer(command=command, seconds=20)
     with pytest.raises(EnvironmentFault, match="ended with code 1; its last words: no world here"):
         worlds.environment(broken).respond(Turn(problem, "1", 0, False, None))
     nobody = WorldServer(url="http://127.0.0.1:9", seconds=0.3)
@@ -220,23 +207,19 @@ def test_a_server_that_cannot_start_says_why(worlds):
 
 
 def test_a_world_that_cannot_begin_is_one_clear_error(worlds):
-    with pytest.raises(
-        DataError, match=r"world guessing cannot start with {'no': 1, 'seed': 0}: no such wor"
-    ):
+    told = r"world guessing cannot start with {'no': 1, 'seed': 0}: no such wor"
+    with pytest.raises(DataError, match=told):
         worlds.problems(reset={"no": 1})
     with pytest.raises(DataError, match="problem 7 is not an OpenEnv world"):
         worlds.environment().start(Problem("7", "1+1", "2"))
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({}, "write one of them"),
-        ({"url": "http://a", "command": ["{port}"]}, "write one of them"),
-        ({"url": "localhost:8000"}, "write http://HOST:PORT"),
-        ({"command": ["python", "-m", "world"]}, 'write "{port}" where'),
-    ],
-)
+@pytest.mark.parametrize(("options", "told"), [
+    ({}, "write one of them"),
+    ({"url": "http://a", "command": ["{port}"]}, "write one of them"),
+    ({"url": "localhost:8000"}, "write http://HOST:PORT"),
+    ({"command": ["python", "-m", "world"]}, 'write "{port}" where'),
+])  # fmt: skip
 def test_a_server_that_is_none(options, told):
     with pytest.raises(ValueError, match=told):
         WorldServer(**options)
@@ -245,20 +228,17 @@ def test_a_server_that_is_none(options, told):
     assert told in problem
 
 
-@pytest.mark.parametrize(
-    ("action", "text", "found_there"),
-    [
-        (TextAction(), "First 3, no, 4.", [{"message": "First 3, no, 4."}]),
-        (TextAction("move", r"\[(.*?)\]", {"player": 0}), "[3] [4]", [{"player": 0, "move": "4"}]),
-        (TextAction(pattern=r"\d"), "none", []),
-        (JsonAction(), 'So {"a": {"b": 1}} and {"c": "}"} it is {', [{"c": "}"}]),
-        (JsonAction(), "{" * 5000, []),
-        (JsonAction(), '{"a": 1} or {"a": NaN} or {"a": 1e999}', [{"a": 1}]),  # no journal takes these
-        (JsonAction(), '{"a": 1} {"a": ' + "[" * 200 + "]" * 200 + "}", [{"a": 1}]),
-        (ToolCalls(), "I think 42.", []),
-        (ToolCalls(), DOUBLE, [{"type": "call_tool", "tool_name": "double", "arguments": {"number": 21}}]),
-    ],
-)
+@pytest.mark.parametrize(("action", "text", "found_there"), [
+    (TextAction(), "First 3, no, 4.", [{"message": "First 3, no, 4."}]),
+    (TextAction("move", r"\[(.*?)\]", {"player": 0}), "[3] [4]", [{"player": 0, "move": "4"}]),
+    (TextAction(pattern=r"\d"), "none", []),
+    (JsonAction(), 'So {"a": {"b": 1}} and {"c": "}"} it is {', [{"c": "}"}]),
+    (JsonAction(), "{" * 5000, []),
+    (JsonAction(), '{"a": 1} or {"a": NaN} or {"a": 1e999}', [{"a": 1}]),  # no journal takes these
+    (JsonAction(), '{"a": 1} {"a": ' + "[" * 200 + "]" * 200 + "}", [{"a": 1}]),
+    (ToolCalls(), "I think 42.", []),
+    (ToolCalls(), DOUBLE, [{"type": "call_tool", "tool_name": "double", "arguments": {"number": 21}}]),
+])  # fmt: skip
 def test_the_actions_of_a_turn(action, text, found_there):
     assert action.actions(text) == found_there
 
@@ -277,16 +257,13 @@ def test_what_calls_are_told():
         TextAction(pattern="[")
 
 
-@pytest.mark.parametrize(
-    ("observation", "template", "text"),
-    [
-        ({"text": "a", "none": None, "empty": []}, None, "a"),
-        ({"x": 1, "y": [2]}, None, '{"x": 1, "y": [2]}'), ({}, None, ""),
-        ({"messages": [{"content": "a"}, {"content": "b"}]}, "{messages.-1.content}! {messages.7.content}",
-         "b! "),
-        ({"x": 1}, "At {x}: {observation}", "At 1: 1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("observation", "template", "text"), [
+    ({"text": "a", "none": None, "empty": []}, None, "a"),
+    ({"x": 1, "y": [2]}, None, '{"x": 1, "y": [2]}'), ({}, None, ""),
+    ({"messages": [{"content": "a"}, {"content": "b"}]}, "{messages.-1.content}! {messages.7.content}",
+     "b! "),
+    ({"x": 1}, "At {x}: {observation}", "At 1: 1"),
+])  # fmt: skip
 def test_what_the_policy_reads(observation, template, text):
     assert shown(observation, template) == text
 

@@ -2,15 +2,14 @@
 done with the library itself.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 from tests.configuration.compositions import composed, found
+from tests.extras.openenv.test_openenv import conversation as answered
 
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.environments.environment import Turn
 from bapo_lightning.system.errors import DataError
 
 LIBRARY = Path(__file__).with_name("library")
@@ -34,25 +33,14 @@ def made():
 
     def make(options="{}", count=2):
         config = composed(*choices(options))
-        data = config["data"]
-        data["train"]["count"] = data["validation"]["openenv"]["count"] = count
-        problems = [
-            item for node in (data["train"], data["validation"]["openenv"]) for item in Target(node).make()
-        ]
+        nodes = config["data"]["train"], config["data"]["validation"]["openenv"]
+        problems = [item for node in nodes for item in Target(node | {"count": count}).make()]
         environments.append(Target(config["environment"]["answers"]).make())
         return environments[-1], problems
 
     yield make
     for environment in environments:
         environment.close()
-
-
-def answered(environment, problem, texts, state=None, number=0):
-    replies = []
-    for text in texts:
-        replies.append(environment.respond(Turn(problem, text, number + len(replies), False, state)))
-        state = json.loads(json.dumps(replies[-1].state))
-    return replies
 
 
 def test_the_files_go_together():

@@ -33,27 +33,33 @@ SENT = {
 }  # fmt: skip
 # Answers without an end: a beginning, what is repeated, and the seconds between.
 ENDLESS = {
-    "hang": (b"", b"", 0.05),
-    "drip": (HEAD + b"Content-Length: 1000000\r\n\r\n", b" ", 0.05),
+    "hang": (b"", b"", 0.05), "drip": (HEAD + b"Content-Length: 1000000\r\n\r\n", b" ", 0.05),
     "endless": (HEAD + b"\r\n", b" " * (1 << 16), 0),
     "endless_error": (b"HTTP/1.1 500 Boom\r\n\r\n", b" " * (1 << 16), 0),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-Y: " + b"y" * 500 + b"\r\n", 0),
-}
+}  # fmt: skip
 REDIRECTS = {
     "redirect": "302 Found\r\nLocation: {url}/canary",
     "redirect_kept": "307 Temporary\r\nLocation: {url}/canary",
     "redirect_loop": "302 Found\r\nLocation: {url}/redirect_loop",
     "redirect_to_file": "302 Found\r\nLocation: file:///etc/passwd",
-    "redirect_to_ftp": "302 Found\r\nLocation: ftp://127.0.0.1/x",
-    "redirect_nowhere": "302 Found",
-}
+    "redirect_to_ftp": "302 Found\r\nLocation: ftp://127.0.0.1/x", "redirect_nowhere": "302 Found",
+}  # fmt: skip
 MODES = [*SENT, *ENDLESS, *REDIRECTS]
 
 
-def frame(data, code=1):
-    """A frame of a WebSocket from a server."""
-    length = bytes([len(data)]) if len(data) < 126 else b"\x7e" + len(data).to_bytes(2, "big")
-    return bytes([0x80 | code]) + length + data
+def frame(data, code=1, first=0x80, length=None):
+    """A frame of a WebSocket from a server; `length` is a lie about it."""
+    length = len(data) if length is None else length
+    short = bytes([length]) if length < 126 else b"\x7f" + length.to_bytes(8, "big")
+    return bytes([first | code]) + short + data
+
+
+def upgrade(key, more=""):
+    """The answer that accepts a WebSocket."""
+    accepted = hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
+    head = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{more}"
+    return f"{head}Sec-WebSocket-Accept: {base64.b64encode(accepted).decode()}\r\n\r\n".encode()
 
 
 class Hostile:
@@ -93,9 +99,7 @@ class Hostile:
 
     async def talk(self, mode, key, reader, writer):
         """A WebSocket that answers `{"text": "N"}` to the N-th message, as far as its mode lets it."""
-        accepted = hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
-        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        writer.write(f"{head}Sec-WebSocket-Accept: {base64.b64encode(accepted).decode()}\r\n\r\n".encode())
+        writer.write(upgrade(key))
         flood = {"pings": frame(b"", 9), "chatter": frame(b'{"text": "0"}')}
         if mode == "banner":
             writer.write(frame(b'{"text": "hello"}'))

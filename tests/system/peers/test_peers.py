@@ -68,9 +68,8 @@ def test_a_good_answer_is_given_as_what_it_is(server):
 @pytest.mark.parametrize("body", [None, {"a": 1}], ids=["get", "post"])
 def test_each_hostile_answer_is_one_sentence_and_no_secret_leaves(mode, body, server):
     server.heads.clear()
-    fault = sentence(
-        server, lambda: ask(Text, f"{server.url}/{mode}", SECONDS, body, "SECRET", most_bytes=1 << 20)
-    )
+    url = f"{server.url}/{mode}"
+    fault = sentence(server, lambda: ask(Text, url, SECONDS, body, "SECRET", most_bytes=1 << 20))
     assert isinstance(fault, PeerRefusal) == (mode in (
         "deep_error", "escapes_in_error", "list_in_error", "odd_status", "login", "endless_error",
     ))  # fmt: skip
@@ -189,12 +188,9 @@ def test_connections_that_a_peer_does_not_read_from_are_cut(server):
 
 
 def test_connections_leave_half_of_the_open_files_to_others():
-    code = "\n".join([
-        "import resource",
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 90))",
-        "from bapo_lightning.system.peers.wire import most_connections",
-        "print(most_connections(), *resource.getrlimit(resource.RLIMIT_NOFILE))",
-    ])  # fmt: skip
+    code = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (50, 90))\n"
+    code += "from bapo_lightning.system.peers.wire import most_connections\n"
+    code += "print(most_connections(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["45", "90", "90"], done.stderr
     assert 2 * most_connections() <= resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -59,15 +59,9 @@ class Doubling(MultiTurnEnv):
 
 
 def load_environment(max_turns=4, tools=False):
-    rows = [
-        {
-            "prompt": [
-                {"role": "system", "content": "Double it."}, {"role": "user", "content": str(number)},
-            ],
-            "answer": str(2 * number),
-        }
-        for number in range(6)
-    ]  # fmt: skip
+    system = {"role": "system", "content": "Double it."}
+    prompts = [[system, {"role": "user", "content": str(number)}] for number in range(6)]
+    rows = [{"prompt": prompt, "answer": str(2 * number)} for number, prompt in enumerate(prompts)]
     made = Doubling(rows, max_turns)
     if tools:
         made.tool_defs = ["double"]
