@@ -28,37 +28,25 @@ def gpu(monkeypatch):
     return give
 
 
-def test_a_driver_that_is_too_old_is_told_with_the_build_that_it_runs(gpu):
-    gpu("535.129.03")
-    assert unused_gpu() == (
-        "torch 2.13.0 (CUDA 13.0) needs NVIDIA's driver 580 or newer, and this one is 535.129.03; update it, "
-        f"or, without vLLM, take the build for CUDA 12.6: {BUILD_FOR_CUDA_12}"
-    )
+OLD = "torch 2.13.0 (CUDA {}) needs NVIDIA's driver {} or newer, and this one is {}; update it"
 
 
-@pytest.mark.parametrize(("cuda", "needed"), [("13.0", 580), ("12.6", 525)])
-def test_no_build_is_offered_for_a_driver_that_runs_none(cuda, needed, gpu):
-    gpu("470.82.01", cuda)
-    assert unused_gpu() == (
-        f"torch 2.13.0 (CUDA {cuda}) needs NVIDIA's driver {needed} or newer, and this one is 470.82.01; "
-        "update it"
-    )
+@pytest.mark.parametrize(("driver", "cuda", "told"), [
+    ("535.129.03", "13.0", OLD.format("13.0", 580, "535.129.03")
+     + f", or, without vLLM, take the build for CUDA 12.6: {BUILD_FOR_CUDA_12}"),
+    ("470.82.01", "13.0", OLD.format("13.0", 580, "470.82.01")),  # which runs no build
+    ("470.82.01", "12.6", OLD.format("12.6", 525, "470.82.01")),
+    ("580.65.06", None, "torch 2.13.0+cpu is built without CUDA; install a build with it: make clean setup"),
+])  # fmt: skip
+def test_a_driver_and_a_build_that_do_not_go_together_are_told_with_a_remedy(driver, cuda, told, gpu):
+    gpu(driver, cuda)
+    assert unused_gpu() == told
 
 
-def test_a_build_without_cuda_is_named(gpu):
-    gpu("580.65.06", cuda=None)
-    assert unused_gpu() == (
-        "torch 2.13.0+cpu is built without CUDA; install a build with it: make clean setup"
-    )
-
-
-@pytest.mark.parametrize(
-    ("driver", "visible", "told"),
-    [
-        ("580.65.06", None, "driver 580.65.06 (no such device)"),
-        ("", "NoDevFiles", "driver of unknown version and CUDA_VISIBLE_DEVICES=NoDevFiles (no such device)"),
-    ],
-)
+@pytest.mark.parametrize(("driver", "visible", "told"), [
+    ("580.65.06", None, "driver 580.65.06 (no such device)"),
+    ("", "NoDevFiles", "driver of unknown version and CUDA_VISIBLE_DEVICES=NoDevFiles (no such device)"),
+])  # fmt: skip
 def test_any_other_reason_is_torchs_own(driver, visible, told, gpu, monkeypatch):
     def fail():
         raise RuntimeError("no such device\nmore of it")
@@ -87,15 +75,12 @@ def test_nothing_is_wrong_with_gpus_that_are_used_hidden_or_not_there(gpu, monke
     assert unused_gpu() is None
 
 
-@pytest.mark.parametrize(
-    ("smi", "module", "version"),
-    [
-        ("580.65.06\n580.65.06", "", "580.65.06"),
-        ("", "NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023", "535.129.03"),
-        ("", "NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
-        ("", "", ""),
-    ],
-)
+@pytest.mark.parametrize(("smi", "module", "version"), [
+    ("580.65.06\n580.65.06", "", "580.65.06"),
+    ("", "NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023", "535.129.03"),
+    ("", "NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
+    ("", "", ""),
+])  # fmt: skip
 def test_the_driver_is_asked_or_its_module(smi, module, version, monkeypatch, tmp_path):
     monkeypatch.setattr(host, "answer", lambda *command: smi)
     (tmp_path / "version").write_text(module)

@@ -51,13 +51,9 @@ def called(node):
 
 def of_task_group(call, function):
     """Whether it is a task of an `async with asyncio.TaskGroup() as NAME`, which awaits it."""
-    names = {
-        item.optional_vars.id
-        for node in ast.walk(function)
-        if isinstance(node, ast.AsyncWith)
-        for item in node.items
-        if isinstance(item.context_expr, ast.Call) and called(item.context_expr) == "TaskGroup"
-    }
+    items = [each for node in ast.walk(function) if isinstance(node, ast.AsyncWith) for each in node.items]
+    calls = [item for item in items if isinstance(item.context_expr, ast.Call)]
+    names = {item.optional_vars.id for item in calls if called(item.context_expr) == "TaskGroup"}
     return isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") in names
 
 
@@ -98,9 +94,7 @@ def test_no_class_is_a_thread_or_a_process():
 
 def test_the_failure_of_a_thread_reaches_its_owner_in_that_thread():
     met = []
-    thread = in_background(
-        "worker", lambda: 1 / 0, lambda error: met.append((error, threading.current_thread()))
-    )
+    thread = in_background("worker", lambda: 1 / 0, lambda e: met.append((e, threading.current_thread())))
     thread.join()
     assert [(type(error), where) for error, where in met] == [(ZeroDivisionError, thread)]
     assert thread.daemon and thread.name == "worker"
@@ -108,18 +102,13 @@ def test_the_failure_of_a_thread_reaches_its_owner_in_that_thread():
 
 def test_a_thread_that_only_reports_fails_in_one_line(capsys):
     in_background("signs", lambda: 1 / 0, print_failure).join()
-    assert capsys.readouterr().err == (
-        "the thread 'signs' failed (ZeroDivisionError: division by zero); all others continue\n"
-    )
+    told = "the thread 'signs' failed (ZeroDivisionError: division by zero); all others continue\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_process_ends_with_a_thread_that_it_cannot_do_without():
-    code = "\n".join([
-        "import time",
-        "from bapo_lightning.system.orphans import end_process, in_background",
-        "in_background('guard', lambda: 1 / 0, end_process)",
-        "time.sleep(60)",
-    ])  # fmt: skip
+    code = "import time; from bapo_lightning.system.orphans import end_process, in_background\n"
+    code += "in_background('guard', lambda: 1 / 0, end_process); time.sleep(60)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 70 and "the thread 'guard' failed, so this process ends" in done.stderr
 

@@ -15,9 +15,8 @@ WAIT = "print(1, flush=True); [time.sleep(0.01) for _ in range(10000)]"
 
 
 def started(program):
-    process = subprocess.Popen(
-        [sys.executable, "-c", BEGIN + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", BEGIN + program], **pipes)
     assert process.stdout.readline() == "1\n"
     return process
 
@@ -54,8 +53,7 @@ def test_a_fork_of_the_process_ends_by_the_signal_itself():
 def test_a_signal_that_is_ignored_stays_so_and_earlier_handlers_come_back():
     program = (
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "with heard():\n"
-        "    with heard(record_signal): signal.raise_signal(signal.SIGHUP)\n"
+        "with heard():\n    with heard(record_signal): signal.raise_signal(signal.SIGHUP)\n"
         "    assert stop.received is None and stop.answer is at_once\n"
         "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not stop.is_heard\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"

@@ -10,66 +10,43 @@ from lightning import Trainer
 from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 
 from bapo_lightning.system.errors import LaunchError
-from bapo_lightning.system.ranks.launch import (
-    RankPlace,
-    exit_code,
-    free_port,
-    has_launcher,
-    leads,
-    place_of,
-    report_lost,
-    starts_ranks,
-    threads,
-    watch,
-)
+from bapo_lightning.system.ranks import launch
 from bapo_lightning.system.ranks.rank_group import join
 from bapo_lightning.system.ranks.strategies import data_parallel
 
 SRUN = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
 
 
-@pytest.mark.parametrize(
-    ("devices", "nodes", "environment", "expected"),
-    [
-        (1, 1, {}, False),
-        (2, 1, {}, True),
-        ("two", 1, {}, False),  # told by the checks
-        (2, 2, {}, False),  # of other machines it knows nothing
-        (2, 1, {"LOCAL_RANK": "1", "RANK": "1"}, False),
-        (2, 1, {"TORCHELASTIC_RUN_ID": "x"}, False),
-        (2, 1, SRUN | {"SLURM_PROCID": "0"}, False),
-        # One task of a batch script, which starts the ranks, however many the allocation is for.
-        (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, True),
-        (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, True),
-    ],
-)
+@pytest.mark.parametrize(("devices", "nodes", "environment", "expected"), [
+    (1, 1, {}, False),
+    (2, 1, {}, True),
+    ("two", 1, {}, False),  # told by the checks
+    (2, 2, {}, False),  # of other machines it knows nothing
+    (2, 1, {"LOCAL_RANK": "1", "RANK": "1"}, False),
+    (2, 1, {"TORCHELASTIC_RUN_ID": "x"}, False),
+    (2, 1, SRUN | {"SLURM_PROCID": "0"}, False),
+    # One task of a batch script, which starts the ranks, however many the allocation is for.
+    (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, True),
+    (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, True),
+])  # fmt: skip
 def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment, expected):
-    assert starts_ranks(devices, nodes, environment) is expected
+    assert launch.starts_ranks(devices, nodes, environment) is expected
 
 
 def test_a_rank_ends_with_its_launcher_unless_that_is_slurm_which_ends_it_itself():
-    environments = RankPlace(1, 2, 1, 2, 0, "127.0.0.1", 1).variables, {"SLURM_PROCID": "1"}, {}
-    assert [has_launcher(environment) for environment in environments] == [True, False, False]
+    environments = launch.RankPlace(1, 2, 1, 2, 0, "127.0.0.1", 1).variables, {"SLURM_PROCID": "1"}, {}
+    assert [launch.has_launcher(environment) for environment in environments] == [True, False, False]
 
 
-LEFT_OVER = (
-    *(
-        {"RANK": "1"},
-        {"RANK": "3"},
-        {"LOCAL_RANK": "1"},
-        {"LOCAL_RANK": "x"},
-        {"RANK": "1", "WORLD_SIZE": "8"},
-    ),
-    *({"SLURM_PROCID": "3"}, {"SLURM_PROCID": "1", "SLURM_JOB_NAME": "bash"}, {"JSM_NAMESPACE_RANK": "2"}),
+@pytest.mark.parametrize("environment", [
+    {"RANK": "1"}, {"RANK": "3"}, {"LOCAL_RANK": "1"}, {"LOCAL_RANK": "x"}, {"RANK": "1", "WORLD_SIZE": "8"},
+    {"SLURM_PROCID": "3"}, {"SLURM_PROCID": "1", "SLURM_JOB_NAME": "bash"}, {"JSM_NAMESPACE_RANK": "2"},
     {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURM_NPROCS": "2"},  # sbatch -n 2
     {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "interactive"},  # salloc -n 2
     {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-)
-
-
-@pytest.mark.parametrize("environment", LEFT_OVER)
+])  # fmt: skip
 def test_a_process_of_its_own_is_rank_0_whatever_rank_is_left_over_in_its_variables(environment, monkeypatch):
-    assert place_of(environment) == (0, 1) and leads(environment)
+    assert launch.place_of(environment) == (0, 1) and launch.leads(environment)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rank_zero_only, "rank", 3)  # as Lightning reads it when it is imported
@@ -80,16 +57,13 @@ def test_a_process_of_its_own_is_rank_0_whatever_rank_is_left_over_in_its_variab
     assert trainer.is_global_zero and trainer.local_rank == 0
 
 
-@pytest.mark.parametrize(
-    ("devices", "environment"),
-    [
-        (1, {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}),
-        (2, {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}),
-        (1, SRUN | {"SLURM_PROCID": "1"}),
-        (2, SRUN | {"SLURM_PROCID": "5"}),
-        (2, SRUN | {"SLURM_PROCID": "1"}),  # without --ntasks-per-node, which Lightning wants
-    ],
-)
+@pytest.mark.parametrize(("devices", "environment"), [
+    (1, {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}),
+    (2, {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}),
+    (1, SRUN | {"SLURM_PROCID": "1"}),
+    (2, SRUN | {"SLURM_PROCID": "5"}),
+    (2, SRUN | {"SLURM_PROCID": "1"}),  # without --ntasks-per-node, which Lightning wants
+])  # fmt: skip
 def test_a_place_that_no_rank_of_the_run_can_have_is_refused_in_a_sentence(devices, environment, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -100,13 +74,13 @@ def test_a_place_that_no_rank_of_the_run_can_have_is_refused_in_a_sentence(devic
 def test_the_first_rank_speaks_for_all_and_the_first_that_failed_for_the_run():
     launched = {"LOCAL_RANK": "0", "WORLD_SIZE": "4"}
     environments = {}, launched | {"RANK": "0"}, launched | {"RANK": "3"}, SRUN | {"SLURM_PROCID": "1"}
-    assert [leads(environment) for environment in environments] == [True, True, False, False]
-    assert [exit_code(codes) for codes in ([0, 0], [0, 1], [130, 130], [0, -9])] == [0, 1, 130, 137]
+    assert [launch.leads(environment) for environment in environments] == [True, True, False, False]
+    assert [launch.exit_code(codes) for codes in ([0, 0], [0, 1], [130, 130], [0, -9])] == [0, 1, 130, 137]
 
 
 def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
-    report_lost([1, 1, None])  # have said why
-    report_lost([None, -9, 1])
+    launch.report_lost([1, 1, None])  # have said why
+    launch.report_lost([None, -9, 1])
     assert capsys.readouterr().err == (
         "error: rank 1 was ended by SIGKILL; the other ranks end as well. The run continues from its last "
         "checkpoint with resume=auto\n"
@@ -117,13 +91,13 @@ def test_when_one_rank_is_killed_the_others_are_not_waited_for_without_end(monke
     monkeypatch.setattr("bapo_lightning.system.ranks.launch.END_SECONDS", 0.1)
     ranks = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2)]
     ranks[1].kill()
-    assert watch(ranks) == 137
+    assert launch.watch(ranks) == 137
     assert capsys.readouterr().err.count("rank 1 was ended by SIGKILL") == 1
 
 
 def test_threads_that_were_asked_for_are_left_alone(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads(2) == {}
+    assert launch.threads(2) == {}
 
 
 def test_a_free_port_is_not_given_to_programs_that_ask_for_any():
@@ -133,26 +107,21 @@ def test_a_free_port_is_not_given_to_programs_that_ask_for_any():
             return program.getsockname()[1]
 
     first_served = min(asked_for_any() for _ in range(200))
-    assert all(20_000 <= free_port() < first_served for _ in range(50))
+    assert all(20_000 <= launch.free_port() < first_served for _ in range(50))
 
 
 def test_without_a_port_outside_of_the_range_that_is_served_any_free_one_is_taken(monkeypatch, tmp_path):
     (tmp_path / "range").write_text("1024\t65535\n")
     monkeypatch.setattr("bapo_lightning.system.ranks.launch.PORT_RANGE", tmp_path / "range")
-    assert 1024 <= free_port() <= 65535
+    assert 1024 <= launch.free_port() <= 65535
     monkeypatch.setattr("bapo_lightning.system.ranks.launch.PORT_RANGE", tmp_path / "no such file")
-    assert 20_000 <= free_port() < 49_152
+    assert 20_000 <= launch.free_port() < 49_152
 
 
-def of_torch_2_11(module, broadcast_buffers=True): ...
-
-
-def of_torch_2_13(module, broadcast_buffers=None, forward_sync_buffers=None): ...
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "name"), [(of_torch_2_11, "broadcast_buffers"), (of_torch_2_13, "forward_sync_buffers")]
-)
+@pytest.mark.parametrize(("wrapper", "name"), [
+    (lambda module, broadcast_buffers=True: None, "broadcast_buffers"),
+    (lambda module, broadcast_buffers=None, forward_sync_buffers=None: None, "forward_sync_buffers"),
+], ids=["torch 2.11", "torch 2.13"])  # fmt: skip
 def test_ddp_leaves_buffers_alone_by_the_name_that_torch_has_for_it(wrapper, name, monkeypatch):
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", wrapper)
     strategy = data_parallel(gradient_as_bucket_view=True)

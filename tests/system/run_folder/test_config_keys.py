@@ -2,17 +2,8 @@
 
 import pytest
 
-from bapo_lightning.system.run_folder.config_keys import (
-    Role,
-    is_listed,
-    is_place,
-    is_setting,
-    may_change_on_resume,
-    may_differ_in_evaluation,
-    names_evaluation,
-    role_of,
-    should_be_alike,
-)
+from bapo_lightning.system.run_folder import config_keys as keys
+from bapo_lightning.system.run_folder.config_keys import Role
 
 # A key of each role, and the questions of which the answer is yes.
 ANSWERS = {
@@ -45,14 +36,14 @@ def test_every_role_has_a_key():
 @pytest.mark.parametrize("key", ANSWERS)
 def test_a_role_answers_all_questions(key):
     role, expected = ANSWERS[key]
-    answers = {
-        "place": is_place(key), "setting": is_setting(key), "resume": may_change_on_resume(key),
-        "alike": should_be_alike(key), "listed": is_listed(key), "evaluation": may_differ_in_evaluation(key),
-        "names": names_evaluation(key),
+    questions = {
+        "place": keys.is_place, "setting": keys.is_setting, "resume": keys.may_change_on_resume,
+        "alike": keys.should_be_alike, "listed": keys.is_listed, "names": keys.names_evaluation,
+        "evaluation": keys.may_differ_in_evaluation,
     }  # fmt: skip
-    assert role_of(key) is role
-    assert {name for name, yes in answers.items() if yes} == set(expected.split())
+    assert keys.role_of(key) is role
+    assert {name for name, holds in questions.items() if holds(key)} == set(expected.split())
 
 
 def test_only_whole_parts_of_a_key_count():
-    assert role_of("trainer_options") is Role.LEARNING and role_of("trainer") is Role.COMPUTATION
+    assert keys.role_of("trainer_options") is Role.LEARNING and keys.role_of("trainer") is Role.COMPUTATION

@@ -27,11 +27,9 @@ def test_a_torn_last_line_is_skipped_and_counted(make_run):
     assert record.unreadable_lines == 1
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["[1, 2]", '{"train/reward": 0.5}', '{"step": "one"}', '{"step": 1}{"step": 2}', "[" * 100_000],
-    ids=["list", "no step", "text", "two", "deep"],
-)
+@pytest.mark.parametrize("line", [
+    "[1, 2]", '{"train/reward": 0.5}', '{"step": "one"}', '{"step": 1}{"step": 2}', "[" * 100_000,
+], ids=["list", "no step", "text", "two", "deep"])  # fmt: skip
 def test_a_line_that_is_no_row_is_counted(make_run, line):
     folder = make_run(rows=[{"step": 0}])
     (folder / "metrics.jsonl").write_text(f'{{"step": 0}}\n{line}\n{{"step": 3}}\n')
@@ -83,16 +81,13 @@ def test_what_is_no_run_is_refused_with_what_it_lacks(make_run, tmp_path):
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "complaint"),
-    [
-        ("manifest.json", '{"algorithm": "ba', "not valid JSON"),
-        ("manifest.json", "[" * 100_000, "is not valid JSON"),
-        ("manifest.json", "[]", "must hold a JSON object, got a list"),
-        ("config.yaml", "a: [1", "not valid YAML"),
-        ("config.yaml", "", "must hold a mapping, got a NoneType"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "complaint"), [
+    ("manifest.json", '{"algorithm": "ba', "not valid JSON"),
+    ("manifest.json", "[" * 100_000, "is not valid JSON"),
+    ("manifest.json", "[]", "must hold a JSON object, got a list"),
+    ("config.yaml", "a: [1", "not valid YAML"),
+    ("config.yaml", "", "must hold a mapping, got a NoneType"),
+])  # fmt: skip
 def test_a_corrupt_file_is_named(make_run, name, content, complaint):
     folder = make_run()
     (folder / name).write_text(content)
@@ -106,9 +101,8 @@ def test_what_a_record_holds_can_be_written_whatever_was_recorded(make_run, caps
     (folder / "rollouts.jsonl").write_text(f"{row}\n[1]\n7\n{'[' * 100_000}\n{row[:20]}")
     manifest = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(manifest.replace('"bapo"', '"ba\\ud800po"'))
-    assert (
-        read_rollouts(folder) == [sample(response="\N{GRINNING FACE} \ufffd\u2028")] == read_rollouts(folder)
-    )
+    wanted = [sample(response="\N{GRINNING FACE} \ufffd\u2028")]
+    assert read_rollouts(folder) == wanted == read_rollouts(folder)
     told = capsys.readouterr().err
     assert told.count("warning: ") == 1 and "rollouts.jsonl, line 2 is not a row" in told and "2 more" in told
     assert read_run(folder).manifest["algorithm"] == "ba\ufffdpo"
