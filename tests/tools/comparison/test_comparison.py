@@ -55,32 +55,17 @@ def test_a_thinned_curve_keeps_its_ends_and_its_extremes():
     assert mean_curve([], 1).thinned(4).steps == []
 
 
-def constant_runs(make_run, rewards):
-    """Runs of two updates: algorithm -> the last reward of each seed."""
-    return [
-        make_run(
-            f"{algorithm}-{seed}",
-            rows=[
-                {"step": step, "train/reward": value, "train/grad_norm": 1.0 + step}
-                for step, value in enumerate((0.5, reward))
-            ],
-            algorithm=algorithm,
-            seed=seed,
-        )
-        for algorithm, found in rewards.items()
-        for seed, reward in enumerate(found)
-    ]
-
-
 def test_differences_are_paired_by_seed_and_tested(make_run):
-    rewards = {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}
-    comparison = compare(collect(constant_runs(make_run, rewards)))
-    assert (comparison.reference, comparison.settings, comparison.conditions) == (
-        "grpo", ["grpo", "bapo"], ["8"],
-    )  # fmt: skip
-    assert {cell: [run.seed for run in runs] for cell, runs in comparison.cells.items()} == {
-        ("grpo", "8"): [0, 1, 2], ("bapo", "8"): [0, 1, 2],
-    }  # fmt: skip
+    folders = []
+    for name, found in {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}.items():
+        for seed, reward in enumerate(found):
+            rows = [{"step": n, "train/grad_norm": 1.0 + n, "train/reward": (0.5, reward)[n]} for n in (0, 1)]
+            folders.append(make_run(f"{name}-{seed}", rows=rows, algorithm=name, seed=seed))
+    comparison = compare(collect(folders))
+    assert comparison.reference == "grpo"
+    assert (comparison.settings, comparison.conditions) == (["grpo", "bapo"], ["8"])
+    seeds = {cell: [run.seed for run in runs] for cell, runs in comparison.cells.items()}
+    assert seeds == {("grpo", "8"): [0, 1, 2], ("bapo", "8"): [0, 1, 2]}
     assert [comparison.is_compared(cell) for cell in comparison.cells] == [False, True]
     assert all(comparison.result(("grpo", "8"), column).difference is None for column in COLUMNS)
     results = {column.key: comparison.result(("bapo", "8"), column) for column in COLUMNS}
@@ -108,17 +93,12 @@ def test_ages_are_drawn_as_they_are(make_run):
 
 def test_two_seeds_that_differ_by_one_answer_have_no_verdict(make_run):
     problems = {"validation": {"sums": {"kept": 200}}}
-    folders = [
-        make_run(
-            f"{algorithm}-{seed}",
-            rows=[{"step": step, "train/reward": 0.5, "val/sums/avg@1": accuracy} for step in (0, 1)],
-            algorithm=algorithm,
-            seed=seed,
-            problems=problems,
-        )
-        for algorithm, values in {"grpo": [0.3, 0.35, 0.4], "bapo": [0.295, 0.345, 0.395]}.items()
-        for seed, accuracy in enumerate(values)
-    ]
+    folders = []
+    for name, values in {"grpo": [0.3, 0.35, 0.4], "bapo": [0.295, 0.345, 0.395]}.items():
+        for seed, accuracy in enumerate(values):
+            rows = [{"step": step, "train/reward": 0.5, "val/sums/avg@1": accuracy} for step in (0, 1)]
+            own = {"algorithm": name, "seed": seed, "problems": problems}
+            folders.append(make_run(f"{name}-{seed}", rows=rows, **own))
     (column,) = (column for column in COLUMNS if column.key == "accuracy_last")
     for chosen in (folders[:2] + folders[3:5], folders):
         result = compare(collect(chosen)).result(("bapo", "8"), column)
@@ -134,9 +114,8 @@ def test_equal_values_have_the_floor_of_their_step_or_no_interval(make_run, seed
     rows = [{"step": step, "train/reward": 0.5, "val/sums/avg@1": 0.4375} for step in (0, 1)]
     folders = [make_run(f"{seed}", rows=rows, seed=seed, problems=problems) for seed in range(seeds)]
     comparison = compare(collect(folders))
-    reward, accuracy = (
-        comparison.results["bapo", "8", name, "final"].value for name in ("train/reward", HELD_OUT)
-    )
+    results = comparison.results
+    reward, accuracy = (results["bapo", "8", name, "final"].value for name in ("train/reward", HELD_OUT))
     assert accuracy.half_width == pytest.approx(t_quantile(seeds - 1) / 16 / math.sqrt(12 * seeds))
     assert interval_text(reward) == "0.500" and interval_text(accuracy).startswith("0.438 ± 0.")
 
@@ -159,10 +138,8 @@ def test_what_limits_a_comparison_is_noted(make_run):
 
 def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run, tmp_path):
     failed = make_run("failed", num_updates=2, status="failed")
-    reasons = (
-        r"no finished run to compare:\n  .*failed: its status is 'failed'.*\n  .*nowhere.*does not exist"
-    )
-    with pytest.raises(DataError, match=reasons):
+    reasons = r".*failed: its status is 'failed'.*\n  .*nowhere.*does not exist"
+    with pytest.raises(DataError, match=rf"no finished run to compare:\n  {reasons}"):
         compare(collect([failed, tmp_path / "nowhere"]))
 
 

@@ -11,21 +11,14 @@ from tests.report.synthetic_runs import synthetic_run, write_run
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.metrics import EXPECTED, HIGH_RAISED
 from bapo_lightning.report.run.console import duration_text
-from bapo_lightning.tools.comparison.page import (
-    draw_comparison,
-    interval_text,
-    make_charts,
-    p_text,
-    render_page,
-)
+from bapo_lightning.tools.comparison import page as comparison_page
+from bapo_lightning.tools.comparison.page import draw_comparison, interval_text, make_charts, render_page
 from bapo_lightning.tools.comparison.settings import collect
 from bapo_lightning.tools.comparison.table import compare
 from bapo_lightning.tools.page.charts import coinciding
 
-FETCHING = {
-    "src", "srcset", "href", "xlink:href", "action", "formaction", "data", "poster", "background", "ping",
-    "manifest", "style",
-}  # fmt: skip
+FETCHING = {"src", "srcset", "href", "xlink:href", "action", "formaction", "data", "poster", "background"}
+FETCHING |= {"ping", "manifest", "style"}
 
 
 class Page(HTMLParser):
@@ -72,15 +65,13 @@ def page(tmp_path_factory):
 
 @pytest.mark.slow
 def test_nothing_on_the_page_is_fetched_from_anywhere(page):
-    foreign = [
-        value for name, value in page.fetched if name != "style" and not value.startswith(("#", "data:"))
-    ]
-    assert foreign == []
+    addresses = [value for name, value in page.fetched if name != "style"]
+    assert [value for value in addresses if not value.startswith(("#", "data:"))] == []
     styles = page.inline["style"] + " ".join(value for name, value in page.fetched if name == "style")
     assert [url for url in re.findall(r"url\(([^)]*)", styles) if not url.startswith("#")] == []
     assert "@import" not in styles and "//" not in styles
-    addresses = page.inline["script"].replace("http://www.w3.org/2000/svg", "")  # a name, fetched by nobody
-    assert not re.search(r"fetch|XMLHttpRequest|import|https?:", addresses)
+    script = page.inline["script"].replace("http://www.w3.org/2000/svg", "")  # a name, fetched by nobody
+    assert not re.search(r"fetch|XMLHttpRequest|import|https?:", script)
     assert not {"iframe", "object", "embed", "base"} & set(page.tags)
     assert page.tags.count("script") == 2  # the numbers, and what draws them
     assert len(page.ids) == len(set(page.ids))
@@ -140,9 +131,8 @@ def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run):
 def test_below_four_seeds_single_runs_are_drawn_and_no_interval(make_run):
     for count in (1, 3, 4):
         rows = [{"step": step, "train/reward": 0.1 * step} for step in range(3)]
-        folders = [
-            make_run(f"{count}-{seed}", rows=rows, algorithm="grpo", seed=seed) for seed in range(count)
-        ]
+        own = {"rows": rows, "algorithm": "grpo"}
+        folders = [make_run(f"{count}-{seed}", seed=seed, **own) for seed in range(count)]
         comparison = compare(collect(folders))
         (curve,) = make_charts(comparison, comparison.metrics[0])[0]["curves"]
         assert ("lower" in curve) == (count == 4) and len(curve["runs"]) == count
@@ -152,36 +142,21 @@ def test_below_four_seeds_single_runs_are_drawn_and_no_interval(make_run):
 def test_lines_that_coincide_are_told():
     steps, line = [0, 1, 2], [0.2, 0.5, 0.9]
     near = [value + 0.004 for value in line]
-    lines = {
-        "a": (steps, line),
-        "b": (steps, near),
-        "c": (steps, [0.2, 0.5, 0.8]),
-        "d": (steps[:2], line[:2]),
-    }
+    two = {"a": (steps, line), "b": (steps, near)}
+    lines = two | {"c": (steps, [0.2, 0.5, 0.8]), "d": (steps[:2], line[:2])}
     assert coinciding(lines, (0.0, 1.0), log=False) == [["a", "b"]]
-    assert coinciding({"a": (steps, line), "b": (steps, near)}, (0.2, 0.9), log=True) == []
+    assert coinciding(two, (0.2, 0.9), log=True) == []
     zeros = {name: (steps, [0.0] * 3) for name in "xyz"}
     assert coinciding(zeros, (-1.0, 1.0), log=False) == [["x", "y", "z"]]
 
 
 @pytest.mark.parametrize("count", [40, 1000])
 def test_lines_coincide_on_the_axis_that_is_shown(make_run, count):
-    folders = [
-        make_run(
-            algorithm,
-            rows=[
-                {
-                    "step": step,
-                    "train/reward": step / count,
-                    "time/step_seconds": seconds,
-                    "progress/samples": step,
-                }
-                for step in range(count)
-            ],
-            algorithm=algorithm,
-        )
-        for algorithm, seconds in {"grpo": 1.0, "bapo": 1.6}.items()
-    ]
+    folders = []
+    for name, seconds in {"grpo": 1.0, "bapo": 1.6}.items():
+        found = [{"step": n, "train/reward": n / count, "progress/samples": n} for n in range(count)]
+        rows = [row | {"time/step_seconds": seconds} for row in found]
+        folders.append(make_run(name, rows=rows, algorithm=name))
     comparison = compare(collect(folders))
     (chart,) = make_charts(comparison, comparison.metrics[0])
     assert chart["same"] == {
@@ -197,15 +172,14 @@ ROLLOUT = {
 
 def test_texts_are_those_of_the_first_run_that_recorded_some(make_run):
     folders = []
-    for algorithm, seed in itertools.product(("grpo", "bapo"), (0, 1)):
-        folder = make_run(
-            f"{algorithm}-{seed}", rows=[{"step": 0, "train/reward": 0.5}], algorithm=algorithm, seed=seed
-        )
+    rows = [{"step": 0, "train/reward": 0.5}]
+    for name, seed in itertools.product(("grpo", "bapo"), (0, 1)):
+        folder = make_run(f"{name}-{seed}", rows=rows, algorithm=name, seed=seed)
         folders.append(folder)
-        if seed or algorithm == "bapo":
-            text = {"response": f"<{algorithm} {seed}>", "turns": [{"by": "policy", "text": "hm"}]}
-            rows = [ROLLOUT | text | {"step": step} for step in range(9)]
-            (folder / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if seed or name == "bapo":
+            text = {"response": f"<{name} {seed}>", "turns": [{"by": "policy", "text": "hm"}]}
+            texts = [json.dumps(ROLLOUT | text | {"step": step}) + "\n" for step in range(9)]
+            (folder / "rollouts.jsonl").write_text("".join(texts))
     page = Page(render_page(compare(collect(folders)), "Texts", "make compare", "today"))
     assert [entry["name"] for entry in page.texts] == ["grpo, seed 1", "bapo, seed 0"]
     for entry, text in zip(page.texts, ("<grpo 1>", "<bapo 0>"), strict=True):
@@ -221,7 +195,7 @@ def test_numbers_for_people():
     assert interval_text(Interval(-0.5, None, 1), signed=True) == "\N{MINUS SIGN}0.500"
     assert interval_text(None) == "\N{EN DASH}"
     shown = ["no test", "p < 0.001", "p = 0.012", "p = 0.46"]
-    assert [p_text(value) for value in (None, 0.0001, 0.0123, 0.456)] == shown
+    assert [comparison_page.p_text(value) for value in (None, 0.0001, 0.0123, 0.456)] == shown
     assert [duration_text(value) for value in (5.0, 75.0, 9000.0)] == ["5.0 s", "1 min 15 s", "2 h 30 min"]
 
 

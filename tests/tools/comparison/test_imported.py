@@ -56,11 +56,8 @@ def test_trl_and_verl_are_compared_by_seed(tmp_path, capsys):
     assert main([*named, "--output", str(tmp_path / "out"), "--reference", "grpo"]) == 0
     assert "6 of 6 runs" in capsys.readouterr().out
     lines = list(csv.DictReader((tmp_path / "out" / "compare.csv").open()))
-    (found,) = [
-        line
-        for line in lines
-        if (line["setting"], line["metric"], line["statistic"]) == ("mine", "train/reward", "final")
-    ]
+    wanted = {"setting": "mine", "metric": "train/reward", "statistic": "final"}.items()
+    (found,) = [line for line in lines if wanted <= line.items()]
     assert (found["num_seeds"], found["num_pairs"]) == ("3", "3")
     wanted = sum(sum(curve("mine", s)[-2:]) - sum(curve("grpo", s)[-2:]) for s in range(3)) / 6
     assert float(found["difference"]) == pytest.approx(wanted, abs=1e-6)
@@ -74,9 +71,7 @@ def test_a_state_of_trl_keeps_rows_of_one_update_together(tmp_path):
     assert record.problem is None and [row["step"] for row in record.rows] == list(range(1, UPDATES + 1))
     assert record.series("train/reward")[1] == curve("grpo", 3)
     assert record.rows[9]["eval_reward"] == 0.4 and "train/loss" not in record.rows[9]
-    assert {key: record.manifest[key] for key in ("algorithm", "seed", "staleness")} == {
-        "algorithm": "grpo", "seed": 3, "staleness": 4,
-    }  # fmt: skip
+    assert {"algorithm": "grpo", "seed": 3, "staleness": 4}.items() <= record.manifest.items()
 
 
 def test_one_log_alone_gets_a_summary_without_what_it_does_not_say(tmp_path, capsys):
@@ -138,18 +133,17 @@ def test_tables_of_wandb_are_read(name, tmp_path):
     assert not [key for row in rows for key in row if "MIN" in key or key in ("text", "name")]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("log.jsonl", "[1]\n", "is not a log that can be compared"),
-        ("log.jsonl", '{"a": 1}\n', "has no update"),
-        ("log.jsonl", "", "has no update"),
-        ("state.json", "{}", "it has no log_history"),
-        ("state.json", "{", "is not a trainer's state"),
-        ("chart.csv", '"Step","a - reward","b - reward"\n"1","2","3"\n', "columns of several runs, a, b"),
-        ("x.tfevents", "x" * 40, "event file|has no update"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("log.jsonl", "[1]\n", "is not a log that can be compared"),
+    ("log.jsonl", '{"a": 1}\n', "has no update"),
+    ("log.jsonl", "", "has no update"),
+    ("state.json", "{}", "it has no log_history"),
+    ("state.json", "{", "is not a trainer's state"),
+    ("chart.csv", '"Step","a - reward","b - reward"\n"1","2","3"\n', "columns of several runs, a, b"),
+    ("x.tfevents", "x" * 40, "event file|has no update"),
+    ("log.jsonl", '{"step": 1.5, "reward": 1}\n{"step": 1.6, "reward": 2}\n',
+     r"step 1\.5 is between two updates"),
+])  # fmt: skip
 def test_what_is_no_log_is_refused_in_words(name, text, told, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=told):
@@ -169,30 +163,25 @@ def test_two_logs_of_one_seed_are_refused(tmp_path, capsys):
     assert "two logs have the same NAME:SEED" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("grpo:0=a/b", ("grpo", 0, 1)), ("my-dapo:12:8=x", ("my-dapo", 12, 8)), ("grpo=x", None),
-        ("outputs/a:0=x", None), ("grpo:0:0=x", None), ("wandb:a/b/c", None), ("grpo:-1=x", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "found"), [
+    ("grpo:0=a/b", ("grpo", 0, 1)), ("my-dapo:12:8=x", ("my-dapo", 12, 8)), ("grpo=x", None),
+    ("outputs/a:0=x", None), ("grpo:0:0=x", None), ("wandb:a/b/c", None), ("grpo:-1=x", None),
+])  # fmt: skip
 def test_a_log_is_named_with_algorithm_and_seed(text, found):
     run = foreign_run(text)
     assert (run and tuple(run[:3])) == found
 
 
-def test_names_of_other_trainers_become_ours():
-    assert renamed("train/completions/mean_length") == "train/response_length"
-    assert renamed("val-core/openai/gsm8k/acc/mean@4") == "val/openai-gsm8k/avg@4"
-    assert renamed("bapo/clip_high") == "bapo/clip_high"
-
-
-def test_own_names_are_kept_of_rewards_alone():
+def test_names_of_other_trainers_become_ours_and_own_ones_are_kept_of_rewards_alone():
     """P-values are adjusted for all that is compared."""
-    assert renamed("val-core/openai/gsm8k/acc/best@4/mean") == "val-core/openai/gsm8k/acc/best@4/mean"
-    assert renamed("train/rewards/format/mean") == "rewards/format/mean"
-    assert renamed("eval/reward") == "eval_reward"
-    assert {renamed(name) for name in ("epoch", "timing_s/gen", "perf/mfu/actor", "total_flos")} == {None}
+    names = {
+        "train/completions/mean_length": "train/response_length", "bapo/clip_high": "bapo/clip_high",
+        "val-core/openai/gsm8k/acc/mean@4": "val/openai-gsm8k/avg@4", "eval/reward": "eval_reward",
+        "val-core/openai/gsm8k/acc/best@4/mean": "val-core/openai/gsm8k/acc/best@4/mean",
+        "train/rewards/format/mean": "rewards/format/mean",
+        **dict.fromkeys(("epoch", "timing_s/gen", "perf/mfu/actor", "total_flos")),
+    }  # fmt: skip
+    assert {name: renamed(name) for name in names} == names
 
 
 @pytest.mark.parametrize("key", ["global_step", "max_steps"])
@@ -209,9 +198,3 @@ def test_a_link_to_what_is_no_file_of_a_log_is_one_sentence(tmp_path, name):
     (tmp_path / name).symlink_to("/proc/self/mem")
     with pytest.raises(DataError, match=r"Input/output error"):
         import_run(foreign_run(f"x:0={tmp_path / name}"), tmp_path / "out")
-
-
-def test_steps_between_two_updates_are_told(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"step": 1.5, "reward": 1}\n{"step": 1.6, "reward": 2}\n')
-    with pytest.raises(DataError, match=r"step 1\.5 is between two updates"):
-        import_run(foreign_run(f"x:0={tmp_path / 'log.jsonl'}"), tmp_path / "out")

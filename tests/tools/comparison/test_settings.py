@@ -2,6 +2,7 @@
 
 import csv
 import json
+from itertools import product
 
 import pytest
 
@@ -17,9 +18,8 @@ from bapo_lightning.tools.comparison.table import compare
 def constant_run(make_run):
     def make(algorithm, seed=0, reward=0.9, name="", config=None, **manifest):
         rows = [{"step": step, "train/reward": value} for step, value in enumerate((0.5, reward))]
-        folder = make_run(
-            name or f"{algorithm}-{seed}", rows=rows, algorithm=algorithm, seed=seed, **manifest
-        )
+        own = {"rows": rows, "algorithm": algorithm, "seed": seed, **manifest}
+        folder = make_run(name or f"{algorithm}-{seed}", **own)
         if config is not None:
             (folder / "config.yaml").write_text(json.dumps(config))
         return folder
@@ -105,31 +105,25 @@ def test_conditions_whose_runs_are_not_alike_are_noted(make_run, constant_run):
     ]
 
 
-@pytest.mark.parametrize(
-    ("regime", "condition"),
-    [
-        ({}, "4"),
-        ({"partial_tokens": 8}, "4, 8 tokens a pass"),
-        ({"async_generation": True, "max_age": 2}, "4, async, age at most 2"),
-        ({"reuse_share": 0.25}, "4, reuse 0.25"),
-    ],
-)
+@pytest.mark.parametrize(("regime", "condition"), [
+    ({}, "4"),
+    ({"partial_tokens": 8}, "4, 8 tokens a pass"),
+    ({"async_generation": True, "max_age": 2}, "4, async, age at most 2"),
+    ({"reuse_share": 0.25}, "4, reuse 0.25"),
+])  # fmt: skip
 def test_a_condition_says_what_the_age_depends_on(regime, condition):
     assert condition_of(4, {"regime": regime}) == condition
 
 
 def test_the_numbers_are_written_as_csv_and_json(make_run, constant_run, tmp_path):
-    cells = [(name, staleness, seed) for name in ("grpo", "bapo") for staleness in (1, 8) for seed in (0, 1)]
-    folders = [
-        make_run(f"{name}-{age}-{seed}", algorithm=name, seed=seed, staleness=age, num_updates=12)
-        for name, age, seed in cells
-    ]
+    folders = []
+    for name, age, seed in product(("grpo", "bapo"), (1, 8), (0, 1)):
+        own = {"algorithm": name, "seed": seed, "staleness": age}
+        folders.append(make_run(f"{name}-{age}-{seed}", num_updates=12, **own))
     comparison = compare(collect([*folders, constant_run("dapo", status="interrupted")]))
-    lines = [
-        line
-        for line in csv.DictReader(write_table(comparison, tmp_path / "compare.csv").open())
-        if (line["metric"], line["statistic"]) == ("train/reward", "final")
-    ]
+    table = list(csv.DictReader(write_table(comparison, tmp_path / "compare.csv").open()))
+    wanted = {"metric": "train/reward", "statistic": "final"}.items()
+    lines = [line for line in table if wanted <= line.items()]
     assert [(line["algorithm"], line["staleness"], line["num_seeds"]) for line in lines] == [
         ("grpo", "1", "2"), ("bapo", "1", "2"), ("grpo", "8", "2"), ("bapo", "8", "2"),
     ]  # fmt: skip

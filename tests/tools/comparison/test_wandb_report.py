@@ -68,10 +68,8 @@ def test_run_sets_are_by_group_and_staleness_and_lines_by_algorithm(content, tmp
     assert set(tag["value"]) <= set(logger.experiment.tags)
     assert run_set["grouping"] == [{"section": "config", "name": "algorithm.value.name"}]
     colours = {key.split("-", 1)[1]: value for key, value in grids(content)[1]["customRunColors"].items()}
-    assert colours == {
-        f"config:algorithm.value.name:{name}": ALGORITHM_COLOURS[name].lower()
-        for name in ("grpo", "dapo", "bapo")
-    }
+    names = ("grpo", "dapo", "bapo")
+    assert colours == {f"config:algorithm.value.name:{n}": ALGORITHM_COLOURS[n].lower() for n in names}
 
 
 def test_settings_and_regimes_of_one_staleness_have_lines_of_their_own(tmp_path):
@@ -84,9 +82,8 @@ def test_settings_and_regimes_of_one_staleness_have_lines_of_their_own(tmp_path)
     keys = ["algorithm.name", "algorithm.positive_share_target", "regime.partial_tokens"]
     assert wandb_report.grouping(found.usable) == keys
     (grid,) = grids(spec(make_report(found, [GROUP], "Mine")))
-    assert [key["name"] for key in grid["runSets"][0]["grouping"]] == [
-        key.replace(".", ".value.", 1) for key in keys
-    ]
+    grouping = [key["name"] for key in grid["runSets"][0]["grouping"]]
+    assert grouping == [key.replace(".", ".value.", 1) for key in keys]
     assert len(grid["customRunColors"]) == 3 * 2 * 2
 
 

@@ -31,10 +31,9 @@ def test_a_difference_is_that_of_the_problems_and_its_interval_too():
     assert after.values["avg@4"].low < before.values["avg@4"].high
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [({"digest": "other"}, "its problems are others"), ({"k": 8}, "it has k=8, the reference k=4")],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"digest": "other"}, "its problems are others"), ({"k": 8}, "it has k=8, the reference k=4"),
+])  # fmt: skip
 def test_what_is_not_alike_is_not_paired_and_that_is_said(change, reason):
     both = evaluated("before", 0, 1, 2, 4), evaluated("after", 1, 1, 1, 1, **change)
     assert not compare_evaluations(both, "before")[1].differences

@@ -36,19 +36,13 @@ def test_one_file_is_what_the_library_reads(tmp_path):
 
 def test_files_stay_below_the_limit_and_a_larger_weight_stands_alone(tmp_path):
     assert write_shards(tmp_path, WEIGHTS.items(), 20) == 3
-    shapes = {
-        file.name: [list(tensor.shape) for tensor in load_file(file).values()]
-        for file in sorted(tmp_path.glob("*.safetensors"))
-    }
-    assert shapes == {
-        "model-00001-of-00003.safetensors": [[2, 3]],
-        "model-00002-of-00003.safetensors": [[2]],
-        "model-00003-of-00003.safetensors": [[4]],
-    }
-    assert json.loads((tmp_path / INDEX).read_text()) == {
-        "metadata": {"total_size": 48},
-        "weight_map": dict(zip("abc", shapes, strict=True)),
-    }
+    files = sorted(tmp_path.glob("*.safetensors"))
+    names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert [file.name for file in files] == names
+    shapes = [[list(tensor.shape) for tensor in load_file(file).values()] for file in files]
+    assert shapes == [[[2, 3]], [[2]], [[4]]]
+    index = {"metadata": {"total_size": 48}, "weight_map": dict(zip("abc", names, strict=True))}
+    assert json.loads((tmp_path / INDEX).read_text()) == index
     folder = tmp_path / "two"
     folder.mkdir()
     write_shards(folder, WEIGHTS.items(), 32)  # 24, 8 and 16 bytes
@@ -73,10 +67,8 @@ def test_only_one_file_s_weights_are_alive_at_a_time(tmp_path):
 
 
 def write(target, overwrite=False, source=TINY):
-    policy = build_policy(ModelOptions(TINY), 1.0)
-    write_model_folder(
-        target, str(source), policy.named_weights(), "card", torch.float32, overwrite=overwrite
-    )
+    weights = build_policy(ModelOptions(TINY), 1.0).named_weights()
+    write_model_folder(target, str(source), weights, "card", torch.float32, overwrite=overwrite)
     return target
 
 
@@ -153,15 +145,10 @@ RUN = {
 
 
 def test_a_card_shows_run_settings_metrics_and_command():
-    rows = [
-        {"step": 0, "train/reward": 0.25, "val/aime24/avg@16": 0.5},
-        {"step": 1, "train/reward": 0.5},
-        {"step": 2, "train/reward": 0.75},
-    ]
-    card = model_card(
-        RUN, {"command": "make train", "git_commit": "abc", "versions": {"bapo-lightning": "1.0"}}, rows, 2,
-        "bfloat16",
-    )  # fmt: skip
+    rows = [{"step": step, "train/reward": value} for step, value in enumerate((0.25, 0.5, 0.75))]
+    rows[0]["val/aime24/avg@16"] = 0.5
+    manifest = {"command": "make train", "git_commit": "abc", "versions": {"bapo-lightning": "1.0"}}
+    card = model_card(RUN, manifest, rows, 2, "bfloat16")
     assert "base_model: owner/name" in card
     assert "(regime replay, seed 3) on math, validated on aime24. Weights in bfloat16." in card
     assert "| train/reward | 0.5 | 2 |" in card and "| val/aime24/avg@16 | 0.5 | 1 |" in card
@@ -192,6 +179,5 @@ def test_an_export_names_no_code_that_it_does_not_hold(tmp_path):
     write_model_folder(tmp_path / "out", str(tmp_path / "model"), weights, "card", torch.float32)
     for name in ("config.json", "tokenizer_config.json"):
         assert "auto_map" not in json.loads((tmp_path / "out" / name).read_text())
-    assert read_pretrained(AutoTokenizer, str(tmp_path / "out")).encode("1+2") == [
-        *read_pretrained(AutoTokenizer, TINY).encode("1+2")
-    ]
+    exported, own = (read_pretrained(AutoTokenizer, str(path)) for path in (tmp_path / "out", TINY))
+    assert exported.encode("1+2") == own.encode("1+2")

@@ -60,9 +60,8 @@ CHOICES = {
     "a number": lambda each: 1, "null": lambda each: None, "index is a text": field("index", "a"),
     "all are the first": field("index", 0), "index is negative": field("index", -1),
     "scores are a list": field("logprobs", [1]), "scores are a text": field("logprobs", "abc"),
-    **{f"tokens are {value!r:.20}": field("token_ids", value)
-       for value in ([-1] * 4, [2**70] * 4, ["x"] * 4, 7, [1.5] * 4, [[1]] * 4, [None] * 4, [True] * 4,
-                     [5] * 3000)},
+    **{f"tokens are {value!r:.20}": field("token_ids", value) for value in ([-1] * 4, [2**70] * 4, ["x"] * 4,
+     7, [1.5] * 4, [[1]] * 4, [None] * 4, [True] * 4, [5] * 3000)},
     **{f"values are {value!r:.20}": scores("token_logprobs", lambda v, value=value: [value] * len(v))
        for value in (float("inf"), 1e308, 3.0, "-2", True, 10**400, [1])},
     **{f"values: {value!r:.20}": scores("token_logprobs", lambda v, value=value: value)

@@ -72,9 +72,7 @@ def test_a_small_step_is_told_below_rounding(near, served, probe):
     assert probe(TRAINED, "--also", near, "--dtype", "bfloat16")[0] == 0
 
 
-def test_more_than_the_rounding_of_right_servers_is_no_match_without_the_export_before(
-    tmp_path, served, probe
-):
+def test_more_than_rounding_is_no_match_without_the_export_before(tmp_path, served, probe):
     old = moved(TRAINED, tmp_path / "old", 7e-3)
     served.model = loaded(old, torch.bfloat16)
     code, _, made = probe(TRAINED, "--dtype", "bfloat16")
@@ -97,14 +95,10 @@ def test_equal_weights_are_not_told_apart(tmp_path, probe):
     assert (code, made["positions"][str(again)]["apart"]) == (0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (["layers.1.", "model.norm"], "layer 1 to the last norm and head"),
-        (["embed"], "embeddings"),
-        (["layers.0."], "layer 0"),
-    ],
-)
+@pytest.mark.parametrize(("names", "told"), [
+    (["layers.1.", "model.norm"], "layer 1 to the last norm and head"), (["embed"], "embeddings"),
+    (["layers.0."], "layer 0"),
+])  # fmt: skip
 def test_a_half_loaded_server_is_told_with_its_parts(names, told, old, served, probe):
     served.model = half(TRAINED, old, names)
     code, _, made = probe(TRAINED, "--also", old, *FEW)
@@ -197,15 +191,12 @@ def test_requests_leave_nothing_to_the_servers_defaults(served, probe):
         assert {key: body[key] for key in neutral} == neutral and body["model"] == "policy"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["http://127.0.0.1:9", TRAINED], "does not answer"),
-        (["ftp://127.0.0.1", TRAINED], "write http://HOST:PORT"),
-        (["http://127.0.0.1:9", TRAINED, "--api-key-from", "NO_SUCH_KEY"], "this variable is not set"),
-        (["http://127.0.0.1:9", TRAINED, "--device", "gpu7"], "--device=gpu7 cannot be used"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["http://127.0.0.1:9", TRAINED], "does not answer"),
+    (["ftp://127.0.0.1", TRAINED], "write http://HOST:PORT"),
+    (["http://127.0.0.1:9", TRAINED, "--api-key-from", "NO_SUCH_KEY"], "this variable is not set"),
+    (["http://127.0.0.1:9", TRAINED, "--device", "gpu7"], "--device=gpu7 cannot be used"),
+])  # fmt: skip
 def test_what_cannot_be_probed_is_refused_in_words(arguments, told, capsys):
     assert main(arguments) == 2
     assert told in capsys.readouterr().err

@@ -11,15 +11,9 @@ from tests.tools.sweeps.pretended import PretendedRun, manifest, wait_until
 
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.host import num_cores
+from bapo_lightning.tools.sweeps import launchers
 from bapo_lightning.tools.sweeps.job import STOPPED, JobFailed, log_file
-from bapo_lightning.tools.sweeps.launchers import (
-    LOST,
-    chosen_launcher,
-    local_slots,
-    run_by_plugin,
-    run_local,
-    visible_gpus,
-)
+from bapo_lightning.tools.sweeps.launchers import LOST, chosen_launcher, run_by_plugin, run_local
 
 COMPLETED, FAILED = JobStatus.COMPLETED, JobStatus.FAILED
 
@@ -40,25 +34,22 @@ def test_runs_at_the_same_time_have_gpus_of_their_own(tmp_path, monkeypatch):
 
 
 def test_cores_and_gpus_are_shared_out(monkeypatch):
-    assert len(local_slots(99, None, 0)) == num_cores()
-    assert len(local_slots(5, 2, 0)) == 2 and len(local_slots(1, 5, 0)) == 1
+    assert len(launchers.local_slots(99, None, 0)) == num_cores()
+    assert len(launchers.local_slots(5, 2, 0)) == 2 and len(launchers.local_slots(1, 5, 0)) == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
-    assert visible_gpus() == ["4", "5", "6", "7", "8"]
+    assert launchers.visible_gpus() == ["4", "5", "6", "7", "8"]
     shares = [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
-    assert local_slots(9, None, 2) == shares and local_slots(9, 1, 2) == shares[:1]
+    assert launchers.local_slots(9, None, 2) == shares and launchers.local_slots(9, 1, 2) == shares[:1]
     with pytest.raises(ConfigError, match="gpus_per_run=6, but 5 GPUs are visible here"):
-        local_slots(9, None, 6)
+        launchers.local_slots(9, None, 6)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["hydra/launcher=cloud"], "launcher=cloud is not a choice here; it takes local, ray, submitit"),
-        (["hydra.launcher.gpus=1"], "gpus is not an option; hydra.launcher takes .*gpus_per_run"),
-        (["hydra.launcher.parallel_runs=0"], "parallel_runs=0 must be a whole number of at least 1"),
-        (["hydra/launcher=ray", "hydra.launcher.cpus_per_run=0"], "launcher.cpus_per_run=0 must be"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    (["hydra/launcher=cloud"], "launcher=cloud is not a choice here; it takes local, ray, submitit"),
+    (["hydra.launcher.gpus=1"], "gpus is not an option; hydra.launcher takes .*gpus_per_run"),
+    (["hydra.launcher.parallel_runs=0"], "parallel_runs=0 must be a whole number of at least 1"),
+    (["hydra/launcher=ray", "hydra.launcher.cpus_per_run=0"], "launcher.cpus_per_run=0 must be"),
+])  # fmt: skip
 def test_launchers_and_options_that_do_not_exist_are_told(overrides, complaint):
     with pytest.raises(ConfigError, match=complaint):
         chosen_launcher(overrides)

@@ -16,23 +16,10 @@ from bapo_lightning.configuration import machine
 from bapo_lightning.configuration.compose import composed_run, hydra_value
 from bapo_lightning.system.errors import ConfigError, MachineError
 from bapo_lightning.system.run_folder.config_keys import short_names
+from bapo_lightning.tools.sweeps import plan as sweep_plan
 from bapo_lightning.tools.sweeps.job import STOPPED
-from bapo_lightning.tools.sweeps.plan import (
-    SweepPlan,
-    check_runs,
-    compose_runs,
-    finished_runs,
-    folder_name,
-    read_plan,
-    run_names,
-    together,
-)
+from bapo_lightning.tools.sweeps.plan import compose_runs, finished_runs, folder_name, run_names, together
 from bapo_lightning.tools.sweeps.run import run_plan
-
-VALUES = [
-    *(None, True, 3, 1e-5, "grpo", "a,b", "null", "1e5", "x y", "it's", 'say "hi"', "tail\\", 'a\\"b', ""),
-    *("a=b", "(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
-]
 
 
 @cache
@@ -43,7 +30,7 @@ def options(sweep):
 
 
 def plan_of(sweep, *arguments, root="outputs", **own):
-    return read_plan(sweep, options(sweep) | own, arguments, root)
+    return sweep_plan.read_plan(sweep, options(sweep) | own, arguments, root)
 
 
 def unquoted(value):
@@ -56,7 +43,10 @@ def unquoted(value):
     return value
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", [
+    *(None, True, 3, 1e-5, "grpo", "a,b", "null", "1e5", "x y", "it's", 'say "hi"', "tail\\", 'a\\"b', ""),
+    *("a=b", "(a)", ["wandb", "b,c", None, [1, 2]], {"a": 1, "b": [{"c": "x y"}]}, "outputs/run-1"),
+])  # fmt: skip
 def test_hydra_reads_back_the_value_that_was_meant(value):
     override = OverridesParser.create().parse_override(f"key={hydra_value(value)}")
     assert unquoted(override.value()) == value and not override.is_sweep_override()
@@ -92,7 +82,7 @@ def test_the_order_of_overrides_does_not_change_the_folder_of_a_sweep():
 def test_every_run_of_every_sweep_can_be_composed(sweep):
     plan = plan_of(sweep)
     jobs = {run: job for run, job in plan.jobs.items() if "seed" not in run or run.endswith("seed_0")}
-    assert len(compose_runs(SweepPlan("x", plan.folder, jobs, plan.common))) == len(jobs) >= 2
+    assert len(compose_runs(sweep_plan.SweepPlan("x", plan.folder, jobs, plan.common))) == len(jobs) >= 2
 
 
 @pytest.mark.slow
@@ -131,34 +121,27 @@ def test_a_sweep_can_be_given_the_name_of_its_folder_and_of_its_group_in_w_and_b
     assert all(plan.overrides(run)[0] == "group=mine" for run in plan.jobs)
 
 
-@pytest.mark.parametrize(
-    ("sweep", "arguments", "complaint"),
-    [
-        ("bounds", ["algorithm.bounds.low=0.3"], "algorithm.bounds.low is set by the cases of sweep=bounds"),
-        ("smoke", ["run_folder=x"], "run_folder is set by a sweep itself"),
-        ("smoke", ["seed=interval(0,1)"], "has no end of values; write KEY=A,B"),
-        (None, ["algorithm=grpo"], "nothing is varied; write sweep=NAME"),
-    ],
-)
+@pytest.mark.parametrize(("sweep", "arguments", "complaint"), [
+    ("bounds", ["algorithm.bounds.low=0.3"], "algorithm.bounds.low is set by the cases of sweep=bounds"),
+    ("smoke", ["run_folder=x"], "run_folder is set by a sweep itself"),
+    ("smoke", ["seed=interval(0,1)"], "has no end of values; write KEY=A,B"),
+    (None, ["algorithm=grpo"], "nothing is varied; write sweep=NAME"),
+])  # fmt: skip
 def test_what_a_sweep_cannot_do_is_said_at_once(sweep, arguments, complaint):
     with pytest.raises(ConfigError, match=complaint):
         plan_of(sweep, *arguments)
 
 
-@pytest.mark.parametrize(
-    ("key", "wrong"),
-    [
-        ("parameters", [7, None, [1], "abc", {"seed": 0}, {"seed": []}]),
-        ("cases", [7, "abc", {"seed": 0}, [1], [[1]]]),
-        ("reference", [7, [1], {"a": 1}]),
-        ("folder", [7, [1], "n" * 300]),
-    ],
-)
+@pytest.mark.parametrize(("key", "wrong"), [
+    ("parameters", [7, None, [1], "abc", {"seed": 0}, {"seed": []}]),
+    ("cases", [7, "abc", {"seed": 0}, [1], [[1]]]),
+    ("reference", [7, [1], {"a": 1}]),
+    ("folder", [7, [1], "n" * 300]),
+])  # fmt: skip
 def test_keys_of_a_file_have_types(key, wrong):
+    told = rf"hydra\.sweeper\.{key}=.* (must be|must hold|is not a text|is a number)"
     for value in wrong:
-        with pytest.raises(
-            ConfigError, match=rf"hydra\.sweeper\.{key}=.* (must be|must hold|is not a text|is a number)"
-        ):
+        with pytest.raises(ConfigError, match=told):
             plan_of("smoke", **{key: value})
 
 
@@ -215,7 +198,7 @@ def refusing(config):
 def test_what_a_machine_lacks_for_several_runs_is_told_once_and_in_order(monkeypatch):
     monkeypatch.setattr(machine, "check_machine", refusing)
     with pytest.raises(MachineError) as error:
-        check_runs([composed("seed=0"), composed("seed=1"), composed("seed=0")])
+        sweep_plan.check_runs([composed("seed=0"), composed("seed=1"), composed("seed=0")])
     assert str(error.value) == (
         "additions cannot run on this machine:\n"
         "  1. GPUs: 1 needed\n  2. GPUs: 2 needed\n  3. memory: 7 GB\n  4. model: gone\n  wait"
@@ -234,7 +217,7 @@ def test_of_several_plans_the_largest_is_told():
 def test_what_is_wrong_on_any_machine_comes_first(monkeypatch):
     monkeypatch.setattr(machine, "check_machine", refusing)
     with pytest.raises(ConfigError) as error:
-        check_runs([composed(), *[composed("scale.group_size=0")] * 2])
+        sweep_plan.check_runs([composed(), *[composed("scale.group_size=0")] * 2])
     (problem,) = error.value.problems
     assert problem.startswith("scale.group_size=0 ") and not isinstance(error.value, MachineError)
 

@@ -79,9 +79,8 @@ def test_the_time_left_is_by_the_share_that_this_session_did(tmp_path, monkeypat
     write_updates(tmp_path / "a", 40)
     rows[0].end(0)
     assert table.seconds_left == pytest.approx(3 * 60)
-    assert table.line(rows[0], "algorithm=grpo") == (
-        "[1/4] finished  algorithm=grpo: 40/40 updates, reward 0.500, 30 s; 3:00 left"
-    )
+    told = "[1/4] finished  algorithm=grpo: 40/40 updates, reward 0.500, 30 s; 3:00 left"
+    assert table.line(rows[0], "algorithm=grpo") == told
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

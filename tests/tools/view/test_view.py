@@ -21,11 +21,8 @@ from bapo_lightning.tools.commands.view import addresses, main
 from bapo_lightning.tools.view.page import View, alarms_on, bound_choices, phases, samples_by_update
 
 HOSTILE = "</script><script>alert(1)</script><b>"
-TURNS = [
-    {"by": "policy", "text": "[1+1]", "calls": 2, "errors": 1},
-    {"by": "environment", "text": "2"},
-    {"by": "policy", "text": "2#"},
-]
+TURNS = [{"by": "policy", "text": "[1+1]", "calls": 2, "errors": 1}]
+TURNS += [{"by": "environment", "text": "2"}, {"by": "policy", "text": "2#"}]
 
 
 def row(step, **metrics):
@@ -51,9 +48,8 @@ def write_lines(path, rows):
 def run(tmp_path):
     rows = [row(step, **({"val/sums/avg@4": 0.5} if step % 8 == 7 else {})) for step in range(40)]
     folder = write_run(tmp_path / "outputs/quickstart/run", rows, staleness=8)
-    write_lines(
-        folder / "rollouts.jsonl", [sample(step, name) for step in (0, 20) for name in ("2+3", "1+4")]
-    )
+    texts = [sample(step, name) for step in (0, 20) for name in ("2+3", "1+4")]
+    write_lines(folder / "rollouts.jsonl", texts)
     return folder
 
 
@@ -97,10 +93,9 @@ def test_the_page_has_every_curve_and_the_texts(run):
     assert "finished" in page
 
 
-@pytest.mark.parametrize(
-    ("counts", "on"),
-    [([], []), ([1], ["gradient"]), ([0], []), ([0, 1], ["gradient"]), ([1, 1], []), ([1, 2], ["gradient"])],
-)
+@pytest.mark.parametrize(("counts", "on"), [
+    ([], []), ([1], ["gradient"]), ([0], []), ([0, 1], ["gradient"]), ([1, 1], []), ([1, 2], ["gradient"]),
+])  # fmt: skip
 def test_the_banner_names_the_alarms_that_went_on_in_the_last_update(counts, on):
     assert alarms_on([{"alarms/gradient": count} for count in counts]) == on
 
@@ -123,10 +118,8 @@ def test_texts_are_data_and_never_part_of_the_page(page):
 
 def test_bounds_are_counted_as_pairs_and_times_add_up(run):
     record = read_run(run)
-    assert bound_choices(record) == [
-        {"low": 0.6, "high": 1.2, "share": 0.75},
-        {"low": 0.9, "high": 3.0, "share": 0.25},
-    ]
+    narrow, wide = {"low": 0.6, "high": 1.2, "share": 0.75}, {"low": 0.9, "high": 3.0, "share": 0.25}
+    assert bound_choices(record) == [narrow, wide]
     assert dict(phases(record)) == {"rollout": 0.25, "update": 0.5, "other": 0.25}
     beside = replace(record, config={"regime": {"async_generation": True}})
     assert dict(phases(beside)) == {"update": 0.5, "other": 0.5}
@@ -230,9 +223,8 @@ def test_curves_of_a_long_run_keep_their_extremes_and_say_what_they_show(page):
     assert places[norm["x"]]["updates"][norm["mean"].index(195.4)] == 1388
     assert max(reward["upper"]) == 5.0 > max(reward["mean"]) and min(own["lower"]) == -77.0
     assert all(len(curve["mean"]) <= 720 for chart in charts.values() for curve in chart["curves"])
-    assert (
-        "the smallest and the largest value of every 12 updates" in text and "show every update" not in text
-    )
+    assert "the smallest and the largest value of every 12 updates" in text
+    assert "show every update" not in text
     short = page(metrics=[*long_rows(480)])
     assert "bounds and mismatches show every update" in short
     assert len(charts_of(short)["bounds"]["curves"][0]["mean"]) == 480
