@@ -92,25 +92,18 @@ def hostile_answers():
 
 
 def _nested():
+    root, fraction = r"\sqrt{", r"\frac{1}{"
     for depth in (30, 150, 400, 950, 5000):
         yield f"{depth} parentheses", rf"\boxed{{{'(' * depth}5{')' * depth}}}"
         yield f"{depth} brackets", rf"\boxed{{{'[' * depth}5{']' * depth}}}"
         yield f"{depth} braces", rf"\boxed{{{'{' * depth}5{'}' * depth}}}"
         yield f"{depth} minus signs", rf"\boxed{{{'-' * depth}5}}"
         yield f"{depth} factorials", rf"\boxed{{5{'!' * depth}}}"
-        yield (
-            f"{depth} roots",
-            rf"\boxed{{{chr(92) + 'sqrt{'}{(chr(92) + 'sqrt{') * (depth // 8)}5{'}' * (depth // 8 + 1)}}}",
-        )
-        yield (
-            f"{depth} fractions",
-            rf"\boxed{{{(chr(92) + 'frac{1}{') * (depth // 10)}5{'}' * (depth // 10)}}}",
-        )
+        yield f"{depth} roots", rf"\boxed{{{root * (depth // 8 + 1)}5{'}' * (depth // 8 + 1)}}}"
+        yield f"{depth} fractions", rf"\boxed{{{fraction * (depth // 10)}5{'}' * (depth // 10)}}}"
         yield f"{depth} powers", rf"\boxed{{{'2^{' * (depth // 4)}5{'}' * (depth // 4)}}}"
-        yield (
-            f"{depth} unions",
-            rf"\boxed{{{(chr(92) + 'cup ').join(f'[{i},{i + 1})' for i in range(depth // 12))}}}",
-        )
+        unions = r"\cup ".join(f"[{i},{i + 1})" for i in range(depth // 12))
+        yield f"{depth} unions", rf"\boxed{{{unions}}}"
         yield f"{depth} bars", rf"\boxed{{{'|' * depth}5{'|' * depth}}}"
 
 

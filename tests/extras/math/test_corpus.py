@@ -24,13 +24,9 @@ def pairs(rows):
 
 
 @pytest.fixture(scope="module")
-def accepted(pool):
+def accepted(make_reward):
     """Function that says whether the reward takes a row for right."""
-    from bapo_lightning.extras.math import MathReward
-
-    reward = MathReward()
-    reward._pool = pool
-    scores = reward.score_texts([row["gold"] for row in ROWS], [row["text"] for row in ROWS])
+    scores = make_reward().score_texts([row["gold"] for row in ROWS], [row["text"] for row in ROWS])
     found = {(row["gold"], row["text"]): score.status for row, score in zip(ROWS, scores, strict=True)}
     return lambda row: found[row["gold"], row["text"]] is ScoreStatus.CORRECT
 

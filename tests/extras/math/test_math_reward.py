@@ -73,9 +73,8 @@ def test_a_response_without_a_marked_answer_is_unparsable_by_default():
     problem = Problem("1", "?", "42")
     texts = ["The answer is 42", "", r"\boxed{42}", "Answer: 42", "#### 43"]
     scores = MathReward()([problem] * 5, [Completion(text, 5, FinishReason.STOP) for text in texts])
-    assert [score.status for score in scores] == [
-        ScoreStatus.UNPARSABLE, ScoreStatus.UNPARSABLE, CORRECT, CORRECT, WRONG,
-    ]  # fmt: skip
+    expected = [ScoreStatus.UNPARSABLE] * 2 + [CORRECT, CORRECT, WRONG]
+    assert [score.status for score in scores] == expected
     assert [score.answer for score in scores] == ["", "", "42", "42", "43"]
 
 
@@ -118,11 +117,8 @@ def test_score_answers_keeps_its_workers_between_calls():
 
 def children():
     """Process ids of the servers that this process has."""
-    return {
-        child.pid
-        for child in psutil.Process().children()
-        if "bapo_lightning.extras.math.workers.server" in command_line(child)
-    }
+    name = "bapo_lightning.extras.math.workers.server"
+    return {child.pid for child in psutil.Process().children() if name in command_line(child)}
 
 
 def test_equal_answers_are_judged_once(monkeypatch):
@@ -144,10 +140,8 @@ def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them(r
     monkeypatch.setattr(pool, "timeout_seconds", 30.0)
     monkeypatch.setattr(pool, "batch_seconds", 1.5)
     verdict(reward, "4", r"\boxed{\sqrt{17}}")
-    unions = [
-        r"\boxed{" + r"\cup".join(f"({i},{i + 1})" for i in range(start, start + 60)) + "}"
-        for start in range(30)
-    ]
+    parts = [f"({i},{i + 1})" for i in range(90)]
+    unions = [r"\boxed{" + r"\cup".join(parts[start : start + 60]) + "}" for start in range(30)]
     start = time.monotonic()
     scores = reward.score_texts(["4"] * 32, [*unions, r"\boxed{\sqrt{16}}", r"\boxed{\sqrt{18}}"])
     taken = time.monotonic() - start
@@ -156,20 +150,11 @@ def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them(r
 
 
 def test_wrong_options_are_named_together():
+    options = {"accept": "all", "unevaluated": False, "timeout_seconds": 0, "batch_seconds": -1}
+    options |= {"num_workers": 0, "memory_megabytes": 1}
     with pytest.raises(ValidationError) as error:
-        MathReward(
-            accept="all",
-            unevaluated=False,
-            timeout_seconds=0,
-            batch_seconds=-1,
-            num_workers=0,
-            memory_megabytes=1,
-        )
-    places = [found["loc"] for found in error.value.errors()]
-    assert places == [
-        ("accept",), ("unevaluated",), ("timeout_seconds",), ("batch_seconds",), ("num_workers",),
-        ("memory_megabytes",),
-    ]  # fmt: skip
+        MathReward(**options)
+    assert [found["loc"] for found in error.value.errors()] == [(name,) for name in options]
     assert "Input should be 'marked' or 'any'" in str(error.value)
 
 

@@ -6,36 +6,24 @@ from bapo_lightning.types import ScoreStatus
 CORRECT = ScoreStatus.CORRECT
 
 
-@pytest.fixture
-def reward(make_reward):
-    return make_reward()
-
-
 def judged(reward, pairs, form):
     scores = reward.score_texts([gold for gold, _ in pairs], [form % answer for _, answer in pairs])
     return {pair: score.status for pair, score in zip(pairs, scores, strict=True)}
 
 
-@pytest.mark.parametrize("rule", RIGHT)
-def test_answers_that_are_right(reward, rule):
-    statuses = judged(reward, RIGHT[rule], r"\boxed{%s}")
-    assert {pair: status for pair, status in statuses.items() if status is not CORRECT} == {}
+CASES = {
+    **{f"right, {rule}": (pairs, r"\boxed{%s}", CORRECT) for rule, pairs in RIGHT.items()},
+    **{f"wrong, {rule}": (pairs, r"\boxed{%s}", ScoreStatus.WRONG) for rule, pairs in WRONG.items()},
+    "right, a sentence names one value": (RIGHT_SENTENCES, "Answer: %s", CORRECT),
+    "wrong, it names several or changes one": (WRONG_SENTENCES, "Answer: %s", ScoreStatus.WRONG),
+}
 
 
-@pytest.mark.parametrize("rule", WRONG)
-def test_answers_that_are_wrong(reward, rule):
-    statuses = judged(reward, WRONG[rule], r"\boxed{%s}")
-    assert {pair: status for pair, status in statuses.items() if status is not ScoreStatus.WRONG} == {}
-
-
-def test_a_sentence_is_right_when_it_names_one_value(reward):
-    statuses = judged(reward, RIGHT_SENTENCES, "Answer: %s")
-    assert {pair: status for pair, status in statuses.items() if status is not CORRECT} == {}
-
-
-def test_a_sentence_that_names_several_values_or_changes_one_is_wrong(reward):
-    statuses = judged(reward, WRONG_SENTENCES, "Answer: %s")
-    assert set(statuses.values()) == {ScoreStatus.WRONG}
+@pytest.mark.parametrize("case", CASES)
+def test_answers_have_their_verdicts(make_reward, case):
+    pairs, form, expected = CASES[case]
+    statuses = judged(make_reward(), pairs, form)
+    assert {pair: status for pair, status in statuses.items() if status is not expected} == {}
 
 
 def test_without_a_mark_the_last_value_of_a_sentence_counts(make_reward):

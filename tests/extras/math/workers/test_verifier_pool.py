@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.tools.sweeps.pretended import wait_until
 
 from bapo_lightning.extras.math import score_answers
 from bapo_lightning.extras.math.workers import pool as verifier_pool
@@ -24,33 +26,20 @@ CORRECT = Verdict(ScoreStatus.CORRECT)
 RIGHT_VERDICT, TIMEOUT = (ScoreStatus.CORRECT, ""), (ScoreStatus.TIMEOUT, "")  # as the server has them
 
 
-def wait_until_dead(pid):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with open(f"/proc/{pid}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] == "Z":
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"{pid} still runs")
-
-
 @pytest.mark.slow
 def test_a_worker_that_died_while_idle_is_replaced_before_an_answer_goes_to_it(pool):
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
     killed, other = pool.worker_pids
     os.kill(killed, signal.SIGKILL)
-    wait_until_dead(killed)
+    wait_until(lambda: psutil.Process(killed).status() == psutil.STATUS_ZOMBIE)
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
     assert len(pool.worker_pids) == 2 and killed not in pool.worker_pids and other in pool.worker_pids
 
 
 def test_no_more_workers_are_started_than_there_is_work_for():
-    pool = VerifierPool(1_000_000_000, 5.0, 512)
-    try:
+    with closing(VerifierPool(1_000_000_000, 5.0, 512)) as pool:
         assert pool.judge([RIGHT] * 2) == [CORRECT] * 2
         assert 1 <= len(pool.worker_pids) <= 2
-    finally:
-        pool.close()
 
 
 def test_an_answer_whose_worker_dies_has_failed(pool):
@@ -253,9 +242,6 @@ def test_what_a_verifier_has_no_need_of_is_refused_and_modules_can_still_be_impo
 def test_what_is_installed_in_a_folder_of_pythonpath_is_found(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("open(__file__ + '.seen', 'w').close()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    pool = VerifierPool(num_workers=1, timeout_seconds=60.0, memory_megabytes=256)
-    try:
+    with closing(VerifierPool(num_workers=1, timeout_seconds=60.0, memory_megabytes=256)) as pool:
         assert pool.judge([RIGHT]) == [CORRECT]
-    finally:
-        pool.close()
     assert (tmp_path / "sitecustomize.py.seen").exists()
