@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import psutil
 import pytest
@@ -69,39 +69,31 @@ def family_of(host):
     return [host, *host.children(recursive=True)]
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("print(6 * 7)", "42"), ("6 * 7", "42"), ("x = 6\nx * 7", "42"),
-        ("print('printed')\n6 * 7", "printed"), ("'text'", "'text'"), ("x = 1", "(no output)"),
-        ("None", "(no output)"), ("", "(no output)"),
-        ("import sys\nprint(1)\nprint(2, file=sys.stderr)\nprint(3)", "1\n2\n3"),
-        ("def f(n):\n    return 1 if n == 0 else n * f(n - 1)\nprint(f(5))", "120"),
-        ("if __name__ == '__main__':\n    print('main')", "main"), ("import sys; sys.exit()", "(no output)"),
-        ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: 'int'\nA(1)", "A(x=1)"),
-        ("import tempfile\nwith tempfile.TemporaryFile() as f: print(f.write(b'abc'))", "3"),
-        ("print('ä€')", "ä€"), ("import sympy\nsympy.factor(sympy.Symbol('x')**2 - 1)", "(x - 1)*(x + 1)"),
-        ("import numpy\nfloat(numpy.ones(3) @ numpy.ones(3))", "3.0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("program", "said"), [
+    ("print(6 * 7)", "42"), ("6 * 7", "42"), ("x = 6\nx * 7", "42"),
+    ("print('printed')\n6 * 7", "printed"), ("'text'", "'text'"), ("x = 1", "(no output)"),
+    ("None", "(no output)"), ("", "(no output)"),
+    ("import sys\nprint(1)\nprint(2, file=sys.stderr)\nprint(3)", "1\n2\n3"),
+    ("def f(n):\n    return 1 if n == 0 else n * f(n - 1)\nprint(f(5))", "120"),
+    ("if __name__ == '__main__':\n    print('main')", "main"), ("import sys; sys.exit()", "(no output)"),
+    ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: 'int'\nA(1)", "A(x=1)"),
+    ("import tempfile\nwith tempfile.TemporaryFile() as f: print(f.write(b'abc'))", "3"),
+    ("print('ä€')", "ä€"), ("import sympy\nsympy.factor(sympy.Symbol('x')**2 - 1)", "(x - 1)*(x + 1)"),
+    ("import numpy\nfloat(numpy.ones(3) @ numpy.ones(3))", "3.0"),
+])  # fmt: skip
 def test_programs(python, program, said):
     assert python(program) == ToolResult(said)
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("x = 1\n\ndef f():\n    return x / 0\nf()", "ZeroDivisionError: division by zero (line 4)"),
-        ("print('so far')\n{}['key']", "so far\nKeyError: 'key' (line 2)"),
-        ("assert 1 == 2", "AssertionError (line 1)"),
-        ("import this_is_no_module", "ModuleNotFoundError: No module named 'this_is_no_module' (line 1)"),
-        ("def f(:", "SyntaxError: invalid syntax"),
-        (
-            "import decimal; decimal.Decimal('x')",
-            "decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (line 1)",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("program", "said"), [
+    ("x = 1\n\ndef f():\n    return x / 0\nf()", "ZeroDivisionError: division by zero (line 4)"),
+    ("print('so far')\n{}['key']", "so far\nKeyError: 'key' (line 2)"),
+    ("assert 1 == 2", "AssertionError (line 1)"),
+    ("import this_is_no_module", "ModuleNotFoundError: No module named 'this_is_no_module' (line 1)"),
+    ("def f(:", "SyntaxError: invalid syntax"),
+    ("import decimal; decimal.Decimal('x')",
+     "decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (line 1)"),
+])  # fmt: skip
 def test_errors_are_the_end_of_a_traceback(python, program, said):
     assert python(program) == ToolResult(said, failed=True)
 
@@ -138,15 +130,13 @@ print(pages > 1000, found)
 
 def test_no_program_finds_the_one_before_it_in_its_memory():
     """A walk through a heap that programs of two conversations share finds the output, 10 of 10."""
-    python = Python(workers=1, seconds=20.0)
-    for number in range(10):
-        code = (
-            f"# {'x' * 3000} secret of code {number}\nprint('secret of ' + 'output {number} ' + 'z' * 3000)"
-        )
-        assert python(code).text.startswith(f"secret of output {number} ")
-        for kind in ("code", "output"):
-            assert python(WALK.format(rest=f"{kind} {number}".encode())) == ToolResult("True 0")
-    python.close()
+    with closing(Python(workers=1, seconds=20.0)) as python:
+        for number in range(10):
+            code = f"# {'x' * 3000} secret of code {number}\n"
+            code += f"print('secret of ' + 'output {number} ' + 'z' * 3000)"
+            assert python(code).text.startswith(f"secret of output {number} ")
+            for kind in ("code", "output"):
+                assert python(WALK.format(rest=f"{kind} {number}".encode())) == ToolResult("True 0")
 
 
 def test_threads_share_the_workers(python):
@@ -156,19 +146,18 @@ def test_threads_share_the_workers(python):
 
 
 def test_a_host_that_dies_is_replaced():
-    tool = Python(workers=1)
-    tool("pass")
-    before = host(tool)
-    before.kill()
-    before.wait()
-    assert tool("6 * 7") == ToolResult("42") and host(tool).pid != before.pid
-    timer = threading.Timer(0.3, host(tool).kill)
-    timer.start()
-    result = tool(FOREVER)
-    timer.join()
-    assert result.failed and result.text.startswith("Error: the program was ended")
-    assert tool("6 * 7") == ToolResult("42")
-    tool.close()
+    with closing(Python(workers=1)) as tool:
+        tool("pass")
+        before = host(tool)
+        before.kill()
+        before.wait()
+        assert tool("6 * 7") == ToolResult("42") and host(tool).pid != before.pid
+        timer = threading.Timer(0.3, host(tool).kill)
+        timer.start()
+        result = tool(FOREVER)
+        timer.join()
+        assert result.failed and result.text.startswith("Error: the program was ended")
+        assert tool("6 * 7") == ToolResult("42")
 
 
 def test_closing_ends_a_call_of_another_thread():
@@ -196,15 +185,14 @@ def test_closing_ends_a_call_of_another_thread():
 
 
 def test_after_an_interruption_no_result_belongs_to_an_earlier_program():
-    tool = Python(workers=1)
-    tool("pass")
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        tool("import time; time.sleep(1); print('late')")
-    timer.join()
-    assert tool("print('next')") == ToolResult("next")
-    tool.close()
+    with closing(Python(workers=1)) as tool:
+        tool("pass")
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            tool("import time; time.sleep(1); print('late')")
+        timer.join()
+        assert tool("print('next')") == ToolResult("next")
 
 
 def test_a_tool_that_is_forgotten_ends_its_host():
@@ -217,13 +205,12 @@ def test_a_tool_that_is_forgotten_ends_its_host():
 
 
 def test_a_host_outlives_the_thread_that_started_it():
-    tool = Python(workers=1)
-    thread = threading.Thread(target=tool, args=("pass",))
-    thread.start()
-    thread.join()
-    started = host(tool)
-    assert tool("6 * 7") == ToolResult("42") and host(tool) == started
-    tool.close()
+    with closing(Python(workers=1)) as tool:
+        thread = threading.Thread(target=tool, args=("pass",))
+        thread.start()
+        thread.join()
+        started = host(tool)
+        assert tool("6 * 7") == ToolResult("42") and host(tool) == started
 
 
 def test_a_process_whose_parent_is_gone_before_it_could_follow_it_ends():
@@ -293,10 +280,9 @@ def test_a_run_whose_kernel_has_no_walls_is_refused_at_its_start_unless_it_says_
 
 def test_a_host_knows_nothing_of_the_trainer_and_may_leave_out_the_last_value(monkeypatch):
     monkeypatch.setenv("API_KEY", "secret")
-    tool = Python(workers=1, show_last_value=False)
-    assert tool("6 * 7") == ToolResult("(no output)")
-    known = host(tool).environ()
-    tool.close()
+    with closing(Python(workers=1, show_last_value=False)) as tool:
+        assert tool("6 * 7") == ToolResult("(no output)")
+        known = host(tool).environ()
     assert "secret" not in json.dumps(known) and "API_KEY" not in known
 
 

@@ -16,13 +16,8 @@ class Nodes:
 
         from bapo_lightning.extras.ray.joining import SYSTEM
 
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                **{"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False},
-                "_system_config": SYSTEM,
-            },
-        )
+        head = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head | {"_system_config": SYSTEM})
         self.head = self._cluster.head_node
         self.others = [self.add() for _ in range(count - 1)]
 

@@ -1,11 +1,10 @@
 """A cluster for all tests, and a fleet for those of a file, which leaves the nodes to others when it ends."""
 
-import time
-
 import pytest
 from tests.builders import random_policy
 from tests.rollout.conftest import folder  # noqa: F401
 from tests.rollout.odd_hf_engines import Uneven
+from tests.tools.sweeps.pretended import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +31,10 @@ def fleet(nodes, folder):  # noqa: F811
 @pytest.fixture
 def engine(fleet):
     """The fleet, whose lost engines are replaced after the test."""
-    yield fleet
-    deadline = time.monotonic() + 60
-    while True:
+
+    def is_whole():
         fleet.load_weights(random_policy(), version=3)
-        if fleet.take_counts()["fleet/engines"] == 3:
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        return fleet.take_counts()["fleet/engines"] == 3
+
+    yield fleet
+    wait_until(is_whole)

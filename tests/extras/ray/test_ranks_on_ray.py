@@ -1,7 +1,6 @@
 """Commands whose ranks or engines are on the nodes of a Ray cluster."""
 
 import os
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -15,12 +14,8 @@ from bapo_lightning.system.run_folder.record import read_run
 pytestmark = pytest.mark.slow
 # A rank has one sample of each update: a sum of two gradients has one order.
 OWN = (
-    "cpu_threads=1",
-    "scale.group_size=2",
-    "scale.micro_batch_tokens=8",
-    "regime.epochs=1",
-    "regime.minibatches=8",
-    "callbacks.validation.every=8",
+    *("cpu_threads=1", "scale.group_size=2", "scale.micro_batch_tokens=8", "regime.epochs=1"),
+    *("regime.minibatches=8", "callbacks.validation.every=8"),
 )
 ALONE = ("rollout=hf", "rollout.engine.max_rows=8")
 ON_RAY = (
@@ -36,16 +31,14 @@ def assert_the_same_but_for_rounded_metrics(whole, other):
     # The last entropy is among the counts, and a lone micro-batch of a rank guesses no bounds.
     rounded = ("metrics of update", "counts", "guesses")
     assert [text for text in differences(whole, other) if not text.startswith(rounded)] == []
-    counts = [
-        torch.load(newest(folder) / "trainer.ckpt", weights_only=True)["counts"] for folder in (whole, other)
-    ]
+    files = [newest(folder) / "trainer.ckpt" for folder in (whole, other)]
+    counts = [torch.load(file, weights_only=True)["counts"] for file in files]
     assert counts[1] == pytest.approx(counts[0], rel=ROUNDED)
     assert (whole / "rollouts.jsonl").read_bytes() == (other / "rollouts.jsonl").read_bytes()
     for one, two in zip(read_run(whole).rows, read_run(other).rows, strict=True):
-        names = [name for name in one if not any(part in name for part in OF_ITS_WAY)]
-        assert [two[name] for name in names] == pytest.approx(
-            [one[name] for name in names], rel=ROUNDED, abs=ROUNDED, nan_ok=True
-        )
+        wanted = {key: one[key] for key in one if not any(part in key for part in OF_ITS_WAY)}
+        found = {key: two[key] for key in wanted}
+        assert found == pytest.approx(wanted, rel=ROUNDED, abs=ROUNDED, nan_ok=True)
 
 
 @pytest.mark.drill
@@ -95,10 +88,7 @@ def test_a_run_whose_driver_and_rank_are_killed_ends_as_one_process_does(nodes, 
             assert command.returncode == 1 and "rank 1 was ended by SIGKILL" in output[1]
         elif wound is None:
             assert command.returncode == 0, output
-        deadline = time.monotonic() + 30
-        while ranks_of(several) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert ranks_of(several) == []
+        wait_until(lambda: ranks_of(several) == [], command, timeout=30)
     assert_the_same_but_for_rounded_metrics(whole, several)
     assert ledger_problems(several) + row_problems(several) == []
 
@@ -121,10 +111,8 @@ def connected(nodes):
 def shape(placement, **changes):
     from bapo_lightning.extras.ray.nodes import Shape
 
-    return Shape(**{
-        **{"num_nodes": 1, "ranks_per_node": 1, "cpus": 1, "wants_gpus": True},
-        **{"is_apart": placement == "apart", "fleet_cpus": 0, **changes},
-    })  # fmt: skip
+    own = {"num_nodes": 1, "ranks_per_node": 1, "cpus": 1, "wants_gpus": True, "fleet_cpus": 0}
+    return Shape(**{**own, "is_apart": placement == "apart", **changes})
 
 
 def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(nodes, connected):

@@ -15,19 +15,16 @@ from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.system.errors import ConfigError, EngineError
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        ("rollout=ray regime=async ranks=ray ranks.placement=together",
-         "ranks.placement=together with regime.async_generation=true: trainer and fleet take turns"),
-        ("ranks=ray ranks.placement=beside", "ranks.placement=beside"),
-        ("strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
-         "rollout=ray: each of 2 ranks would have a fleet; write rollout.placement=controller"),
-        ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
-        ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),
-        ("strategy=ddp trainer.num_nodes=2", "or by srun, or write ranks=ray, see docs/scale.md"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    ("rollout=ray regime=async ranks=ray ranks.placement=together",
+     "ranks.placement=together with regime.async_generation=true: trainer and fleet take turns"),
+    ("ranks=ray ranks.placement=beside", "ranks.placement=beside"),
+    ("strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
+     "rollout=ray: each of 2 ranks would have a fleet; write rollout.placement=controller"),
+    ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
+    ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),
+    ("strategy=ddp trainer.num_nodes=2", "or by srun, or write ranks=ray, see docs/scale.md"),
+])  # fmt: skip
 def test_what_cannot_be_is_named_with_its_remedy(overrides, complaint):
     (text,) = found(*overrides.split())
     assert complaint in text
@@ -45,25 +42,19 @@ def test_ranks_and_verdicts_are_on_the_cluster_of_the_fleet_where_there_is_one()
     assert validated("reward=math_ray").reward.options["address"] is None
 
 
-@pytest.mark.parametrize(
-    ("overrides", "gpus", "copies"),
-    [
-        (("rollout=ray", "rollout.engine.actors=6"), 6, 6), (("rollout=ray",), 4, 4),
-        (("rollout=ray_vllm", "rollout.engine.actors=3",
-         "rollout.engine.make_engine.options.tensor_parallel_size=2"), 6, 3),
-    ],
-)  # fmt: skip
-def test_a_fleet_has_gpus_of_its_own_and_as_many_as_the_trainer_where_the_cluster_decides(
-    overrides, gpus, copies
-):
+@pytest.mark.parametrize(("overrides", "gpus", "copies"), [
+    (("rollout=ray", "rollout.engine.actors=6"), 6, 6), (("rollout=ray",), 4, 4),
+    (("rollout=ray_vllm", "rollout.engine.actors=3",
+     "rollout.engine.make_engine.options.tensor_parallel_size=2"), 6, 3),
+])  # fmt: skip
+def test_a_fleet_has_gpus_of_its_own_as_many_as_the_trainer_by_default(overrides, gpus, copies):
     shape = engine_shape(validated(*overrides).rollout, ranks=4)
     assert (shape.placement, shape.num_gpus, shape.num_copies) == ("apart", gpus, copies)
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [("127.0.0.1:1", "Connection refused"), ("node7", "not HOST:PORT"), ("ray://node7", "not HOST:PORT")],
-)
+@pytest.mark.parametrize(("address", "reason"), [
+    ("127.0.0.1:1", "Connection refused"), ("node7", "not HOST:PORT"), ("ray://node7", "not HOST:PORT"),
+])  # fmt: skip
 def test_a_cluster_that_is_not_there_is_named(address, reason):
     with pytest.raises(EngineError, match=reason) as error:
         join(address, 0, "ranks.address")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
+from tests.extras.ray.test_nodes import expected
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, assert_scored_by, requests
 from tests.rollout.odd_engines import Complaining, OddEngine, Slow
 from tests.rollout.odd_hf_engines import Suicidal
@@ -30,9 +31,7 @@ class TestRayEngine(EngineContract, StreamContract):
 
 
 def test_three_engines_give_the_tokens_and_log_probs_of_one_in_this_process(engine, folder):
-    here = HFEngine(folder, max_rows=7)
-    here.load_weights(random_policy(), version=3)
-    assert engine.generate(requests(50), SAMPLING) == here.generate(requests(50), SAMPLING)
+    assert engine.generate(requests(50), SAMPLING) == expected(folder, 50)
     assert engine.take_counts()["fleet/nodes"] == 3
 
 

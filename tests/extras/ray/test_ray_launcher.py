@@ -39,7 +39,9 @@ def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
 
         def lose():
             wait_until((tmp_path / "a" / "manifest.json").exists)
-            (node,) = (node for node in (one, another) if runs_on(node, tmp_path / "a"))
+            folder = str(tmp_path / "a")
+            found = {node: [process.cmdline() for process in processes(node)] for node in (one, another)}
+            (node,) = (node for node, lines in found.items() if any(folder in line for line in lines))
             nodes.remove(node)
 
         thread = threading.Thread(target=lose)
@@ -54,7 +56,8 @@ def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
 def test_a_run_that_outlives_its_worker_saves_itself_before_it_goes_on(nodes, tmp_path):
     def lose():
         wait_until((tmp_path / "a" / "manifest.json").exists)
-        (run,) = (each for each in psutil.process_iter(["cmdline"]) if is_run(each, tmp_path / "a"))
+        found = psutil.process_iter(["cmdline"])
+        (run,) = (each for each in found if str(tmp_path / "a") in (each.info["cmdline"] or ()))
         run.parent().kill()
 
     thread = threading.Thread(target=lose)
@@ -64,11 +67,6 @@ def test_a_run_that_outlives_its_worker_saves_itself_before_it_goes_on(nodes, tm
     thread.join()
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert "is in use by" not in log_file(tmp_path / "a").read_text()
-
-
-def is_run(process, folder):
-    """Whether a process is the run in `folder`."""
-    return str(folder) in (process.info["cmdline"] or ())
 
 
 def test_a_run_that_no_node_has_room_for_is_refused(nodes, tmp_path):
@@ -89,21 +87,13 @@ def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
     try:
         others = [ray.remote(num_cpus=2)(Occupant).remote() for _ in range(3)]
         ray.get([other.is_there.remote() for other in others])
-        deadline = time.monotonic() + 60
-        while not is_taken(1, 0):  # nodes report what is free from time to time
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: is_taken(1, 0))  # nodes report what is free from time to time
         threading.Timer(2, ray.kill, (others[0],)).start()
         job = PretendedRun(("0", "0"), tmp_path / "a")
         assert dict(launcher(nodes)({"a": job})) == {"a": 0}
     finally:
         leave()
     assert "the Ray cluster is busy with other work; runs of 1 CPUs" in capsys.readouterr().err
-
-
-def runs_on(node, folder):
-    """Whether the run in `folder` is a process of a node."""
-    return any(str(folder) in process.cmdline() for process in processes(node))
 
 
 def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_path):
@@ -123,9 +113,8 @@ def test_a_sweep_on_nodes_has_the_results_of_one_on_this_machine(nodes, tmp_path
     common = ["sweep=smoke", "experiment=additions", "debug=fast", "regime=on_policy", "cpu_threads=1"]
     for name, launcher in {"here": ["local"], "there": ["ray", f"launcher.address={nodes.address}"]}.items():
         first, *rest = launcher
-        done = run_command(
-            "bapo_lightning.cli.sweep", *common, f"output_root={tmp_path / name}", f"launcher={first}", *rest
-        )
+        own = (f"output_root={tmp_path / name}", f"launcher={first}", *rest)
+        done = run_command("bapo_lightning.cli.sweep", *common, *own)
         assert done.returncode == 0, done.stdout + done.stderr
     here, there = (sorted(Path(tmp_path, name).glob("*/*/metrics.jsonl")) for name in ("here", "there"))
     assert len(here) == 2

@@ -13,24 +13,19 @@ def fleet(copies, failures=NEVER, **times):
     return VirtualFleet(copies, EngineTimes(**times), failures, seed=0)
 
 
-def test_sequences_of_a_copy_decode_in_step_until_the_longest_ends():
-    done = fleet(1, step=2.0, sequence=1.0).run(0.0, [(0, 3), (0, 5)])
-    assert done.seconds == done.busy == 3 * (2 + 2) + 2 * (2 + 1)
+READ = 4 * 0.25 + sum(1 + 0.5 * (4 + made) for made in range(3))
 
 
-def test_the_begin_of_a_pass_takes_every_copy_its_time():
-    done = fleet(2, step=1.0, begin=3.0).run(0.0, [(0, 5)])
-    assert (done.seconds, done.busy) == (8.0, 2 * 3.0 + 5.0)
-
-
-def test_the_cache_grows_with_every_step_and_prompts_are_read_first():
-    done = fleet(1, step=1.0, context=0.5, prefill=0.25).run(0.0, [(4, 3)])
-    assert done.seconds == 4 * 0.25 + sum(1 + 0.5 * (4 + made) for made in range(3))
-
-
-def test_requests_go_to_whichever_copy_is_free():
-    done = fleet(2, step=1.0, slots=1).run(0.0, [(0, 10), (0, 2), (0, 3), (0, 4)])
-    assert (done.seconds, done.busy) == (10.0, 10.0 + 9.0)
+@pytest.mark.parametrize(("made", "requests", "seconds", "busy"), [
+    (fleet(1, step=2.0, sequence=1.0), [(0, 3), (0, 5)], 3 * (2 + 2) + 2 * (2 + 1), 18.0),
+    (fleet(2, step=1.0, begin=3.0), [(0, 5)], 8.0, 2 * 3.0 + 5.0),
+    (fleet(1, step=1.0, context=0.5, prefill=0.25), [(4, 3)], READ, READ),
+    (fleet(2, step=1.0, slots=1), [(0, 10), (0, 2), (0, 3), (0, 4)], 10.0, 10.0 + 9.0),
+], ids=["in step until the longest ends", "every copy takes its time to begin",
+        "the cache grows and prompts are read first", "requests go to the copy that is free"])  # fmt: skip
+def test_a_pass_takes_its_time(made, requests, seconds, busy):
+    done = made.run(0.0, requests)
+    assert (done.seconds, done.busy) == (seconds, busy)
 
 
 def test_times_are_those_of_the_plan_for_equal_lengths_that_all_fit():

@@ -62,31 +62,26 @@ def test_a_stream_keeps_the_engine_busy_where_passes_wait_for_their_longest_resp
     lengths = length_table("lognormal", 8.0, 64, 1.0)
     found = {}
     for stream in (None, "keep"):
-        run = simulated(
-            times(update=0.1), async_generation=True, max_age=15, num_batches=40, lengths=lengths,
-            max_new_tokens=64, stream=stream, is_endless=True, group_size=8,
-        )  # fmt: skip
-        found[stream] = outcome_of(run, 4)
+        sizes = {"max_age": 15, "num_batches": 40, "max_new_tokens": 64, "group_size": 8, "is_endless": True}
+        own = {"async_generation": True, "lengths": lengths, "stream": stream, **sizes}
+        found[stream] = outcome_of(simulated(times(update=0.1), **own), 4)
     assert found["keep"].tokens_per_second > 1.25 * found[None].tokens_per_second
     assert found["keep"].fleet_idle < 0.05
 
 
 def test_a_stream_of_equal_lengths_takes_as_long_as_passes():
     service = ServiceTimes(1, EngineTimes(1.0, slots=8), lambda responses: 10.0)
-    sizes = {"max_new_tokens": 64, "lengths": length_table("constant", 64, 64, 0.0)}
-    runs = [
-        simulated(service, async_generation=True, max_age=7, stream=stream, **sizes)
-        for stream in (None, "keep")
-    ]
+    own = {"async_generation": True, "max_age": 7, "max_new_tokens": 64}
+    own["lengths"] = length_table("constant", 64, 64, 0.0)
+    runs = [simulated(service, stream=stream, **own) for stream in (None, "keep")]
     assert runs[0].end == pytest.approx(runs[1].end, rel=0.1)
     assert all(max(max(update.ages) for update in run.updates) <= 7 for run in runs)
 
 
 def test_new_weights_wait_for_the_end_of_the_present_steps_and_responses_go_on():
-    run = simulated(
-        times(update=10.0), async_generation=True, max_age=7, num_batches=8, max_new_tokens=64, stream="keep",
-        lengths=length_table("constant", 64, 64, 0.0),
-    )  # fmt: skip
+    own = {"async_generation": True, "max_age": 7, "num_batches": 8, "max_new_tokens": 64}
+    own["lengths"] = length_table("constant", 64, 64, 0.0)
+    run = simulated(times(update=10.0), stream="keep", **own)
     passes, syncs = run.engine.passes, [begin for begin, _ in run.engine.syncs]
     assert not any(begin < sync < begin + done.seconds for begin, done in passes for sync in syncs)
     assert len(syncs) > 6 and all(done.seconds == STEPS for _, done in passes)

@@ -9,17 +9,10 @@ from tests.configuration.compositions import composed
 from tests.extras.simulation.worlds import LONGEST, setting, times
 from tests.plan.test_planning import ASSUMED, GPU, RUN
 
+from bapo_lightning.extras.simulation import study as study_module
 from bapo_lightning.extras.simulation.configured import read_simulate, world_of
 from bapo_lightning.extras.simulation.page import answer, console_table, write_page
-from bapo_lightning.extras.simulation.study import (
-    Cell,
-    CellResult,
-    MeasuredWorld,
-    StudiedRun,
-    Study,
-    VirtualOutcome,
-    make_study,
-)
+from bapo_lightning.extras.simulation.study import MeasuredWorld, StudiedRun, Study, make_study
 from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.system.errors import ConfigError, DataError
 
@@ -35,8 +28,9 @@ def world(**options):
 
 def result(trainer, age, speed, in_turns=False, stale=0.0):
     ages = {0: 1 - stale, age: stale} if stale else {0: 1.0}
-    outcome = VirtualOutcome(10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0)
-    return CellResult(Cell(trainer, 8 if in_turns else 8 - trainer, age, in_turns=in_turns), outcome)
+    outcome = study_module.VirtualOutcome(10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0)
+    cell = study_module.Cell(trainer, 8 if in_turns else 8 - trainer, age, in_turns=in_turns)
+    return study_module.CellResult(cell, outcome)
 
 
 def test_splits_are_whole_copies_and_leave_some_for_both():
@@ -101,12 +95,9 @@ def plain(*overrides):
 
 @pytest.mark.slow
 def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
-    done = run_command(
-        "bapo_lightning.extras.simulation.command",
-        "regime=async", "scale.prompts_per_batch=8", "simulate.gpus=4",
-        "simulate.num_batches=4", "simulate.skipped_batches=1", "simulate.trainer_shares=[0.5]",
-        f"simulate.output={tmp_path}",
-    )  # fmt: skip
+    options = ["regime=async", "scale.prompts_per_batch=8", "simulate.gpus=4", "simulate.num_batches=4"]
+    options += ["simulate.skipped_batches=1", "simulate.trainer_shares=[0.5]", f"simulate.output={tmp_path}"]
+    done = run_command("bapo_lightning.extras.simulation.command", *options)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-2].startswith("Best split: 2 of 4 GPUs train and 2 generate, with max_age=")
@@ -115,23 +106,17 @@ def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
     assert files == {"index.md", "simulate.png", "cells.json", "cells.csv"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["simulate.gpus=0"], "simulate.gpus=0 must be a whole number of at least 1, or null"),
-        (["simulate.lengths=empirical"], "lengths=empirical needs the lengths of a run; write measured=RUN"),
-        (["simulate.trainer_shares=[]"], "simulate.trainer_shares=[] tries nothing; leave it out"),
-        (["simulate.num_batches=3"], "leaves nothing of num_batches=3; write num_batches=12"),
-        (["simulate.measured=x", "simulate.gpus=8"], "leave out gpus (GPUS=...) or measured"),
-        (
-            ["simulate.streams=[keep,foo]"],
-            "the item foo, which is none of its values; write one of keep, recom",
-        ),
-        (["simulate.max_ages=[-1]"], "the item -1, which must be a whole number of at least 0"),
-        (["regime=async", "simulate.max_ages=[2]"], "write max_ages of at least 3"),
-        (["regime=reuse"], "regime=reuse reuses past groups, which is not simulated; write regime=async"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    (["simulate.gpus=0"], "simulate.gpus=0 must be a whole number of at least 1, or null"),
+    (["simulate.lengths=empirical"], "lengths=empirical needs the lengths of a run; write measured=RUN"),
+    (["simulate.trainer_shares=[]"], "simulate.trainer_shares=[] tries nothing; leave it out"),
+    (["simulate.num_batches=3"], "leaves nothing of num_batches=3; write num_batches=12"),
+    (["simulate.measured=x", "simulate.gpus=8"], "leave out gpus (GPUS=...) or measured"),
+    (["simulate.streams=[keep,foo]"], "the item foo, which is none of its values; write one of keep, recom"),
+    (["simulate.max_ages=[-1]"], "the item -1, which must be a whole number of at least 0"),
+    (["regime=async", "simulate.max_ages=[2]"], "write max_ages of at least 3"),
+    (["regime=reuse"], "regime=reuse reuses past groups, which is not simulated; write regime=async"),
+])  # fmt: skip
 def test_wrong_keys_are_named_with_the_remedy(overrides, complaint):
     with pytest.raises(ConfigError) as refused:
         read_simulate(plain(*overrides))
@@ -141,9 +126,8 @@ def test_wrong_keys_are_named_with_the_remedy(overrides, complaint):
 def test_too_few_and_too_many_gpus_and_runs_that_are_none_are_refused():
     with pytest.raises(ConfigError, match=r"simulate\.gpus=1 cannot be split.*write GPUS=2 or more"):
         world_of(*read_simulate(plain("simulate.gpus=1")))
-    with pytest.raises(
-        ConfigError, match=r"simulate\.gpus=100001: .* on at most 100,000 GPUs; write a smaller"
-    ):
+    told = r"simulate\.gpus=100001: .* on at most 100,000 GPUs; write a smaller"
+    with pytest.raises(ConfigError, match=told):
         world_of(*read_simulate(plain("simulate.gpus=100001")))
     with pytest.raises(DataError, match="nowhere"):
         world_of(*read_simulate(plain("simulate.measured=nowhere")))

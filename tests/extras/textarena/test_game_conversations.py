@@ -56,21 +56,14 @@ def played(player, problems, pass_tokens=10**6, **changes):
     rollouts = [Rollout(array("i", map(ord, item.prompt + "\n"))) for item in problems]
     try:
         while waiting := [number for number, rollout in enumerate(rollouts) if rollout.finish is None]:
-            requests = [
-                GenerationRequest(
-                    rollouts[number].token_ids,
-                    min(pass_tokens, conversations.max_new_tokens - rollouts[number].length),
-                    seed=number,
-                )
-                for number in waiting
-            ]
             chosen = [problems[number] for number in waiting]
             begun = [rollouts[number] for number in waiting]
+            limits = [min(pass_tokens, conversations.max_new_tokens - each.length) for each in begun]
+            parts = zip(begun, limits, waiting, strict=True)
+            requests = [GenerationRequest(each.token_ids, limit, seed=seed) for each, limit, seed in parts]
             after = conversations.continued(requests, chosen, begun, Players(player))
-            rollouts = [
-                after[waiting.index(number)] if number in waiting else rollout
-                for number, rollout in enumerate(rollouts)
-            ]
+            for place, number in enumerate(waiting):
+                rollouts[number] = after[place]
     finally:
         conversations.close()
     return rollouts

@@ -83,9 +83,8 @@ def test_a_reply_has_only_what_is_new():
 
 
 def test_an_invalid_move_is_warned_of_once():
-    warning, valid, again, end = answered(
-        problem(**CODE), ["[1 1 1 1]", "[1 2 3 4]", "no guess", "[1 2 3 4]"]
-    )
+    moves = ["[1 1 1 1]", "[1 2 3 4]", "no guess", "[1 2 3 4]"]
+    warning, valid, again, end = answered(problem(**CODE), moves)
     assert warning.text.startswith("You attempted an invalid move. Reason: Duplicate numbers")
     assert [reply.errors for reply in (warning, valid, again, end)] == [1, 0, 1, 1]
     assert not again.is_done and end.is_done and end.score == 0.375
@@ -115,17 +114,14 @@ def test_the_last_turn_is_played_and_without_an_end_there_is_no_score():
     assert environment.respond(Turn(played, moves[-1], 9, True, moves[:-1])).score == 1.0
 
 
-@pytest.mark.parametrize(
-    ("move", "text", "played", "is_void"),
-    [
-        (None, "First [1 2 3 4], no, [2 1 5 6].", "First [1 2 3 4], no, [2 1 5 6].", False),
-        (r"\[[^\[\]]*\]", "First [1 2 3 4], no, [2 1 5 6].", "[2 1 5 6]", False),
-        (r"<guess>(.*?)</guess>", "[1 2 3 4] <guess>\n[2 1 5 6]</guess>", "\n[2 1 5 6]", False),
-        (r"\[[^\[\]]*\]", "I do not know", "", True),
-        (None, " \n", " \n", True),
-        (None, "[2 1 5 6]" * 1000, ("[2 1 5 6]" * 1000)[-MAX_CHARACTERS:], False),
-    ],
-)
+@pytest.mark.parametrize(("move", "text", "played", "is_void"), [
+    (None, "First [1 2 3 4], no, [2 1 5 6].", "First [1 2 3 4], no, [2 1 5 6].", False),
+    (r"\[[^\[\]]*\]", "First [1 2 3 4], no, [2 1 5 6].", "[2 1 5 6]", False),
+    (r"<guess>(.*?)</guess>", "[1 2 3 4] <guess>\n[2 1 5 6]</guess>", "\n[2 1 5 6]", False),
+    (r"\[[^\[\]]*\]", "I do not know", "", True),
+    (None, " \n", " \n", True),
+    (None, "[2 1 5 6]" * 1000, ("[2 1 5 6]" * 1000)[-MAX_CHARACTERS:], False),
+])  # fmt: skip
 def test_the_move_of_a_turn(move, text, played, is_void):
     (reply,) = answered(problem(**CODE), [text], TextArena(move))
     assert reply.state == [played] and reply.is_void is is_void and reply.errors == int(is_void)
@@ -205,20 +201,14 @@ def test_games_print_nothing(capsys):
 
 
 def test_games_are_dealt_alike_in_every_process():
-    code = (
-        "import sys, zlib\n"
-        "from bapo_lightning.extras.textarena.games import Game\n"
-        "print(zlib.crc32(''.join(Game(name, {}, 5).rules for name in sys.argv[1:]).encode()))"
-    )
+    code = "import sys, zlib; from bapo_lightning.extras.textarena.games import Game\n"
+    code += "print(zlib.crc32(''.join(Game(name, {}, 5).rules for name in sys.argv[1:]).encode()))"
     slow = ("RushHour", "Set", "Sokoban")  # seconds
     names = [name for name in MOVES if not name.startswith(slow)]
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", code, *names], env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]  # fmt: skip
+    command, printed = [sys.executable, "-c", code, *names], []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        printed.append(subprocess.check_output(command, env=environment, text=True))
     assert printed[0] == printed[1] != ""
 
 
@@ -243,17 +233,14 @@ def test_a_problem_shows_the_rules_with_its_options():
     assert TextArena().start(first) == []
 
 
-@pytest.mark.parametrize(
-    ("game", "options", "words"),
-    [
-        ("Mastermnd-v0", {}, r"game=Mastermnd-v0 is not a game of TextArena; did you mean Mastermind-v0\?"),
-        ("TicTacToe-v0", {}, "game=TicTacToe-v0 is not a game of TextArena for one player"),
-        ("Wordle-v0", {}, "downloads the word lists of NLTK, which needs the network"),
-        ("TwentyQuestions-v0", {}, "asks a model at OpenRouter about every move, which needs the network"),
-        ("Mastermind-v0", {"length": 4}, "with options={'length': 4} .*unexpected keyword argument 'length'"),
-        ("Mastermind-v0", {"code_length": 9}, "TextArena cannot deal game=Mastermind-v0 .*Sample larger"),
-    ],
-)
+@pytest.mark.parametrize(("game", "options", "words"), [
+    ("Mastermnd-v0", {}, r"game=Mastermnd-v0 is not a game of TextArena; did you mean Mastermind-v0\?"),
+    ("TicTacToe-v0", {}, "game=TicTacToe-v0 is not a game of TextArena for one player"),
+    ("Wordle-v0", {}, "downloads the word lists of NLTK, which needs the network"),
+    ("TwentyQuestions-v0", {}, "asks a model at OpenRouter about every move, which needs the network"),
+    ("Mastermind-v0", {"length": 4}, "with options={'length': 4} .*unexpected keyword argument 'length'"),
+    ("Mastermind-v0", {"code_length": 9}, "TextArena cannot deal game=Mastermind-v0 .*Sample larger"),
+])  # fmt: skip
 def test_what_cannot_be_dealt_is_one_clear_error(game, options, words):
     with pytest.raises(DataError, match=words):
         textarena_problems(game, 1, "train", options)
