@@ -28,10 +28,8 @@ class Joined(VLLMLocalEngine):
 
 def main(rank: int, rendezvous: str, model: str, tensor_parallel_size: int, result: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
-    options = VLLMOptions(
-        max_model_len=64, dtype="float32", kv_cache_bytes=1 << 26, tensor_parallel_size=tensor_parallel_size
-    )
-    engine = Joined(model, options)
+    small = {"max_model_len": 64, "dtype": "float32", "kv_cache_bytes": 1 << 26}
+    engine = Joined(model, VLLMOptions(**small, tensor_parallel_size=tensor_parallel_size))
     differences = [
         WeightSync(tolerance=1e-3).push(random_policy(seed), engine, seed, VOCAB_SIZE).max_logprob_difference
         for seed in (0, 1, 2)

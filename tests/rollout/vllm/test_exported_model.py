@@ -61,9 +61,8 @@ def test_vllm_s_own_loader_gives_the_trainer_s_greedy_tokens(run, tmp_path):
     policy = build_policy(ModelOptions(TINY), 1.0)
     load_checkpoint_weights(policy, list_checkpoints(run / "checkpoints")[0])
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompts = [
-        tokenizer(f"{first}+{second}=").input_ids for first in (12, 37, 58, 91) for second in (5, 46, 77)
-    ]
+    texts = [f"{first}+{second}=" for first in (12, 37, 58, 91) for second in (5, 46, 77)]
+    prompts = [tokenizer(text).input_ids for text in texts]
     command = [sys.executable, "-c", GENERATE, str(folder), json.dumps(prompts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -84,11 +84,10 @@ def test_without_a_reset_of_the_prefix_cache_the_probe_fails(engine, monkeypatch
 
 
 def test_a_trainer_of_another_temperature_is_found_out(engine):
+    policy = random_policy(temperature=0.6)
     with pytest.raises(EngineError, match="samples from another distribution than it reports"):
-        WeightSync(tolerance=1e-3, temperature=1.0).push(
-            random_policy(temperature=0.6), engine, 3, VOCAB_SIZE
-        )
-    WeightSync(tolerance=1e-3, temperature=0.6).push(random_policy(temperature=0.6), engine, 3, VOCAB_SIZE)
+        WeightSync(tolerance=1e-3, temperature=1.0).push(policy, engine, 3, VOCAB_SIZE)
+    WeightSync(tolerance=1e-3, temperature=0.6).push(policy, engine, 3, VOCAB_SIZE)
 
 
 def test_a_packed_head_that_kept_one_small_step_before_is_found(engine, monkeypatch):
@@ -122,15 +121,13 @@ def test_the_garbage_collector_is_not_frozen(engine):
     assert engine.version == 3 and gc.get_freeze_count() == 0
 
 
-def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(folder, options):
-    engine = VLLMLocalEngine(folder, replace(options, max_model_len=10_000))
-    with pytest.raises(EngineError, match="max_model_len"):
-        engine.load_weights(random_policy(), 0)
-
-
-def test_a_cache_that_is_too_small_names_the_key_that_sets_it(folder, options):
-    engine = VLLMLocalEngine(folder, replace(options, kv_cache_bytes=1024))
-    with pytest.raises(EngineError, match=r"Try increasing kv_cache_bytes in the options of rollout\.engine"):
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"max_model_len": 10_000}, "max_model_len"),  # beyond the model's own
+    ({"kv_cache_bytes": 1024}, r"Try increasing kv_cache_bytes in the options of rollout\.engine"),
+])  # fmt: skip
+def test_sizes_that_vllm_cannot_have_are_named_by_their_keys(folder, options, changes, words):
+    engine = VLLMLocalEngine(folder, replace(options, **changes))
+    with pytest.raises(EngineError, match=words):
         engine.load_weights(random_policy(), 0)
 
 
@@ -164,19 +161,14 @@ def test_generating_without_weights_is_refused(tmp_path, options):
         VLLMLocalEngine(str(tmp_path), options).generate(requests(1), SAMPLING)
 
 
-def test_on_a_gpu_it_leaves_the_device_after_sampling_and_comes_back_with_the_next_weights(
-    engine, monkeypatch
-):
+def test_on_a_gpu_it_leaves_the_device_and_comes_back_with_the_next_weights(engine, monkeypatch):
     # What a GPU would do is written down instead: vLLM has no sleep mode on a CPU.
     events = []
     monkeypatch.setattr(engine, "_can_sleep", True)
     monkeypatch.setattr(engine._llm, "sleep", lambda level: events.append(f"sleep {level}"))
     monkeypatch.setattr(engine._llm, "wake_up", lambda tags: events.append(f"wake {tags}"))
-    monkeypatch.setattr(
-        vllm_weights,
-        "repack_tied",
-        lambda model, repack=vllm_weights.repack_tied: (events.append("reload"), repack(model)),
-    )
+    repack = vllm_weights.repack_tied
+    monkeypatch.setattr(vllm_weights, "repack_tied", lambda m: (events.append("reload"), repack(m)))
     engine.sleep()
     engine.sleep()
     assert engine.version == UNSYNCED_VERSION
@@ -187,14 +179,10 @@ def test_on_a_gpu_it_leaves_the_device_after_sampling_and_comes_back_with_the_ne
     assert events == ["sleep 2", "wake ['weights']", "reload", "wake ['kv_cache']", "reload"]
 
 
-@pytest.mark.parametrize(
-    ("config", "options_of_it"),
-    [
-        (Qwen2Config, {"tie_word_embeddings": True}),  # biases on q, k, v, which are fused
-        (Qwen3Config, {"tie_word_embeddings": False, "head_dim": 32}),  # norms on q and k; a head of its own
-    ],
-    ids=["Qwen2, tied", "Qwen3, untied"],
-)
+@pytest.mark.parametrize(("config", "options_of_it"), [
+    (Qwen2Config, {"tie_word_embeddings": True}),  # biases on q, k, v, which are fused
+    (Qwen3Config, {"tie_word_embeddings": False, "head_dim": 32}),  # norms on q and k; a head of its own
+], ids=["Qwen2, tied", "Qwen3, untied"])  # fmt: skip
 def test_other_architectures_take_weights_under_their_own_names(tmp_path, options, config, options_of_it):
     made = config(**(model_config().to_dict() | {"model_type": config.model_type} | options_of_it))
     torch.manual_seed(0)

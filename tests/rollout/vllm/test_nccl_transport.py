@@ -4,6 +4,7 @@ two threads.
 
 import queue
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from vllm.distributed.weight_transfer import nccl_engine
 from bapo_lightning.rollout.engine import MERGED, EngineDied, Wanted
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.nccl import NCCLTransport, StreamedWeights
-from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.system.errors import EngineError
 
 
@@ -86,15 +86,9 @@ def consume(iterator, group, src, post_unpack_func, **sizes):
 
 
 @pytest.fixture(scope="module")
-def engine(folder):
-    options = VLLMOptions(
-        max_model_len=64,
-        dtype="float32",
-        max_num_seqs=64,
-        kv_cache_bytes=1 << 26,
-        extra={"weight_transfer_config": WeightTransferConfig(backend="nccl")},
-    )
-    made = VLLMLocalEngine(folder, options)
+def engine(folder, options):
+    extra = {"weight_transfer_config": WeightTransferConfig(backend="nccl")}
+    made = VLLMLocalEngine(folder, replace(options, extra=extra))
     made.load_weights(random_policy(), version=1)
     yield made
     made.close()
@@ -103,9 +97,7 @@ def engine(folder):
 @pytest.fixture
 def groups(monkeypatch):
     """The communicators that were made."""
-    made = []
-
-    ready = threading.Event()
+    made, ready = [], threading.Event()
 
     def open_on_worker(init_info, parallel_config):
         assert ready.wait(20)

@@ -26,9 +26,8 @@ def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
         lines = iter(serve.stdout.readline, "")
         ready = next(line for line in lines if line.startswith("ready"))
         (url,) = re.findall(r"rollout\.engine\.urls=\[(\S+)\]", ready)
-        process = start(
-            tmp_path / "run", *options, f"rollout.engine.urls=[{url}]", "callbacks.validation.every=0"
-        )
+        own = (f"rollout.engine.urls=[{url}]", "callbacks.validation.every=0")
+        process = start(tmp_path / "run", *options, *own)
         killer = threading.Thread(target=training.kill_while_it_samples, args=(serve, tmp_path / "run", (5,)))
         killer.start()
         training.finish(process)
@@ -38,9 +37,8 @@ def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
         children = psutil.Process(serve.pid).children(recursive=True)
         serve.send_signal(signal.SIGTERM)
         assert serve.wait(60) == 0
-        assert not [
-            child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
-        ]
+        alive = [child for child in children if child.is_running()]
+        assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
     finally:
         serve.kill()
 

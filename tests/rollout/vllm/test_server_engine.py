@@ -47,12 +47,12 @@ def server_pids(engine):
 
 
 def kill_during_generation(engine, victim, number=signal.SIGKILL):
-    """Signals one of the server's processes while it samples; returns the requests and what is raised."""
+    """Signals a process of the server, 0 or -1, while it samples; returns requests and what is raised."""
     (server,) = server_pids(engine)
 
     def kill():
         below = psutil.Process(server).children(recursive=True)
-        os.kill(victim([server, *(child.pid for child in below)]), number)
+        os.kill([server, *(child.pid for child in below)][victim], number)
 
     threading.Timer(0.5, kill).start()
     many = [GenerationRequest(request.token_ids, 59, seed) for seed, request in enumerate(requests(1) * 3000)]
@@ -62,9 +62,7 @@ def kill_during_generation(engine, victim, number=signal.SIGKILL):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(
-    "victim", [lambda pids: pids[0], lambda pids: pids[-1]], ids=["http server", "worker"]
-)
+@pytest.mark.parametrize("victim", [0, -1], ids=["http server", "worker"])
 def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happened(engine, victim):
     before = engine.generate(requests(20), SAMPLING)
     start = time.monotonic()
@@ -80,10 +78,9 @@ def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happ
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(signal.SIGKILL, "EngineCore|payload|disconnected|reset"), (signal.SIGSTOP, "nothing for 8 s")],
-)
+@pytest.mark.parametrize(("number", "words"), [
+    (signal.SIGKILL, "EngineCore|payload|disconnected|reset"), (signal.SIGSTOP, "nothing for 8 s"),
+])  # fmt: skip
 def test_a_stream_ends_with_its_server_and_begins_anew_on_the_next_one(engine, number, words):
     (server,) = server_pids(engine)
     stream, many = Stream(engine), [GenerationRequest(each.token_ids, 59, 0) for each in requests(40)]
@@ -104,9 +101,8 @@ def test_a_stream_ends_with_its_server_and_begins_anew_on_the_next_one(engine, n
 def test_a_server_that_a_killed_run_left_paused_samples_again_with_the_first_weights(engine, options, folder):
     (client,) = engine._clients
     client.pause()
-    other = VLLMServerEngine(
-        folder, options, SharedMemoryTransport(), "unused", urls=[client.url], deadline_seconds=8
-    )
+    own = {"urls": [client.url], "deadline_seconds": 8}
+    other = VLLMServerEngine(folder, options, SharedMemoryTransport(), "unused", **own)
     other.load_weights(random_policy(), 3)
     assert len(other.generate(requests(3), SAMPLING)) == 3
 
@@ -114,7 +110,7 @@ def test_a_server_that_a_killed_run_left_paused_samples_again_with_the_first_wei
 @pytest.mark.drill
 def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
     start = time.monotonic()
-    _, death = kill_during_generation(engine, lambda pids: pids[-1], signal.SIGSTOP)
+    _, death = kill_during_generation(engine, -1, signal.SIGSTOP)
     assert time.monotonic() - start < 30
     assert "nothing for 8 s" in str(death)
     start = time.monotonic()
@@ -135,9 +131,7 @@ def test_a_second_client_finds_the_server_by_its_url(engine, options, folder):
 
 
 @pytest.mark.drill
-def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_has_weights(
-    engine, options, folder
-):
+def test_a_server_that_another_started_anew_is_not_sampled_before_it_has_weights(engine, options, folder):
     (process,) = engine._processes
     client = VLLMServerEngine(folder, options, SharedMemoryTransport(), "unused", urls=[process.url])
     client.load_weights(random_policy(), 5)
@@ -166,11 +160,9 @@ def test_an_unreachable_server_is_an_error_at_once(options):
 def test_vllms_own_parser_reads_every_option_as_it_was_given(folder):
     extra = {
         "hf_overrides": {"head_dtype": "model", "rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
-        "compilation_config": {"cudagraph_capture_sizes": [1, 2]},
-        "cudagraph_capture_sizes": [1, 8],
-        "reasoning_parser": None,
-        "enable_chunked_prefill": True,
-    }
+        "compilation_config": {"cudagraph_capture_sizes": [1, 2]}, "cudagraph_capture_sizes": [1, 8],
+        "reasoning_parser": None, "enable_chunked_prefill": True,
+    }  # fmt: skip
     options = VLLMOptions(max_model_len=64, dtype="bfloat16", extra=extra)
     flags, _ = server_arguments(folder, options, "nccl", cpu_threads=1)
     read = make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
@@ -182,9 +174,8 @@ def test_vllms_own_parser_reads_every_option_as_it_was_given(folder):
 
 
 def test_a_server_that_cannot_start_says_why(folder, tmp_path):
-    engine = VLLMServerEngine(
-        folder, VLLMOptions(max_model_len=10_000), SharedMemoryTransport(), str(tmp_path)
-    )
+    options = VLLMOptions(max_model_len=10_000)
+    engine = VLLMServerEngine(folder, options, SharedMemoryTransport(), str(tmp_path))
     with pytest.raises(EngineError, match=r"ended while it started.*max_model_len"):
         engine.load_weights(random_policy(), 0)
     assert server_pids(engine) == []

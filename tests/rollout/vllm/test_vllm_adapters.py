@@ -57,16 +57,12 @@ def check_syncs(engine, policy, tolerance=1e-4):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 @pytest.mark.parametrize("targets", ["all-linear", PART], ids=["all layers", "some layers"])
 def test_the_engine_samples_from_weights_and_adapters(folder, options, dtype, tolerance, targets):
-    policy = adapted(folder, targets, "bfloat16" if dtype == "bfloat16" else "float32")
     adapting = replace(options, dtype=dtype, lora_rank=4, lora_targets=targets)
-    engine = VLLMLocalEngine(folder, adapting)
-    with closing(engine):
-        check_syncs(engine, policy, tolerance)
+    with closing(VLLMLocalEngine(folder, adapting)) as engine:
+        check_syncs(engine, adapted(folder, targets, dtype), tolerance)
 
 
-def test_weights_come_again_after_a_pass_that_failed_and_other_adapters_are_found(
-    folder, options, monkeypatch
-):
+def test_weights_come_again_after_a_failed_pass_and_other_adapters_are_found(folder, options, monkeypatch):
     engine, policy = VLLMLocalEngine(folder, replace(options, lora_rank=4)), adapted(folder)
     with closing(engine):
         sync, source = check_syncs(engine, policy)
@@ -120,8 +116,6 @@ def test_two_worker_processes_hold_their_parts_of_adapters(folder, options, monk
 
 
 def test_a_server_applies_adapters_that_are_on_no_disk(folder, options, tmp_path):
-    adapting = replace(options, lora_rank=4)
-    transport = SharedMemoryTransport(part_megabytes=1)
-    engine = VLLMServerEngine(folder, adapting, transport, str(tmp_path), cpu_threads=1)
-    with closing(engine):
+    given = replace(options, lora_rank=4), SharedMemoryTransport(part_megabytes=1), str(tmp_path)
+    with closing(VLLMServerEngine(folder, *given, cpu_threads=1)) as engine:
         check_syncs(engine, adapted(folder))

@@ -29,10 +29,9 @@ def started(tmp_path_factory, options):
     return start
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["qwen3_moe", "granitemoe", "gpt2", "olmo2", "gpt_oss", "deepseek_v2", "glm4_moe", "dots1", "lfm2"],
-)
+@pytest.mark.parametrize("family", [
+    "qwen3_moe", "granitemoe", "gpt2", "olmo2", "gpt_oss", "deepseek_v2", "glm4_moe", "dots1", "lfm2",
+])  # fmt: skip
 def test_every_sync_of_a_family_is_proven_and_leaves_the_trainer_s_model_alone(started, family):
     policy, engine = started(family)
     with closing(engine):
@@ -71,14 +70,11 @@ def test_a_class_that_vllm_would_compile_is_not_changed_while_this_process_train
     assert Olmo2Model.__init__ is init
 
 
-@pytest.mark.parametrize(
-    ("family", "words"),
-    [
-        ("mpt", "MptForCausalLM was supported in vLLM until"),
-        ("mamba", "no attribute 'selective_scan_fwd'"),  # a kernel that its build for CPUs lacks
-        ("minimax_m2", 'assert self.scoring_func == "softmax" (cpu_router.py)'),
-    ],
-)
+@pytest.mark.parametrize(("family", "words"), [
+    ("mpt", "MptForCausalLM was supported in vLLM until"),
+    ("mamba", "no attribute 'selective_scan_fwd'"),  # a kernel that its build for CPUs lacks
+    ("minimax_m2", 'assert self.scoring_func == "softmax" (cpu_router.py)'),
+])  # fmt: skip
 def test_a_family_that_vllm_cannot_run_is_refused_before_it_has_weights_in_one_sentence(
     started, family, words, monkeypatch
 ):

@@ -79,13 +79,9 @@ def test_the_death_of_a_worker_is_the_engines_and_its_successor_samples_the_same
 
 @pytest.mark.drill
 def test_workers_do_not_outlive_a_killed_trainer(folder):
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, folder],
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    options["env"] = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, folder], **options)
     assert trainer.stdout is not None and trainer.stdout.readline() == "ready\n"
     below = psutil.Process(trainer.pid).children(recursive=True)
     assert len(below) >= 3

@@ -37,9 +37,8 @@ class Client:
         self.version = version
 
     def sample(self, prompt):
-        parameters = SamplingParams(
-            max_tokens=8, seed=1, logprobs=0, flat_logprobs=True, ignore_eos=True, detokenize=False
-        )
+        options = {"flat_logprobs": True, "ignore_eos": True, "detokenize": False}
+        parameters = SamplingParams(max_tokens=8, seed=1, logprobs=0, **options)
         prompt = {"prompt_token_ids": prompt}
         if isinstance(self.engine, LLM):
             (output,) = self.engine.generate([prompt], parameters, use_tqdm=False)
