@@ -28,6 +28,8 @@ NOTING = [
     SamplingParams(1.0, (1,), top_p=0.7, num_candidates=EVERY),
     SamplingParams(1.0, (1,), num_candidates=4),
 ]
+PLAIN = [SamplingParams(1.0, (1,)), SamplingParams(0.6, (1,))]
+PLAIN += [SamplingParams(0.8, (1,), top_k=5), SamplingParams(1.0, (1,), top_p=0.7)]
 TOLERANCE = 1e-4  # nats, float32 on both sides
 
 
@@ -42,12 +44,8 @@ class SomeWeights:
 
 
 def requests(count, limit=12):
-    return [
-        GenerationRequest(
-            array("i", [(3 * row + column) % VOCAB_SIZE for column in range(1 + row % 5)]), limit, seed=row
-        )
-        for row in range(count)
-    ]
+    prompts = [[(3 * row + column) % VOCAB_SIZE for column in range(1 + row % 5)] for row in range(count)]
+    return [GenerationRequest(array("i", ids), limit, seed=row) for row, ids in enumerate(prompts)]
 
 
 def expected_distributions(policy, request, token_ids, sampling):
@@ -125,16 +123,7 @@ class EngineContract:
         assert {generation.segment.version for generation in generations} == {3}
         assert {generation.finish for generation in generations} == {FinishReason.LENGTH}
 
-    @pytest.mark.parametrize(
-        "sampling",
-        [
-            SamplingParams(1.0, (1,)),
-            SamplingParams(0.6, (1,)),
-            SamplingParams(0.8, (1,), top_k=5),
-            SamplingParams(1.0, (1,), top_p=0.7),
-        ],
-        ids=["T=1", "T=0.6", "top_k=5", "top_p=0.7"],
-    )
+    @pytest.mark.parametrize("sampling", PLAIN, ids=["T=1", "T=0.6", "top_k=5", "top_p=0.7"])
     def test_log_probs_are_those_of_the_sampling_distribution_for_ragged_prompts_and_early_stops(
         self, engine, sampling
     ):
@@ -202,10 +191,7 @@ class EngineContract:
             assert_scored_by(policy, wanted, engine.generate(wanted, SAMPLING))
         engine.load_weights(random_policy(), version=3)
 
-    @pytest.mark.parametrize(
-        "left_out",
-        ["model.norm.weight", "model.layers.1.self_attn.k_proj.weight", "model.embed_tokens.weight"],
-    )
+    @pytest.mark.parametrize("left_out", ["model.norm.weight", LOST, "model.embed_tokens.weight"])
     def test_a_weight_that_does_not_come_is_an_error(self, engine, left_out):
         weights = [(name, weight) for name, weight in random_policy().named_weights() if name != left_out]
         with pytest.raises(EngineError, match="weights unset"):

@@ -28,14 +28,12 @@ class LyingVLLM(Hostile):
         results = {"end_reload": [], "weight_digests": {"all": 2**70}}
         models = [{"id": "policy", "max_model_len": 2000}, {"id": "adapter", "max_model_len": None}]
         return {
-            "/v1/models": {"data": models},
-            "/weight_info": {"weight_version": self.version},
-            "/get_world_size": {"world_size": 1},
-            "/reset_prefix_cache": {"success": True},
+            "/v1/models": {"data": models}, "/weight_info": {"weight_version": self.version},
+            "/get_world_size": {"world_size": 1}, "/reset_prefix_cache": {"success": True},
             "/collective_rpc": {"results": [results.get((body or {}).get("method"))]},
             "/metrics": f'vllm:generation_tokens_total{{model="policy"}} {float(self.tokens)}\n',
             COMPLETIONS: self.completion((body or {}).get("max_tokens", 0)),
-        }.get(path, {})
+        }.get(path, {})  # fmt: skip
 
     def completion(self, count):
         self.tokens += count
@@ -86,10 +84,8 @@ class LyingVLLM(Hostile):
         if is_last:
             starts = [i for i in range(len(versions)) if i == 0 or versions[i] != versions[i - 1]]
             ends = [*starts[1:], len(versions)]
-            spans = [
-                {"version": versions[start], "start": start, "end": end}
-                for start, end in zip(starts, ends, strict=True)
-            ]
+            places = zip(starts, ends, strict=True)
+            spans = [{"version": versions[start], "start": start, "end": end} for start, end in places]
             choice |= {"finish_reason": "length", "weight_versions": spans}
         return choice
 
@@ -145,13 +141,11 @@ LIES = {
     "no tokens": put(*CHOICE, "token_ids", to=...), "tokens are null": put(*CHOICE, "token_ids", to=None),
     "tokens are a text": put(*CHOICE, "token_ids", to="333"),
     "scores are null": put(*CHOICE, "logprobs", to=None),
-    "scores are a list": put(*CHOICE, "logprobs", to=[1]),
-    "nested": instead('{"choices": ' + DEEP + "}"),
+    "scores are a list": put(*CHOICE, "logprobs", to=[1]), "nested": instead('{"choices": ' + DEEP + "}"),
     **{f"token is {name}": put(*CHOICE, "token_ids", 0, to=value) for name, value in TOKENS.items()},
 }  # fmt: skip
 COMPLETION_LIES = {
-    **LIES,
-    "stopped without a stop token": put(*CHOICE, "finish_reason", to="stop"),
+    **LIES, "stopped without a stop token": put(*CHOICE, "finish_reason", to="stop"),
     "more tokens": lambda said: LyingVLLM().completion(len(said["choices"][0]["token_ids"]) + 1),
     "fewer tokens": lambda said: LyingVLLM().completion(len(said["choices"][0]["token_ids"]) - 1),
     "nothing": lambda said: LyingVLLM().completion(0),
@@ -164,8 +158,7 @@ COMPLETION_LIES = {
        for k in ("x", "token_id:x", "token_id:-1", "token_id:1000000", "")},
 }  # fmt: skip
 STREAM_LIES = {
-    **LIES,
-    "no json": instead(b"{not json"), "no utf-8": instead(b'{"a": "\xff"}'),
+    **LIES, "no json": instead(b"{not json"), "no utf-8": instead(b'{"a": "\xff"}'),
     "half a character": instead(b'"\\ud800"'),
     "long line": instead(b"x" * (1 << 22)), "an error": instead(ERROR),
     "two tokens, one score": put(*CHOICE, "token_ids", to=[TOKEN] * 2),

@@ -8,7 +8,7 @@ from functools import reduce
 import pytest
 import torch
 from tests.builders import random_policy
-from tests.rollout.contract import NOTING, SAMPLING, TOLERANCE, assert_noted, requests
+from tests.rollout.contract import NOTING, SAMPLING, TOLERANCE, assert_noted, requests, tokens
 from tests.rollout.faults import scale
 
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, StreamCall
@@ -22,8 +22,8 @@ class Stream:
 
     def __init__(self, engine, sampling=SAMPLING, context="keep"):
         self.engine, self.sampling, self.context = engine, sampling, context
-        self.tokens, self.logprobs, self.versions, self.ended, self.numbers = {}, {}, {}, {}, set()
-        self.segments = {}
+        self.tokens, self.logprobs, self.versions, self.segments = {}, {}, {}, {}
+        self.ended, self.numbers = {}, set()
 
     def call(self, begun=None, given_up=(), steps=3):
         self.numbers |= {*(begun or {})}
@@ -92,17 +92,14 @@ class StreamContract:
         gone = {2, 9, 10, 17}
         for number, request in enumerate(wanted):
             stream.call({number: request}, given_up=[number - 1] if number - 1 in gone else (), steps=2)
-        other = requests(5, limit=4)
-        assert [each.segment.token_ids for each in engine.generate(other, SAMPLING)] == [
-            each.segment.token_ids for each in engine.generate(other, SAMPLING)
-        ]  # a call of its own in between
+        other = [engine.generate(requests(5, limit=4), SAMPLING) for _ in range(2)]  # calls in between
+        assert tokens(other[0]) == tokens(other[1])
         stream.to_the_end()
         assert {*range(24)} - gone <= {*stream.ended}
         for number in {*range(24)} - gone:
-            assert stream.tokens[number] == expected[number].segment.token_ids
-            assert list(stream.logprobs[number]) == pytest.approx(
-                list(expected[number].segment.logprobs), abs=1e-4
-            )
+            segment = expected[number].segment
+            assert stream.tokens[number] == segment.token_ids
+            assert list(stream.logprobs[number]) == pytest.approx(list(segment.logprobs), abs=1e-4)
 
     @pytest.mark.parametrize("sampling", [*NOTING, GREEDY], ids=["top_k", "top_p", "a head", "greedy"])
     def test_another_call_gets_the_same_beside_a_stream_and_leaves_it_what_it_gets(self, engine, sampling):
@@ -145,19 +142,15 @@ class StreamContract:
         if self.stops_after_a_call:
             assert len({version for versions in stream.versions.values() for version in versions}) > 1
         for number, request in enumerate(wanted):
-            tokens, versions = stream.tokens[number], stream.versions[number]
+            made, versions, found = (getattr(stream, n)[number] for n in ("tokens", "versions", "logprobs"))
             if stream.ended.get(number) is not FinishReason.STOP:
-                assert len(tokens) >= 12
-            cache = None
-            pending = array("i", request.token_ids)
-            for place, (token, version) in enumerate(zip(tokens, versions, strict=True)):
-                model = policies[version].model
+                assert len(made) >= 12
+            cache, pending = None, array("i", request.token_ids)
+            for place, (token, version) in enumerate(zip(made, versions, strict=True)):
                 if context == "recompute":
-                    pending, cache = request.token_ids + tokens[:place], None
-                scores, cache = logprobs_of(model, pending, cache)
-                assert stream.logprobs[number][place] == pytest.approx(
-                    float(scores[-1, token]), abs=TOLERANCE
-                )
+                    pending, cache = request.token_ids + made[:place], None
+                scores, cache = logprobs_of(policies[version].model, pending, cache)
+                assert found[place] == pytest.approx(float(scores[-1, token]), abs=TOLERANCE)
                 pending = array("i", [token])
 
     def test_what_waits_for_room_begins_under_the_weights_of_its_first_token(self, engine):

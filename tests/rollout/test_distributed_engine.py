@@ -4,27 +4,15 @@ import pytest
 import torch
 from tests.rollout.contract import tokens
 
-from bapo_lightning.rollout.distributed import (
-    CollectiveWeightSource,
-    DistributedEngine,
-    LocalEngine,
-    part_bounds,
-)
-from bapo_lightning.rollout.engine import (
-    MERGED,
-    UNSYNCED_VERSION,
-    EngineDied,
-    Generation,
-    GenerationRequest,
-    RolloutEngine,
-    SamplingParams,
-    Wanted,
-)
+from bapo_lightning.rollout import distributed
+from bapo_lightning.rollout import engine as rollout_engine
+from bapo_lightning.rollout.distributed import CollectiveWeightSource, DistributedEngine
+from bapo_lightning.rollout.engine import MERGED, UNSYNCED_VERSION, EngineDied, RolloutEngine, Wanted
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.ranks.channel import outcome_on
 from bapo_lightning.types import FinishReason, Segment
 
-SAMPLING = SamplingParams(1.0, ())
+SAMPLING = rollout_engine.SamplingParams(1.0, ())
 
 
 class Engine(RolloutEngine):
@@ -36,10 +24,8 @@ class Engine(RolloutEngine):
 
     def generate(self, requests, sampling):
         self.asked.append([request.token_ids[0] for request in requests])
-        made = [
-            Generation(Segment(request.token_ids[:1], array("f", [0.0]), self.version), FinishReason.STOP)
-            for request in requests
-        ]
+        segments = [Segment(each.token_ids[:1], array("f", [0.0]), self.version) for each in requests]
+        made = [rollout_engine.Generation(segment, FinishReason.STOP) for segment in segments]
         if self.failure is not None:
             raise self.failure(made)
         return made
@@ -58,7 +44,7 @@ class Here:
     """A channel whose workers are in this process."""
 
     def __init__(self, engines):
-        self.engines = [LocalEngine(engine) for engine in engines]
+        self.engines = [distributed.LocalEngine(engine) for engine in engines]
         self.size = len(engines)
 
     def together(self, name, payloads, own):
@@ -67,10 +53,8 @@ class Here:
                 return self.engines[rank].engine.load_weights(None, payloads[rank])
             return self.engines[rank].handlers()[name](payloads[rank])
 
-        return [
-            outcome_on(0, own),
-            *(outcome_on(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size)),
-        ]
+        others = (outcome_on(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size))
+        return [outcome_on(0, own), *others]
 
     def all(self, value):
         return [value] * self.size
@@ -85,7 +69,7 @@ def rank_group(count, ranks_per_engine=1, on_controller_only=False):
 
 
 def requests(count):
-    return [GenerationRequest(array("i", [number]), 1, number) for number in range(count)]
+    return [rollout_engine.GenerationRequest(array("i", [number]), 1, number) for number in range(count)]
 
 
 def first_tokens(generations):
@@ -93,21 +77,17 @@ def first_tokens(generations):
 
 
 def test_parts_are_contiguous_and_cover_all():
-    assert part_bounds(10, 4) == [0, 2, 5, 7, 10] and part_bounds(1, 3) == [0, 0, 0, 1]
+    bounds = [distributed.part_bounds(*sizes) for sizes in ((10, 4), (1, 3))]
+    assert bounds == [[0, 2, 5, 7, 10], [0, 0, 0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "ranks_per_engine", "on_controller_only", "parts"),
-    [
-        (3, 1, False, [[[0, 1]], [[2, 3]], [[4, 5, 6]]]),
-        (4, 2, False, [[[0, 1, 2]], [[0, 1, 2]], [[3, 4, 5, 6]], [[3, 4, 5, 6]]]),  # shared: the same part
-        (2, 1, True, [[[0, 1, 2, 3, 4, 5, 6]], []]),
-    ],
-)
-def test_each_engine_samples_its_part_and_answers_come_in_order(
-    ranks, ranks_per_engine, on_controller_only, parts
-):
-    made, engines = rank_group(ranks, ranks_per_engine, on_controller_only)
+@pytest.mark.parametrize(("ranks", "parts"), [
+    ((3, 1, False), [[[0, 1]], [[2, 3]], [[4, 5, 6]]]),
+    ((4, 2, False), [[[0, 1, 2]]] * 2 + [[[3, 4, 5, 6]]] * 2),  # shared: the same part
+    ((2, 1, True), [[[0, 1, 2, 3, 4, 5, 6]], []]),
+])  # fmt: skip
+def test_each_engine_samples_its_part_and_answers_come_in_order(ranks, parts):
+    made, engines = rank_group(*ranks)
     assert first_tokens(made.generate(requests(7), SAMPLING)) == list(range(7))
     assert [engine.asked for engine in engines] == parts
 

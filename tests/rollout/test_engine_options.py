@@ -27,20 +27,15 @@ from bapo_lightning.system.host import ALLOCATOR_VARIABLES, let_segments_grow
 MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 
-@pytest.mark.parametrize(
-    ("named", "runs_in", "shares_gpu", "streams", "most_candidates"),
-    [
-        (HFEngine, "trainer", False, True, EVERY), (VLLMLocalEngine, "trainer", True, True, MOST),
-        (ChildEngine, "child", False, True, 0), (VLLMServerEngine, "server", False, True, MOST),
-        (RolloutEngine, "trainer", False, False, 0), (partial(HFEngine), "trainer", False, False, 0),
-    ],
-)  # fmt: skip
-def test_a_class_says_where_its_engines_work_and_what_they_can(
-    named, runs_in, shares_gpu, streams, most_candidates
-):
+@pytest.mark.parametrize(("named", "runs_in", "shares_gpu", "streams", "most"), [
+    (HFEngine, "trainer", False, True, EVERY), (VLLMLocalEngine, "trainer", True, True, MOST),
+    (ChildEngine, "child", False, True, 0), (VLLMServerEngine, "server", False, True, MOST),
+    (RolloutEngine, "trainer", False, False, 0), (partial(HFEngine), "trainer", False, False, 0),
+])  # fmt: skip
+def test_a_class_says_where_its_engines_work_and_what_they_can(named, runs_in, shares_gpu, streams, most):
     engine = engine_class(named)
     assert (engine.runs_in, engine.shares_gpu, engine.streams) == (runs_in, shares_gpu, streams)
-    assert engine.most_candidates == most_candidates and runs_in in get_args(RunsIn)
+    assert engine.most_candidates == most and runs_in in get_args(RunsIn)
 
 
 def test_an_engine_of_the_least_methods_is_one_without_processes_streams_or_digests():
@@ -55,24 +50,21 @@ NODE = {"gpus": ["0", "1"], "num_servers": 2, "urls": ["http://gpu7:8000"]}
 PARALLEL = {"tensor_parallel_size": 2, "extra": {"data_parallel_size": 2}}
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "beginnings"),
-    [
-        (ChildEngine, {}, []), (ChildEngine, {"cpu_affinity": [0]}, []),
-        (ChildEngine, {"cpu_affinity": [0, 99_999]},
-         ["cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to "]),
-        (VLLMServerEngine, {}, []), (VLLMServerEngine, NODE, []),
-        (VLLMServerEngine, {"gpus": ["0,1,2,3"], "options": PARALLEL}, []),
-        (VLLMServerEngine, {"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]},
-         ["gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
-          "urls: gpu7:8000 is not a URL; write e.g. urls=[http://127.0.0.1:8000]"]),
-        (VLLMServerEngine, {"gpus": ["4,5"], "options": PARALLEL},
-         ["gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write"]),
-        (WeightSync, {"tolerance": 1e-3}, []),
-        (WeightSync, {"tolerance": 0.0}, ["tolerance=0.0: no two computations agree to the last bit; write"]),
-        (WeightSync, {"tolerance": float("inf")}, ["tolerance=inf proves nothing; write e.g. 0.2"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "options", "beginnings"), [
+    (ChildEngine, {}, []), (ChildEngine, {"cpu_affinity": [0]}, []),
+    (ChildEngine, {"cpu_affinity": [0, 99_999]},
+     ["cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to "]),
+    (VLLMServerEngine, {}, []), (VLLMServerEngine, NODE, []),
+    (VLLMServerEngine, {"gpus": ["0,1,2,3"], "options": PARALLEL}, []),
+    (VLLMServerEngine, {"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]},
+     ["gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
+      "urls: gpu7:8000 is not a URL; write e.g. urls=[http://127.0.0.1:8000]"]),
+    (VLLMServerEngine, {"gpus": ["4,5"], "options": PARALLEL},
+     ["gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write"]),
+    (WeightSync, {"tolerance": 1e-3}, []),
+    (WeightSync, {"tolerance": 0.0}, ["tolerance=0.0: no two computations agree to the last bit; write"]),
+    (WeightSync, {"tolerance": float("inf")}, ["tolerance=inf proves nothing; write e.g. 0.2"]),
+])  # fmt: skip
 def test_options_that_cannot_be_met_are_named_with_a_remedy(kind, options, beginnings):
     for text, beginning in zip(kind.problems(options), beginnings, strict=True):
         assert text.startswith(beginning)
@@ -98,16 +90,13 @@ def test_on_a_gpu_the_head_of_vllm_computes_in_float32_unless_the_user_says_othe
     assert overrides(dtype="float32") is overrides(on_cpu=True) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "environment", "found"),
-    [
-        (2, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, True),
-        (2, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}, True),
-        (2, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}, None),
-        (2, {}, None),
-        (1, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, None),
-    ],
-)
+@pytest.mark.parametrize(("size", "environment", "found"), [
+    (2, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, True),
+    (2, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}, True),
+    (2, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}, None),
+    (2, {}, None),
+    (1, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, None),
+])  # fmt: skip
 def test_vllm_shares_no_memory_of_segments_that_grow(size, environment, found):
     options = VLLMOptions(max_model_len=64, tensor_parallel_size=size)
     assert options.engine_arguments(MODEL, False, environment).get("disable_custom_all_reduce") is found
@@ -115,9 +104,7 @@ def test_vllm_shares_no_memory_of_segments_that_grow(size, environment, found):
     assert extra.engine_arguments(MODEL, False, environment)["disable_custom_all_reduce"] is False
 
 
-def test_training_lets_segments_grow_unless_somebody_chose_and_engines_of_their_own_processes_do_not(
-    monkeypatch,
-):
+def test_training_lets_segments_grow_unless_somebody_chose_and_child_processes_do_not(monkeypatch):
     for name in ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     let_segments_grow()

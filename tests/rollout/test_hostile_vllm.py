@@ -6,17 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.rollout.lying_vllm import (
-    COMPLETION_LIES,
-    COMPLETIONS,
-    LOGPROB,
-    STREAM,
-    STREAM_LIES,
-    TOKEN,
-    LyingVLLM,
-    instead,
-    put,
-)
+from tests.rollout import lying_vllm
+from tests.rollout.lying_vllm import COMPLETIONS, LOGPROB, STREAM, TOKEN, LyingVLLM, instead, put
 from tests.system.peers import hostile
 from tests.system.peers.hostile import serving, whole
 
@@ -31,6 +22,7 @@ MODEL = str(Path(bapo_lightning.__file__).parent / "tiny_worlds/additions/model"
 SAMPLING = SamplingParams(1.0, (1,), num_candidates=2)
 LENGTH, DEADLINE, LIMIT = 6, 1.0, 60
 HTTP_LIES = {mode: mode for mode in hostile.MODES}
+COMPLETION_LIES, STREAM_LIES = lying_vllm.COMPLETION_LIES | HTTP_LIES, lying_vllm.STREAM_LIES | HTTP_LIES
 REFUSALS = {"deep_error", "escapes_in_error", "login"}  # statuses below 500: the server lives and says no
 
 
@@ -46,11 +38,8 @@ def requests(count=4):
 
 
 def engine_of(server, deadline=DEADLINE):
-    transport = SharedMemoryTransport()
-    return VLLMServerEngine(
-        MODEL, VLLMOptions(max_model_len=2000), transport, "/unused", [server.url],
-        deadline_seconds=deadline, start_seconds=LIMIT,
-    )  # fmt: skip
+    given = MODEL, VLLMOptions(max_model_len=2000), SharedMemoryTransport(), "/unused", [server.url]
+    return VLLMServerEngine(*given, deadline_seconds=deadline, start_seconds=LIMIT)
 
 
 def check(segments):
@@ -105,17 +94,15 @@ def test_a_server_that_is_well_is_sampled_from(work):
         engine.close()
 
 
-@pytest.mark.parametrize("name", COMPLETION_LIES | HTTP_LIES)
+@pytest.mark.parametrize("name", COMPLETION_LIES)
 def test_a_completion_that_cannot_be_is_the_death_of_its_server(name):
-    lie = (COMPLETION_LIES | HTTP_LIES)[name]
-    error = death(LyingVLLM(COMPLETIONS, lie, after=2), generate)
+    error = death(LyingVLLM(COMPLETIONS, COMPLETION_LIES[name], after=2), generate)
     assert isinstance(error, EngineDied) != (name in REFUSALS)
 
 
-@pytest.mark.parametrize("name", STREAM_LIES | HTTP_LIES)
+@pytest.mark.parametrize("name", STREAM_LIES)
 def test_a_part_of_a_stream_that_cannot_be_is_the_death_of_its_server(name):
-    lie = (STREAM_LIES | HTTP_LIES)[name]
-    error = death(LyingVLLM(STREAM, lie, after=2), stream)
+    error = death(LyingVLLM(STREAM, STREAM_LIES[name], after=2), stream)
     assert isinstance(error, EngineDied) != (name in REFUSALS)
 
 
@@ -171,9 +158,8 @@ def test_an_answer_of_the_control_plane_that_cannot_be_is_the_death_of_its_serve
         hang = server.right
         server.right = lambda asked, body: "" if asked == COMPLETIONS else hang(asked, body)
     error = death(server, generate)
-    assert isinstance(error, EngineDied) != (
-        lie in {*REFUSALS, "list_in_error", "odd_status", "endless_error"}
-    )
+    lives = lie in {*REFUSALS, "list_in_error", "odd_status", "endless_error"}
+    assert isinstance(error, EngineDied) != lives
 
 
 @pytest.mark.parametrize("kind", ["counts nothing", "counts backwards", "counts for ever", "counts NaN"])

@@ -4,20 +4,15 @@ from array import array
 import pytest
 from tests.rollout.contract import tokens
 
-from bapo_lightning.rollout.engine import (
-    EngineDied,
-    Generation,
-    GenerationRequest,
-    RolloutEngine,
-    SamplingParams,
-)
+from bapo_lightning.rollout import engine as rollout_engine
+from bapo_lightning.rollout.engine import EngineDied, Generation, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import Proof, SyncReport
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 
 SAMPLING = SamplingParams(1.0, ())
-REQUESTS = [GenerationRequest(array("i", [number]), 1, seed=number) for number in range(6)]
+REQUESTS = [rollout_engine.GenerationRequest(array("i", [number]), 1, seed=number) for number in range(6)]
 
 
 class MortalEngine(RolloutEngine):
@@ -31,10 +26,8 @@ class MortalEngine(RolloutEngine):
 
     def generate(self, requests, sampling):
         self.asked.append([request.seed for request in requests])
-        made = [
-            Generation(Segment(array("i", [r.seed]), array("f", [0.0]), 0), FinishReason.LENGTH)
-            for r in requests
-        ]
+        segments = [Segment(array("i", [each.seed]), array("f", [0.0]), 0) for each in requests]
+        made = [Generation(segment, FinishReason.LENGTH) for segment in segments]
         if self.deaths:
             raise EngineDied("killed", {number: made[number] for number in self.deaths.pop(0)})
         return made

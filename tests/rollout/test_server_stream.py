@@ -14,9 +14,8 @@ from bapo_lightning.types import FinishReason, Segment
 
 def spans(*ends):
     starts = (0, *(end for _, end in ends))
-    return [
-        Span(version=name, start=start, end=end) for start, (name, end) in zip(starts, ends, strict=False)
-    ]
+    pairs = zip(starts, ends, strict=False)
+    return [Span(version=name, start=start, end=end) for start, (name, end) in pairs]
 
 
 def test_vllms_spans_of_versions_must_be_those_of_the_tokens():

@@ -5,20 +5,11 @@ from tests.rollout.contract import SomeWeights
 
 from bapo_lightning.rollout import weight_digests
 from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
-from bapo_lightning.rollout.weight_digests import (
-    SentWeights,
-    added,
-    column_digest,
-    drawn_columns,
-    drawn_part,
-    group_of,
-    part_digests,
-    summed,
-)
+from bapo_lightning.rollout.weight_digests import SentWeights, added, drawn_columns, summed
 
 
 def digest(name, weight, seed=3):
-    return summed(part_digests({name: drawn_part(name, weight, seed)}).items())
+    return summed(weight_digests.part_digests({name: weight_digests.drawn_part(name, weight, seed)}).items())
 
 
 def test_fused_sharded_and_padded_weights_have_the_digest_of_the_whole():
@@ -32,7 +23,7 @@ def test_fused_sharded_and_padded_weights_have_the_digest_of_the_whole():
     for first in (0, 20):
         places = [place for place, column in enumerate(drawn) if first <= column < first + 20]
         held = query[:, first : first + 20][:, [drawn[place] - first for place in places]]
-        halves.append(summed([("a.q.weight", column_digest(held, places))]))
+        halves.append(summed([("a.q.weight", weight_digests.column_digest(held, places))]))
     assert added(halves) == digest("a.q.weight", query)
 
 
@@ -51,10 +42,10 @@ def test_digests_made_together_are_those_made_one_by_one(monkeypatch):
     monkeypatch.setattr(weight_digests, "TOGETHER", 50)
     shapes = [(3, 40), (7,), (0, 40), (2, 40), (9, 4), (1,), (5, 2, 40), (0,), (12, 40)]
     weights = {f"a.{number}.weight": torch.randn(shape) for number, shape in enumerate(shapes)}
-    parts = {name: drawn_part(name, weight, 3) for name, weight in weights.items()}
-    together = part_digests(parts)
+    parts = {name: weight_digests.drawn_part(name, weight, 3) for name, weight in weights.items()}
+    together = weight_digests.part_digests(parts)
     assert together.keys() == parts.keys()
-    assert all(together[name] == column_digest(*part) for name, part in parts.items())
+    assert all(together[name] == weight_digests.column_digest(*part) for name, part in parts.items())
 
 
 @pytest.mark.parametrize("width", [1, 5, 8, 9, 5000])
@@ -65,9 +56,11 @@ def test_other_syncs_look_at_other_columns(width):
 
 
 def test_groups_are_the_modules_around_fused_layers_and_one_unknown_weight_takes_its_group_out():
-    assert group_of("model.layers.0.self_attn.qkv_proj.base_layer.weight") == "model.layers.0.self_attn"
-    assert group_of("model.layers.0.self_attn.q_proj.bias") == "model.layers.0.self_attn"
-    assert group_of(f"model.layers.0.mlp.up_proj{FACTOR_MARK}A.weight") == "model.layers.0.mlp, adapters"
+    for name, group in {
+        "self_attn.qkv_proj.base_layer.weight": "self_attn", "self_attn.q_proj.bias": "self_attn",
+        f"mlp.up_proj{FACTOR_MARK}A.weight": "mlp, adapters",
+    }.items():  # fmt: skip
+        assert weight_digests.group_of(f"model.layers.0.{name}") == f"model.layers.0.{group}"
     one = torch.tensor(1)
     pairs = [("a.q.weight", one), ("a.norm.weight", None), ("b.q.weight", one), ("b.k.weight", one)]
     assert summed(pairs) == {"b": 2}

@@ -45,9 +45,8 @@ def test_weights_go_in_the_precision_of_the_engine(dtype, folder):
 
 
 def test_an_option_that_the_engine_refuses_is_one_sentence(folder, capfd):
-    with pytest.raises(
-        EngineError, match=r"failed in its process \(RuntimeError: Invalid device string: '1'"
-    ):
+    told = r"failed in its process \(RuntimeError: Invalid device string: '1'"
+    with pytest.raises(EngineError, match=told):
         ChildEngine(folder, partial(HFEngine, device="1"), cpu_threads=1)
     assert capfd.readouterr().err == ""
 
@@ -151,10 +150,7 @@ def test_a_source_that_fails_raises_its_own_error_and_the_child_lives(engine):
 
 @pytest.mark.slow
 def test_an_interrupted_call_leaves_no_answer_for_the_next_one(engine, monkeypatch):
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     os.kill(engine.pid, signal.SIGSTOP)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     with pytest.raises(KeyboardInterrupt):

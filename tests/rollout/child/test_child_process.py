@@ -141,15 +141,12 @@ if sys.argv[1] == "samples":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("doing", "number", "is_stopped"),
-    [("nothing", None, False), ("samples", signal.SIGKILL, False), ("samples", signal.SIGKILL, True)],
-    ids=["ends by itself", "kill -9", "kill -9 beside a stopped child"],
-)
+@pytest.mark.parametrize(("doing", "number", "is_stopped"), [
+    ("nothing", None, False), ("samples", signal.SIGKILL, False), ("samples", signal.SIGKILL, True),
+], ids=["ends by itself", "kill -9", "kill -9 beside a stopped child"])  # fmt: skip
 def test_the_child_does_not_outlive_the_trainer(doing, number, is_stopped):
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, doing], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    command = [sys.executable, "-c", TRAINER, doing]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         child = psutil.Process(int(trainer.stdout.readline()))
         if is_stopped:
@@ -194,11 +191,8 @@ def test_a_second_signal_ends_a_run_at_once_also_while_it_waits_for_a_child_that
     run = Command("bapo_lightning.cli.train", [*options, "debug=fast", f"run_folder={tmp_path / 'run'}"])
     try:
         wait_until(lambda: (tmp_path / "run/metrics.jsonl").exists() or run.poll() is not None)
-        (child,) = (
-            process
-            for process in psutil.Process(run.pid).children()
-            if "rollout.child.main" in command_line(process)
-        )
+        found = psutil.Process(run.pid).children()
+        (child,) = (each for each in found if "rollout.child.main" in command_line(each))
         child.suspend()
         run.send_signal(signal.SIGTERM)
         wait_until(lambda: "once more to stop at once" in run.output()[0])

@@ -37,10 +37,8 @@ def test_the_first_and_the_last_draw_meet_tokens_with_mass(draw):
 
 
 def states(rows, tokens, seed):
-    return [
-        torch.randn(rows, 2, tokens, 4, generator=torch.Generator().manual_seed(seed + part))
-        for part in range(2)
-    ]
+    draws = [torch.Generator().manual_seed(seed + part) for part in range(2)]
+    return [torch.randn(rows, 2, tokens, 4, generator=each) for each in draws]
 
 
 def test_it_holds_what_the_dynamic_cache_holds_through_repeats_and_cuts():

@@ -35,9 +35,7 @@ def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_hol
     prompts = [array("i", [1, 2, 3]), array("i", [1, 2, 3]), array("i", [4])]
     requests = [GenerationRequest(prompt, 12, seed) for seed, prompt in enumerate(prompts)]
     made = engine.generate(requests, SAMPLING)
-    rollouts = [
-        Rollout(prompt, (one.segment,), one.finish) for prompt, one in zip(prompts, made, strict=True)
-    ]
+    rollouts = [Rollout(ids, (one.segment,), one.finish) for ids, one in zip(prompts, made, strict=True)]
     for rollout, scores in zip(rollouts, policy.response_logprobs(rollouts, 1000), strict=True):
         assert list(rollout.logprobs) == pytest.approx(list(scores), abs=0.3)
 
@@ -47,9 +45,8 @@ def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_hol
 def test_in_16_bits_it_notes_what_could_have_been_sampled(folder, dtype, temperature):
     engine = HFEngine(folder, dtype=dtype, device="cpu")
     engine.load_weights(random_policy(), 0)
-    made = engine.generate(
-        [GenerationRequest(array("i", [1, 2]), 3, 5)], SamplingParams(temperature, (), num_candidates=2)
-    )
+    sampling = SamplingParams(temperature, (), num_candidates=2)
+    made = engine.generate([GenerationRequest(array("i", [1, 2]), 3, 5)], sampling)
     assert made[0].segment.candidates.counts.tolist() == [2 if temperature else 1] * 3
 
 
