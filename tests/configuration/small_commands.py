@@ -23,11 +23,9 @@ STUDIES = ("map", "figures")  # which have commands of their own
 MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 WORLD = ("debug=fast", "experiment=additions")
 FEW = (
-    "+data.train.limit=8",
-    "scale.prompts_per_batch=4",
-    "scale.num_rollout_batches=2",
+    "+data.train.limit=8", "scale.prompts_per_batch=4", "scale.num_rollout_batches=2",
     "scale.validation_problems=2",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -179,38 +179,32 @@ def test_so_is_every_number_of_every_choice(choices):
     assert let_pass(choices, keys_of_the_rest()) == []
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("rollout.temperature=1e30", "makes sampling uniform"),
-        ("rollout.weight_sync.tolerance=1e30", "proves nothing"),
-        ("rollout.weight_sync.tolerance=1", "proves nothing"),
-        ("rollout.weight_sync.temperature=2", "is a copy of rollout.temperature=1.0"),
-        ("optimizer.optimizer.lr=1e-320", "below the smallest number of full precision"),
-        ("optimizer.optimizer.lr=1e30", "is not a usable learning rate; write at most 100"),
-        ("optimizer.optimizer.weight_decay=1e30", "erases the weights"),
-        ("optimizer.scheduler.warmup_updates=1000000", "the rate never reaches a hundredth"),
-        ("cpu_threads=1000000", "must be a whole number from 1 to"),
-        ("cpu_threads=9007199254740993", "must be a whole number from 1 to"),
-        ("callbacks.checkpoint.folder=no", "is not the run folder, where resume and the pages look"),
-        ("callbacks.watchdog.minutes=1e30", "must be a number of minutes in [0, 2000000]"),
-    ],
-)
+@pytest.mark.parametrize(("override", "words"), [
+    ("rollout.temperature=1e30", "makes sampling uniform"),
+    ("rollout.weight_sync.tolerance=1e30", "proves nothing"),
+    ("rollout.weight_sync.tolerance=1", "proves nothing"),
+    ("rollout.weight_sync.temperature=2", "is a copy of rollout.temperature=1.0"),
+    ("optimizer.optimizer.lr=1e-320", "below the smallest number of full precision"),
+    ("optimizer.optimizer.lr=1e30", "is not a usable learning rate; write at most 100"),
+    ("optimizer.optimizer.weight_decay=1e30", "erases the weights"),
+    ("optimizer.scheduler.warmup_updates=1000000", "the rate never reaches a hundredth"),
+    ("cpu_threads=1000000", "must be a whole number from 1 to"),
+    ("cpu_threads=9007199254740993", "must be a whole number from 1 to"),
+    ("callbacks.checkpoint.folder=no", "is not the run folder, where resume and the pages look"),
+    ("callbacks.watchdog.minutes=1e30", "must be a number of minutes in [0, 2000000]"),
+])  # fmt: skip
 def test_an_extreme_is_refused_once_and_by_its_key(override, words):
     (text,) = found(override)
     assert text.startswith(override.partition("=")[0]) and words in text
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("reward=math", "reward.num_workers=1000000000"),
-        ("rollout=hf_child", "rollout.engine.cpu_threads=1000000000"),
-        ("rollout=vllm_server", "rollout.engine.num_servers=1000000000"),
-        ("environment=sums", "scale.max_feedback_tokens=10", "environment.workers=1000000000"),
-        ("reward=math_ray", "reward.workers=1000000000"),
-    ],
-)
+@pytest.mark.parametrize("overrides", [
+    ("reward=math", "reward.num_workers=1000000000"),
+    ("rollout=hf_child", "rollout.engine.cpu_threads=1000000000"),
+    ("rollout=vllm_server", "rollout.engine.num_servers=1000000000"),
+    ("environment=sums", "scale.max_feedback_tokens=10", "environment.workers=1000000000"),
+    ("reward=math_ray", "reward.workers=1000000000"),
+])  # fmt: skip
 def test_no_machine_starts_so_many_workers(overrides):
     key = overrides[-1].partition("=")[0]
     assert any(text.startswith(key) and "must be a whole number" in text for text in found(*overrides))

@@ -81,14 +81,11 @@ def test_it_is_a_choice_wherever_choices_are_listed(installed):
         compose_run(["experiment=quickstart", "algorithm=havled"])
 
 
-@pytest.mark.parametrize(
-    ("entry", "sentence"),
-    [
-        ("halved.nothing", "halved: its entry point halved = 'halved.nothing' .* is not a package with "),
-        ("absent.conf", r"cannot be imported \(No module named 'absent'\); uninstall halved or fix it"),
-        ("halved:objective", "is not a package with files such as algorithm/NAME.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "sentence"), [
+    ("halved.nothing", "halved: its entry point halved = 'halved.nothing' .* is not a package with "),
+    ("absent.conf", r"cannot be imported \(No module named 'absent'\); uninstall halved or fix it"),
+    ("halved:objective", "is not a package with files such as algorithm/NAME.yaml"),
+])  # fmt: skip
 def test_an_entry_point_that_leads_nowhere_is_one_sentence(installed, entry, sentence):
     package(installed, "halved", entry)
     with pytest.raises(ConfigError, match=sentence):

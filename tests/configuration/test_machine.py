@@ -250,13 +250,10 @@ def command(module, *arguments, gpus=(1, 80), cwd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        ("train", ["experiment=bapo_7b", "algorithm=grpo,dapo", "-m"]),
-        ("sweep", ["sweep=staleness", "experiment=bapo_7b", "seed=0,1"]),
-    ],
-)
+@pytest.mark.parametrize(("module", "arguments"), [
+    ("train", ["experiment=bapo_7b", "algorithm=grpo,dapo", "-m"]),
+    ("sweep", ["sweep=staleness", "experiment=bapo_7b", "seed=0,1"]),
+])  # fmt: skip
 def test_commands_refuse_once_and_before_anything_begins(module, arguments, tmp_path):
     done = command(module, *arguments, cwd=tmp_path)
     assert done.returncode in (1, 2)

@@ -51,27 +51,21 @@ def test_vllm_on_a_gpu_is_not_started_without_the_compiler_that_triton_calls(rol
     assert found(f"rollout={rollout}") == []
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["rollout=hf"],
-        ["rollout=hf_child"],
-        ["rollout=vllm_server", "rollout.engine.urls=[http://127.0.0.1:8000]"],
-    ],
-)
+@pytest.mark.parametrize("overrides", [
+    ["rollout=hf"],
+    ["rollout=hf_child"],
+    ["rollout=vllm_server", "rollout.engine.urls=[http://127.0.0.1:8000]"],
+])  # fmt: skip
 def test_an_engine_that_is_no_vllm_or_elsewhere_needs_no_compiler(overrides, no_c):
     no_c()
     assert not any("compiler" in text for text in found(*overrides))
 
 
-@pytest.mark.parametrize(
-    ("override", "instead"),
-    [
-        ("model.compile=true", "model.compile=false"),
-        ("model.liger=true", "model.liger=false"),
-        ("model.attention=flex_attention", "model.attention=sdpa"),
-    ],
-)
+@pytest.mark.parametrize(("override", "instead"), [
+    ("model.compile=true", "model.compile=false"),
+    ("model.liger=true", "model.liger=false"),
+    ("model.attention=flex_attention", "model.attention=sdpa"),
+])  # fmt: skip
 def test_kernels_that_are_built_in_a_run_need_the_compiler(override, instead, no_c):
     no_c()
     problem = f"{override} needs {COMPILER}, which this machine does not have; install it, or write {instead}"
@@ -90,12 +84,10 @@ def test_torch_compile_needs_a_cpp_compiler_on_any_device(monkeypatch):
 
 PREBUILT = "kernels-community/flash-attn2"
 FLASH = {
-    "flash_attention_2": (
-        *("flash_attn", '--no-build-isolation -e ".[flash]", which takes nvcc'),
-        f"model.attention={PREBUILT}, which is built already, or model.attention=sdpa",
-    ),
+    "flash_attention_2": (*("flash_attn", '--no-build-isolation -e ".[flash]", which takes nvcc'),
+                          f"model.attention={PREBUILT}, which is built already, or model.attention=sdpa"),
     PREBUILT: ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("attention", FLASH)
@@ -111,17 +103,14 @@ def test_each_flash_attention_needs_its_package(attention, no_c, monkeypatch):
     assert found(*overrides) == []
 
 
-@pytest.mark.parametrize(
-    ("visible", "named", "complaint"),
-    [
-        (None, "[]", "vLLM's servers would take the first GPUs, as the trainer does"),
-        (None, "['1','2']", "names 1 of the trainer's (trainer.devices=2 takes 0, 1)"),
-        ("4,5,6", "['6','5']", "names 5 of the trainer's (trainer.devices=2 takes 4, 5)"),
-        (None, "['2','2']", "names 2 twice"),
-        ("4,5,6", "['6','0']", None),
-        (None, "['2','3']", None),
-    ],
-)
+@pytest.mark.parametrize(("visible", "named", "complaint"), [
+    (None, "[]", "vLLM's servers would take the first GPUs, as the trainer does"),
+    (None, "['1','2']", "names 1 of the trainer's (trainer.devices=2 takes 0, 1)"),
+    ("4,5,6", "['6','5']", "names 5 of the trainer's (trainer.devices=2 takes 4, 5)"),
+    (None, "['2','2']", "names 2 twice"),
+    ("4,5,6", "['6','0']", None),
+    (None, "['2','3']", None),
+])  # fmt: skip
 def test_servers_have_gpus_of_their_own(visible, named, complaint, gpus, monkeypatch):
     gpus(80, 80, 80, 80)
     if visible:
@@ -134,16 +123,13 @@ def test_servers_have_gpus_of_their_own(visible, named, complaint, gpus, monkeyp
     assert found(*ranks, *servers, "rollout.engine.urls=['http://elsewhere:8000']") == []
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["rollout.engine.make_engine.options.tensor_parallel_size=1"], None),
-        ([], "=null is the GPU of its rank alone, and vLLM with tensor_parallel_size=2 needs 2; write e.g. "),
-        (["rollout.engine.visible_gpus='1'"], "='1' has 1, and vLLM with tensor_parallel_size=2 needs 2"),
-        (["rollout.engine.visible_gpus='1,2'"], None),
-        (["rollout.engine.visible_gpus='2,3'"], "='2,3' names 3, and this machine's last GPU is 2"),
-    ],
-)
+@pytest.mark.parametrize(("options", "complaint"), [
+    (["rollout.engine.make_engine.options.tensor_parallel_size=1"], None),
+    ([], "=null is the GPU of its rank alone, and vLLM with tensor_parallel_size=2 needs 2; write e.g. "),
+    (["rollout.engine.visible_gpus='1'"], "='1' has 1, and vLLM with tensor_parallel_size=2 needs 2"),
+    (["rollout.engine.visible_gpus='1,2'"], None),
+    (["rollout.engine.visible_gpus='2,3'"], "='2,3' names 3, and this machine's last GPU is 2"),
+])  # fmt: skip
 def test_a_child_sees_the_gpus_that_its_engine_needs(options, complaint, gpus):
     gpus(80, 80, 80)
     child = "rollout=vllm_child", "rollout.engine.make_engine.options.tensor_parallel_size=2"

@@ -28,22 +28,19 @@ def test_a_small_model_computes_in_float32_on_any_machine(monkeypatch):
     assert chosen() == ("32-true", "float32", 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ("", ("bf16-mixed", "bf16-mixed", 0.2)),
-        ("rollout=hf_child", ("bf16-mixed", "bf16-mixed", 0.2)),
-        ("rollout=vllm", ("bf16-mixed", "bfloat16", 0.2)),
-        ("rollout=vllm_child", ("bf16-mixed", "bfloat16", 0.2)),
-        ("trainer.precision=32-true", ("32-true", "float32", 1e-3)),
-        ("trainer.precision=32-true rollout=vllm", ("32-true", "float32", 1e-3)),
-        ("trainer.precision=32-true rollout.engine.dtype=bfloat16", ("32-true", "bfloat16", 0.2)),
-        ("rollout.engine.dtype=float32", ("bf16-mixed", "float32", 0.2)),
-        ("rollout.weight_sync.tolerance=0.05", ("bf16-mixed", "bf16-mixed", 0.05)),
-        ("model.dtype=bfloat16", ("32-true", "float32", 0.2)),
-        ("strategy=fsdp trainer.devices=2", ("bf16-mixed", "bf16-mixed", 0.2)),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "expected"), [
+    ("", ("bf16-mixed", "bf16-mixed", 0.2)),
+    ("rollout=hf_child", ("bf16-mixed", "bf16-mixed", 0.2)),
+    ("rollout=vllm", ("bf16-mixed", "bfloat16", 0.2)),
+    ("rollout=vllm_child", ("bf16-mixed", "bfloat16", 0.2)),
+    ("trainer.precision=32-true", ("32-true", "float32", 1e-3)),
+    ("trainer.precision=32-true rollout=vllm", ("32-true", "float32", 1e-3)),
+    ("trainer.precision=32-true rollout.engine.dtype=bfloat16", ("32-true", "bfloat16", 0.2)),
+    ("rollout.engine.dtype=float32", ("bf16-mixed", "float32", 0.2)),
+    ("rollout.weight_sync.tolerance=0.05", ("bf16-mixed", "bf16-mixed", 0.05)),
+    ("model.dtype=bfloat16", ("32-true", "float32", 0.2)),
+    ("strategy=fsdp trainer.devices=2", ("bf16-mixed", "bf16-mixed", 0.2)),
+])  # fmt: skip
 def test_engine_and_tolerance_follow_the_trainer(gains, overrides, expected):
     assert chosen(*overrides.split()) == expected
     config = validate(composed(*overrides.split()))

@@ -31,21 +31,14 @@ OWN = f"algorithm.advantages={{_target_: {__name__}.Centred, scale: 1, baseline:
 KEY = "algorithm.advantages"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([], []),
-        (
-            ["+algorithm.advantages.group_size=99"],
-            [f"{KEY}.group_size=99 and {KEY}.scale=1 exceed scale.group_size=8"],
-        ),
-        (
-            ["environment=calculator", "scale.max_feedback_tokens=32"],
-            [f"{KEY} with environment=calculator hears nothing"],
-        ),
-        (["+algorithm.advantages.group_size=x"], [f"{KEY}.group_size=x must be a whole number"]),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "expected"), [
+    ([], []),
+    (["+algorithm.advantages.group_size=99"],
+     [f"{KEY}.group_size=99 and {KEY}.scale=1 exceed scale.group_size=8"]),
+    (["environment=calculator", "scale.max_feedback_tokens=32"],
+     [f"{KEY} with environment=calculator hears nothing"]),
+    (["+algorithm.advantages.group_size=x"], [f"{KEY}.group_size=x must be a whole number"]),
+])  # fmt: skip
 def test_a_part_of_your_own_is_asked_about_the_run_if_its_options_are_right(overrides, expected):
     assert found(OWN, *overrides) == expected
 

@@ -84,26 +84,23 @@ NULL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("--seed=3", "--seed=3 cannot be read; write seed=3"),
-        ("-scale.group_size=3", "write scale.group_size=3"),
-        ("seed:3", "write seed=3"),
-        ("scale.group_size: 3", "write scale.group_size=3"),
-        ("seed=1,", "write spaces between overrides: seed=1"),
-        ("seed=1, name=x", "write spaces between overrides: seed=1 name=x"),
-        ("seed", "write seed=VALUE"),
-        ("algorithm=grpo,bapo", "for a run of each write -m algorithm=grpo,bapo"),
-        ("seed=1,2", "for a list seed=[1,2]"),
-        ("model.lora.r=0", "model.lora is null; write model/lora=default as well, which takes rank, alpha"),
-        ("seed.x=1", "seed is one value (0), without options; write seed=VALUE"),
-        *NULL,
-        ("optimizer.scheduler.name=x", "optimizer.scheduler takes _target_, _partial_, warmup_updates"),
-        ("optimizer.scheduler={_target_:mine,T_max:9}", "optimizer.scheduler.T_max is not an option"),
-        ("data.validation_samples.nope=3", "data.validation_samples is empty; write +data.validation"),
-    ],
-)
+@pytest.mark.parametrize(("override", "words"), [
+    ("--seed=3", "--seed=3 cannot be read; write seed=3"),
+    ("-scale.group_size=3", "write scale.group_size=3"),
+    ("seed:3", "write seed=3"),
+    ("scale.group_size: 3", "write scale.group_size=3"),
+    ("seed=1,", "write spaces between overrides: seed=1"),
+    ("seed=1, name=x", "write spaces between overrides: seed=1 name=x"),
+    ("seed", "write seed=VALUE"),
+    ("algorithm=grpo,bapo", "for a run of each write -m algorithm=grpo,bapo"),
+    ("seed=1,2", "for a list seed=[1,2]"),
+    ("model.lora.r=0", "model.lora is null; write model/lora=default as well, which takes rank, alpha"),
+    ("seed.x=1", "seed is one value (0), without options; write seed=VALUE"),
+    *NULL,
+    ("optimizer.scheduler.name=x", "optimizer.scheduler takes _target_, _partial_, warmup_updates"),
+    ("optimizer.scheduler={_target_:mine,T_max:9}", "optimizer.scheduler.T_max is not an option"),
+    ("data.validation_samples.nope=3", "data.validation_samples is empty; write +data.validation"),
+])  # fmt: skip
 def test_what_hydra_cannot_read_is_answered_in_the_form_that_it_takes(override, words):
     with pytest.raises(ConfigError) as error:
         compose_run([override])
@@ -111,29 +108,23 @@ def test_what_hydra_cannot_read_is_answered_in_the_form_that_it_takes(override, 
     assert words in problem
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("collections.OrderedDict", "is not a lightning Callback"),
-        ("torch.optim.AdamW", "is not a lightning Callback"),
-        ("math.pi", "is a float, not a class or function"),
-        ("json", "is a module, not a class or function"),
-        ("json.dump_", "cannot be imported; did you mean json.dump?"),
-    ],
-)
+@pytest.mark.parametrize(("target", "words"), [
+    ("collections.OrderedDict", "is not a lightning Callback"),
+    ("torch.optim.AdamW", "is not a lightning Callback"),
+    ("math.pi", "is a float, not a class or function"),
+    ("json", "is a module, not a class or function"),
+    ("json.dump_", "cannot be imported; did you mean json.dump?"),
+])  # fmt: skip
 def test_what_can_be_imported_but_is_of_the_wrong_kind_says_so(target, words):
     texts = found(f"+callbacks.mine={{_target_:{target}}}")
     assert any(words in text for text in texts)
     assert not any(f"did you mean {target}?" in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("torch.nn.Linear", "is a class that is made again in each call"),
-        ("torch.nn.functional", "is a module"),
-    ],
-)
+@pytest.mark.parametrize(("target", "words"), [
+    ("torch.nn.Linear", "is a class that is made again in each call"),
+    ("torch.nn.functional", "is a module"),
+])  # fmt: skip
 def test_what_is_no_objective_is_refused_before_anything_starts(target, words):
     (problem,) = found("algorithm=grpo", f"algorithm.objective._target_={target}")
     assert words in problem
@@ -147,13 +138,10 @@ def test_a_key_that_repeats_another_one_is_reported_under_the_name_that_was_writ
     assert [*error.value.problems] == [f"rollout.{wrong}", "seed=-1 is odd"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run_name=${oc.env:NOPE}", "seed=-1"], "run_name cannot be resolved"),
-        (["--resolve"], "--resolve prints nothing alone; write --cfg job --resolve"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["run_name=${oc.env:NOPE}", "seed=-1"], "run_name cannot be resolved"),
+    (["--resolve"], "--resolve prints nothing alone; write --cfg job --resolve"),
+])  # fmt: skip
 def test_the_command_answers_in_a_sentence(arguments, said):
     command = [sys.executable, "-m", "bapo_lightning.cli.train", "experiment=additions", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)

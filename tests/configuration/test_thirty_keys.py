@@ -35,43 +35,37 @@ def test_a_name_of_another_program_means_one_key():
     assert {name for name, count in names.items() if count > 1} <= {"-", "loss_type"}
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("num_generations", "scale.group_size"),
-        ("actor_rollout_ref.rollout.n", "scale.group_size"),
-        ("max_completion_length", "scale.max_new_tokens"),
-        ("learning_rate", "optimizer.optimizer.lr"),
-        ("optimizer.learning_rate", "optimizer.optimizer.lr"),
-        ("staleness", "regime.minibatches"),
-        ("algorithm.kl_coef", "docs/day_two.md"),
-        ("actor_rollout_ref.actor.clip_ratio_high", "algorithm.bounds.high"),
-        ("algorithm.clip_ratio_high", "algorithm.bounds.high"),
-        ("clip_ratio_low", "algorithm.bounds.low"),
-        ("epsilon", "algorithm.bounds.low"),
-        ("ckpt_path", "resume=auto"),
-        ("paths.output_dir", "output_root"),
-        ("train", "make eval"),
-        ("scale.grup_size", "scale.group_size?"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("num_generations", "scale.group_size"),
+    ("actor_rollout_ref.rollout.n", "scale.group_size"),
+    ("max_completion_length", "scale.max_new_tokens"),
+    ("learning_rate", "optimizer.optimizer.lr"),
+    ("optimizer.learning_rate", "optimizer.optimizer.lr"),
+    ("staleness", "regime.minibatches"),
+    ("algorithm.kl_coef", "docs/day_two.md"),
+    ("actor_rollout_ref.actor.clip_ratio_high", "algorithm.bounds.high"),
+    ("algorithm.clip_ratio_high", "algorithm.bounds.high"),
+    ("clip_ratio_low", "algorithm.bounds.low"),
+    ("epsilon", "algorithm.bounds.low"),
+    ("ckpt_path", "resume=auto"),
+    ("paths.output_dir", "output_root"),
+    ("train", "make eval"),
+    ("scale.grup_size", "scale.group_size?"),
+])  # fmt: skip
 def test_the_name_of_another_program_is_answered_with_ours(typed, meant):
     assert meant in meant_key(typed, PLAIN)
 
 
-@pytest.mark.parametrize(
-    ("typed", "placed"),
-    [
-        ("data=table", ["data=table"]),
-        ("data=nothing", ["data=nothing"]),
-        ("data=./mine.jsonl", ["data=table", "data.train.path=./mine.jsonl"]),
-        ("data=here.jsonl", ["data=table", "data.train.path=here.jsonl"]),
-        ("model=owner/name", ["model.path=owner/name"]),
-        ("model=additions", ["model=additions"]),
-        ("algorithm=a/b", ["algorithm=a/b"]),
-        ("model=a/b,c/d", ["model=a/b,c/d"]),
-    ],
-)
+@pytest.mark.parametrize(("typed", "placed"), [
+    ("data=table", ["data=table"]),
+    ("data=nothing", ["data=nothing"]),
+    ("data=./mine.jsonl", ["data=table", "data.train.path=./mine.jsonl"]),
+    ("data=here.jsonl", ["data=table", "data.train.path=here.jsonl"]),
+    ("model=owner/name", ["model.path=owner/name"]),
+    ("model=additions", ["model=additions"]),
+    ("algorithm=a/b", ["algorithm=a/b"]),
+    ("model=a/b,c/d", ["model=a/b,c/d"]),
+])  # fmt: skip
 def test_a_file_or_folder_stands_for_a_choice_of_data_or_model(typed, placed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.jsonl").write_text("{}")

@@ -97,13 +97,10 @@ def test_a_missing_value_is_named():
         composed("name=???")
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("experiment=nope", ["experiment=nope is not a choice; it takes additions, ", "quickstart"]),
-        ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
-    ],
-)
+@pytest.mark.parametrize(("override", "words"), [
+    ("experiment=nope", ["experiment=nope is not a choice; it takes additions, ", "quickstart"]),
+    ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
+])  # fmt: skip
 def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, override, words):
     result = run_command("bapo_lightning.cli.train", override, f"output_root={tmp_path}", cwd=tmp_path)
     assert result.returncode == 1
