@@ -35,26 +35,17 @@ def resumed(alarm, **options):
     return made
 
 
-@pytest.mark.parametrize(
-    ("options", "values", "expected"),
-    [
-        (
-            {"below": 0.1, "above": 2.0},
-            [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf],
-            [0, 1, 1, 2, 3, 4, 5],
-        ),
-        ({"above": 2.0}, [-5.0, math.nan], [0, 1]),
-        ({"below": 0.1}, [5.0, math.nan], [0, 1]),
-        # Before half of the window was seen nothing is usual.
-        ({"spike": Spike(factor=2, window=6)}, [1, 100, 1, 100, 1], [0, 0, 0, 1, 1]),
-        # Medians 25.5 (of 50 and 1) and 6 (of 50, 1, 11 and 1; zeros do not count): 11 and 30 are no spikes.
-        (
-            {"spike": Spike(factor=10, window=4)},
-            [50, 1, 11, 0, 0, 0, 1, 30, 1, 1, 1, 30, 10, math.inf],
-            [0] * 11 + [1, 1, 2],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "values", "expected"), [
+    ({"below": 0.1, "above": 2.0}, [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf],
+     [0, 1, 1, 2, 3, 4, 5]),
+    ({"above": 2.0}, [-5.0, math.nan], [0, 1]),
+    ({"below": 0.1}, [5.0, math.nan], [0, 1]),
+    # Before half of the window was seen nothing is usual.
+    ({"spike": Spike(factor=2, window=6)}, [1, 100, 1, 100, 1], [0, 0, 0, 1, 1]),
+    # Medians 25.5 (of 50 and 1) and 6 (of 50, 1, 11 and 1; zeros do not count): 11 and 30 are no spikes.
+    ({"spike": Spike(factor=10, window=4)}, [50, 1, 11, 0, 0, 0, 1, 30, 1, 1, 1, 30, 10, math.inf],
+     [0] * 11 + [1, 1, 2]),
+])  # fmt: skip
 def test_it_is_on_beyond_its_thresholds_and_for_what_is_no_number(options, values, expected):
     assert counts(Alarm("entropy", ENTROPY, **options), values) == expected
 
@@ -137,18 +128,11 @@ def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everyth
 
 
 @pytest.mark.parametrize("action", ["warn", "stop"])
-@pytest.mark.parametrize(
-    ("metric", "meant", "updates"),
-    [
-        (
-            "train/rewrad",
-            "train/reward",
-            [0, -1],
-        ),  # nothing of this package makes it: at once, and at the end
-        ("val/additons/avg@4", "val/additions/avg@4", [-1]),  # a set may be validated later
-        ("val/additons/avg@4", "val/additions/avg@4", [UNSEEN_UPDATES - 1, -1]),
-    ],
-)
+@pytest.mark.parametrize(("metric", "meant", "updates"), [
+    ("train/rewrad", "train/reward", [0, -1]),  # nothing of this package makes it: at once, and at the end
+    ("val/additons/avg@4", "val/additions/avg@4", [-1]),  # a set may be validated later
+    ("val/additons/avg@4", "val/additions/avg@4", [UNSEEN_UPDATES - 1, -1]),
+])  # fmt: skip
 def test_a_metric_that_nothing_makes_is_named_early_and_at_the_end(metric, meant, updates, action, capsys):
     alarm, told = Alarm("mine", metric, below=0.1, action=action), []
     for index in range(max([2, *(index + 5 for index in updates)])):
@@ -186,20 +170,13 @@ CUT = "123 of 128 answers were cut at scale.max_new_tokens=48"
 UNREAD = "126 of 128 answers have no final answer that the reward reads"
 
 
-@pytest.mark.parametrize(
-    ("counts", "begins", "names"),
-    [
-        (
-            (128, 123, 126),
-            f"{CUT}, and {UNREAD}: write a larger scale.max_new_tokens, or",
-            "reward=last_number",
-        ),
-        ((128, 123, 2), f"{CUT}: write a larger scale.max_new_tokens, or", "data.prompt.template"),
-        ((128, 3, 126), f"{UNREAD}: ask for the form that it reads (data/prompt=NAME)", "reward=last_number"),
-        ((128, 96, 96), None, None),
-        ((0, 0, 0), None, None),
-    ],
-)
+@pytest.mark.parametrize(("counts", "begins", "names"), [
+    ((128, 123, 126), f"{CUT}, and {UNREAD}: write a larger scale.max_new_tokens, or", "reward=last_number"),
+    ((128, 123, 2), f"{CUT}: write a larger scale.max_new_tokens, or", "data.prompt.template"),
+    ((128, 3, 126), f"{UNREAD}: ask for the form that it reads (data/prompt=NAME)", "reward=last_number"),
+    ((128, 96, 96), None, None),
+    ((0, 0, 0), None, None),
+])  # fmt: skip
 def test_answers_that_cannot_be_read_are_counted_with_the_key(counts, begins, names):
     said = unread(counts, LIMITS)
     assert said is None if begins is None else said.startswith(begins) and names in said

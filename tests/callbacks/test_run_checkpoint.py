@@ -111,14 +111,11 @@ def saved(folder):
     return [verify(path).update for path in list_checkpoints(folder / "checkpoints")]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, [9, 8]),  # every 4, the last, and the newest 2 are kept
-        ({"stop": 6}, [6, 4]),
-        ({"every": 100, "minutes": 1e-9, "keep": 100}, list(range(9, 0, -1))),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, [9, 8]),  # every 4, the last, and the newest 2 are kept
+    ({"stop": 6}, [6, 4]),
+    ({"every": 100, "minutes": 1e-9, "keep": 100}, list(range(9, 0, -1))),
+])  # fmt: skip
 def test_checkpoints_are_made_at_the_interval_when_it_is_late_and_at_the_end(tmp_path, options, expected):
     fit(tmp_path, **options)
     assert saved(tmp_path) == expected

@@ -278,26 +278,23 @@ def test_a_batch_that_was_scored_when_it_entered_has_its_mismatch_already():
     assert overall(measured(MismatchMonitor(), update(FRESH, batch=batch))) == {}
 
 
-@pytest.mark.parametrize(
-    ("correction", "numbers"),
-    [
-        # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
-        (
-            truncated_is,
-            {
-                "weight_mean": 1.05, "weight_min": 0.5, "masked_fraction": 0, "truncated_fraction": 0.1,
-                "effective_sample_size": 0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
-            },
-        ),
-        (
-            partial(masked_is, low=0.6, high=2.5),
-            {
-                "weight_mean": 0.8, "weight_min": 0, "masked_fraction": 0.2, "truncated_fraction": 0,
-                "effective_sample_size": 0.8,  # 0.8^2 / (8 / 10)
-            },
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("correction", "numbers"), [
+    # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
+    (
+        truncated_is,
+        {
+            "weight_mean": 1.05, "weight_min": 0.5, "masked_fraction": 0, "truncated_fraction": 0.1,
+            "effective_sample_size": 0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
+        },
+    ),
+    (
+        partial(masked_is, low=0.6, high=2.5),
+        {
+            "weight_mean": 0.8, "weight_min": 0, "masked_fraction": 0.2, "truncated_fraction": 0,
+            "effective_sample_size": 0.8,  # 0.8^2 / (8 / 10)
+        },
+    ),
+])  # fmt: skip
 def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy(correction, numbers):
     made = update(module=SimpleNamespace(correction=correction, step_scale=None))
     corrected = replace(made, tokens=made.tokens.corrected(correction(made.tokens)))
@@ -374,17 +371,14 @@ def test_validation_judges_its_sets_when_it_is_due_before_the_first_update_and_a
     )
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "advantages", "said"),
-    [
-        ("bapo", [1.0, -1.0, -1.0, -1.0], "of positive tokens about 0.25, target 0.4: it will usually run"),
-        ("bapo", [1.0, 1.0, -1.0], "tokens about 0.67, target 0.4: it will usually stay at [0.60"),
-        ("bapo_rest", [1.0, 1.0, -1.0], "it will usually stay at [0.80, 1.20]"),
-        ("bapo", [2.0, -3.0], "it will move between [0.60, 1.20] and [0.90, 3.00]"),
-        ("bapo_authors_code", [1.0, 1.0, -1.0], "ratio of positive tokens about 2.00, target 1: it will"),
-        ("bapo", [0.0, 0.0], "no sample of the first minibatch has an advantage"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("algorithm", "advantages", "said"), [
+    ("bapo", [1.0, -1.0, -1.0, -1.0], "of positive tokens about 0.25, target 0.4: it will usually run"),
+    ("bapo", [1.0, 1.0, -1.0], "tokens about 0.67, target 0.4: it will usually stay at [0.60"),
+    ("bapo_rest", [1.0, 1.0, -1.0], "it will usually stay at [0.80, 1.20]"),
+    ("bapo", [2.0, -3.0], "it will move between [0.60, 1.20] and [0.90, 3.00]"),
+    ("bapo_authors_code", [1.0, 1.0, -1.0], "ratio of positive tokens about 2.00, target 1: it will"),
+    ("bapo", [0.0, 0.0], "no sample of the first minibatch has an advantage"),
+])  # fmt: skip
 def test_the_forecast_compares_the_natural_share_with_the_target(algorithm, advantages, said):
     rule = validated(f"algorithm={algorithm}", "algorithm.positive_share_target=0.4").algorithm.bounds.make()
     assert said in forecast(rule, table(advantages))

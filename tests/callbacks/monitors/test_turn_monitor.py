@@ -58,14 +58,11 @@ def test_turns_calls_and_faults_are_counted_by_conversation():
     )
 
 
-@pytest.mark.parametrize(
-    ("data_module", "is_needed"),
-    [
-        (SimpleNamespace(sampler=SimpleNamespace(conversations=object())), True),
-        (SimpleNamespace(sampler=SimpleNamespace(conversations=None)), False),
-        (SimpleNamespace(), False),  # of a rank that does not sample
-    ],
-)
+@pytest.mark.parametrize(("data_module", "is_needed"), [
+    (SimpleNamespace(sampler=SimpleNamespace(conversations=object())), True),
+    (SimpleNamespace(sampler=SimpleNamespace(conversations=None)), False),
+    (SimpleNamespace(), False),  # of a rank that does not sample
+])  # fmt: skip
 def test_columns_are_needed_and_an_update_looked_at_where_an_environment_answers(data_module, is_needed):
     monitor, found = TurnMonitor(), Recording(tokens().columns)
     monitor.on_train_start(SimpleNamespace(datamodule=data_module), None)
