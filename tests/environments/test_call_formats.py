@@ -93,16 +93,13 @@ def test_hostile_texts_are_read_at_once(text):
         assert len(calls.find(text)) <= 1
 
 
-@pytest.mark.parametrize(
-    ("body", "argument"),
-    [
-        (r'{"name": "python", "arguments": "{\"code\": \"print(6*7)\"}"}', "print(6*7)"),
-        ('{"name": "python", "parameters": {"code": "1"}}', "1"),
-        ('{"name": "python", "arguments": {"code": "print(\'</tool_call>\')"}}', "print('</tool_call>')"),
-        ('{"name": "python", "arguments": {"code": "a\nb"}}', "a\nb"),
-        ('{"name": "calculator", "arguments": "{1, 2}"}', "{1, 2}"),
-    ],
-)
+@pytest.mark.parametrize(("body", "argument"), [
+    (r'{"name": "python", "arguments": "{\"code\": \"print(6*7)\"}"}', "print(6*7)"),
+    ('{"name": "python", "parameters": {"code": "1"}}', "1"),
+    ('{"name": "python", "arguments": {"code": "print(\'</tool_call>\')"}}', "print('</tool_call>')"),
+    ('{"name": "python", "arguments": {"code": "a\nb"}}', "a\nb"),
+    ('{"name": "calculator", "arguments": "{1, 2}"}', "{1, 2}"),
+])  # fmt: skip
 def test_json_as_models_write_it_is_read(body, argument):
     calls = JsonCalls().find(f"so <tool_call>\n{body}\n</tool_call> and <tool_call>{body}</tool_call>")
     assert [(call.argument, call.problem) for call in calls] == [(argument, None)] * 2

@@ -109,14 +109,11 @@ def test_it_is_made_from_a_configuration():
     assert Target(node()).make().respond(turn("[1+1]")) == Reply("2", calls=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"tools": {}}, "environment.answers.tools={} offers nothing to call"),
-        ({"answer": "("}, "environment.answers.answer=( is not a regular expression"),
-        ({"max_calls": 0}, "environment.answers.max_calls=0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "problem"), [
+    ({"tools": {}}, "environment.answers.tools={} offers nothing to call"),
+    ({"answer": "("}, "environment.answers.answer=( is not a regular expression"),
+    ({"max_calls": 0}, "environment.answers.max_calls=0"),
+])  # fmt: skip
 def test_options_that_cannot_work_are_named(options, problem):
     (found,) = target_problems(node(**options), "environment.answers")
     assert found.startswith(problem)
@@ -136,16 +133,11 @@ def environment(name, *overrides):
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "call", "answer"),
-    [
-        ("calculator", [], "It is [6*7]", "42"),
-        (
-            "python", ["environment.answers.tools.python.modules=[]"], "```python\nprint(6 * 7)\n```",
-            "\\boxed{42}",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "overrides", "call", "answer"), [
+    ("calculator", [], "It is [6*7]", "42"),
+    ("python", ["environment.answers.tools.python.modules=[]"], "```python\nprint(6 * 7)\n```",
+     "\\boxed{42}"),
+])  # fmt: skip
 def test_calls_are_answered(name, overrides, call, answer):
     answers = Target(environment(name, *overrides)["answers"]).make()
     assert answers.start(PROBLEM) is None

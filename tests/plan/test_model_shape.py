@@ -23,18 +23,15 @@ def built(family, **options):
         return model_shape(config.to_dict()), AutoModelForCausalLM.from_config(config)
 
 
-@pytest.mark.parametrize(
-    ("family", "options"),
-    [
-        ("llama", {}),
-        ("llama", {"tie_word_embeddings": True}),
-        ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}),
-        ("mistral", {"head_dim": 24}),
-        ("qwen2", {"tie_word_embeddings": True}),
-        ("qwen3", {"head_dim": 32}),
-        ("qwen3", {"attention_bias": True}),
-    ],
-)
+@pytest.mark.parametrize(("family", "options"), [
+    ("llama", {}),
+    ("llama", {"tie_word_embeddings": True}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}),
+    ("mistral", {"head_dim": 24}),
+    ("qwen2", {"tie_word_embeddings": True}),
+    ("qwen3", {"head_dim": 32}),
+    ("qwen3", {"attention_bias": True}),
+])  # fmt: skip
 def test_it_counts_the_weights_that_transformers_makes(family, options):
     shape, model = built(family, **options)
     assert shape.num_parameters == sum(parameter.numel() for parameter in model.parameters())

@@ -13,13 +13,10 @@ from bapo_lightning.report.intervals import (
 )
 
 
-@pytest.mark.parametrize(
-    ("degrees", "quantile"),
-    [
-        (1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (31, 2.0395), (60, 2.0003),
-        (1000, 1.9623),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("degrees", "quantile"), [
+    (1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (31, 2.0395), (60, 2.0003),
+    (1000, 1.9623),
+])  # fmt: skip
 def test_t_quantiles_are_those_of_the_tables(degrees, quantile):
     assert t_quantile(degrees) == pytest.approx(quantile, abs=1e-4)
 

@@ -42,13 +42,10 @@ def test_paired_differences_use_only_common_seeds():
 
 
 # Student's t of n values 0 +- 1 shifted to a mean whose t is given: tabled two-sided probabilities.
-@pytest.mark.parametrize(
-    ("t", "degrees", "probability"),
-    [
-        (2.0, 2, 0.183503), (2.0, 3, 0.139326), (2.5, 4, 0.066767), (3.0, 9, 0.014956),
-        (2.0, 30, 0.054625), (0.0, 5, 1.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("t", "degrees", "probability"), [
+    (2.0, 2, 0.183503), (2.0, 3, 0.139326), (2.5, 4, 0.066767), (3.0, 9, 0.014956), (2.0, 30, 0.054625),
+    (0.0, 5, 1.0),
+])  # fmt: skip
 def test_p_values_are_those_of_the_tables(t, degrees, probability):
     count = degrees + 1
     spread = [seed - degrees / 2 for seed in range(count)]  # of mean 0
@@ -71,30 +68,27 @@ def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order():
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("differences", "options", "verdict"),
-    [
-        ([-STEP] * 2, {}, UNTESTED),
-        ([0.1, 0.2], {}, UNTESTED),
-        ([-STEP] * 8, {}, UNTESTED),
-        ([0.0] * 8, {}, UNTESTED),
-        ([0.0] * 8, {"within": 0.01}, EQUAL),
-        ([-STEP] * 8, {"within": 0.01}, UNTESTED),
-        ([0.1, 0.11, 0.12], {}, MORE),
-        ([-0.1, -0.11, -0.12], {}, LESS),
-        ([0.1, 0.11, 0.12], {"tests": 60}, UNRESOLVED),
-        ([0.1, -0.11, 0.12], {}, UNRESOLVED),
-        ([0.001, 0.0011, 0.0012], {}, MORE),
-        ([0.001, 0.0011, 0.0012], {"within": 0.01}, EQUAL),
-        ([-0.001, -0.0011, -0.0012], {"within": 0.01}, EQUAL),
-        ([0.009, 0.0101, 0.012], {"within": 0.01}, MORE),
-        # one answer more or less in one of eight seeds: the spread is below that of two roundings
-        ([-2 * STEP] * 7 + [-STEP], {"resolution": STEP}, LESS),
-        ([STEP] * 7 + [0.0], {}, MORE),
-        ([0.0] * 5 + [STEP] * 3, {"resolution": STEP}, UNRESOLVED),
-        ([], {}, NONE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("differences", "options", "verdict"), [
+    ([-STEP] * 2, {}, UNTESTED),
+    ([0.1, 0.2], {}, UNTESTED),
+    ([-STEP] * 8, {}, UNTESTED),
+    ([0.0] * 8, {}, UNTESTED),
+    ([0.0] * 8, {"within": 0.01}, EQUAL),
+    ([-STEP] * 8, {"within": 0.01}, UNTESTED),
+    ([0.1, 0.11, 0.12], {}, MORE),
+    ([-0.1, -0.11, -0.12], {}, LESS),
+    ([0.1, 0.11, 0.12], {"tests": 60}, UNRESOLVED),
+    ([0.1, -0.11, 0.12], {}, UNRESOLVED),
+    ([0.001, 0.0011, 0.0012], {}, MORE),
+    ([0.001, 0.0011, 0.0012], {"within": 0.01}, EQUAL),
+    ([-0.001, -0.0011, -0.0012], {"within": 0.01}, EQUAL),
+    ([0.009, 0.0101, 0.012], {"within": 0.01}, MORE),
+    # one answer more or less in one of eight seeds: the spread is below that of two roundings
+    ([-2 * STEP] * 7 + [-STEP], {"resolution": STEP}, LESS),
+    ([STEP] * 7 + [0.0], {}, MORE),
+    ([0.0] * 5 + [STEP] * 3, {"resolution": STEP}, UNRESOLVED),
+    ([], {}, NONE),
+])  # fmt: skip
 def test_a_verdict_needs_seeds_a_spread_a_test_and_a_size(differences, options, verdict):
     assert judged(differences, **options) == verdict
 

@@ -66,26 +66,20 @@ def test_a_function_sees_every_column():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (lambda completions: [1.0], r"returned 1 values for 2 completions; return one each"),
-        (lambda completions: ["good", 1], "returned 'good' for completion 0; return a number, or None"),
-        (lambda completions: [1.0, float("nan")], "returned nan for completion 1"),
-        (
-            lambda completions: [1 / 0],
-            "failed: ZeroDivisionError: division by zero .test_functions.py, line ",
-        ),
-        (lambda completions: None, "returned None for 2 completions; return a list of numbers"),
-        (lambda completions: 0.5, r"returned 0\.5 for 2 completions"),
-        (lambda completions: {"a": 1, "b": 2}, "returned {'a': 1, 'b': 2} for 2 completions"),
-        (lambda completions: "01", "returned '01' for 2 completions"),
-        (lambda completions: completions[0][0]["content"], "failed: TypeError: .* are texts here"),
-        (lambda completions: completions[0].get("content"), "failed: AttributeError: .* are texts here"),
-        (lambda log_metric, completions: [0, 0], "takes log_metric, .*TRL's trainer is not here"),
-        (lambda prompts, labels: [0, 0], r"takes labels, .*mapping\.keep=\[labels\]"),
-    ],
-)
+@pytest.mark.parametrize(("function", "words"), [
+    (lambda completions: [1.0], r"returned 1 values for 2 completions; return one each"),
+    (lambda completions: ["good", 1], "returned 'good' for completion 0; return a number, or None"),
+    (lambda completions: [1.0, float("nan")], "returned nan for completion 1"),
+    (lambda completions: [1 / 0], "failed: ZeroDivisionError: division by zero .test_functions.py, line "),
+    (lambda completions: None, "returned None for 2 completions; return a list of numbers"),
+    (lambda completions: 0.5, r"returned 0\.5 for 2 completions"),
+    (lambda completions: {"a": 1, "b": 2}, "returned {'a': 1, 'b': 2} for 2 completions"),
+    (lambda completions: "01", "returned '01' for 2 completions"),
+    (lambda completions: completions[0][0]["content"], "failed: TypeError: .* are texts here"),
+    (lambda completions: completions[0].get("content"), "failed: AttributeError: .* are texts here"),
+    (lambda log_metric, completions: [0, 0], "takes log_metric, .*TRL's trainer is not here"),
+    (lambda prompts, labels: [0, 0], r"takes labels, .*mapping\.keep=\[labels\]"),
+])  # fmt: skip
 def test_what_is_no_number_per_completion_is_named(function, words):
     with pytest.raises(RewardError, match=rf"reward function {__name__}.<lambda> {words}"):
         FunctionRewards([function])(PROBLEMS, COMPLETIONS)
@@ -136,16 +130,13 @@ def test_a_reward_that_returns_no_scores_is_told_what_to_return():
             checked(returned, 1, "reward my.own")
 
 
-@pytest.mark.parametrize(
-    ("scores", "options", "verdict"),
-    [
-        ([None, 1.0], {}, Score(1.0, ScoreStatus.CORRECT, "move")),
-        ([0.625], {}, Score(0.625, ScoreStatus.WRONG, "move")),
-        ([0.625], {"correct_from": 0.5}, Score(0.625, ScoreStatus.CORRECT, "move")),
-        ([1.0, None], {}, Score(0.0, ScoreStatus.UNPARSABLE)),  # a limit ended it
-        ([], {}, Score(0.0, ScoreStatus.UNPARSABLE)),
-    ],
-)
+@pytest.mark.parametrize(("scores", "options", "verdict"), [
+    ([None, 1.0], {}, Score(1.0, ScoreStatus.CORRECT, "move")),
+    ([0.625], {}, Score(0.625, ScoreStatus.WRONG, "move")),
+    ([0.625], {"correct_from": 0.5}, Score(0.625, ScoreStatus.CORRECT, "move")),
+    ([1.0, None], {}, Score(0.0, ScoreStatus.UNPARSABLE)),  # a limit ended it
+    ([], {}, Score(0.0, ScoreStatus.UNPARSABLE)),
+])  # fmt: skip
 def test_a_conversation_is_scored_by_its_environment(scores, options, verdict):
     replies = tuple(Reply("", score=score) for score in scores)
     completion = Completion("move", 4, FinishReason.STOP, replies=replies)

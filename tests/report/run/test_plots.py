@@ -55,16 +55,13 @@ def test_smoothing_keeps_the_length_and_shrinks_at_the_ends():
     assert set(moving_average(saw_tooth, 4)[2:-1]) == {1.5}
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "target"),
-    [
-        ({"bounds": {"target": 0.4, "measure": "share"}}, (0.4, "gradient")),
-        ({"bounds": {"target": 1.0, "measure": "ratio", "kind": "surrogate"}}, (0.5, "surrogate")),
-        ({"target": 0.45}, (0.45, "gradient")),
-        ({"bounds": {"target": None}}, None),
-        ("grpo", None),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("algorithm", "target"), [
+    ({"bounds": {"target": 0.4, "measure": "share"}}, (0.4, "gradient")),
+    ({"bounds": {"target": 1.0, "measure": "ratio", "kind": "surrogate"}}, (0.5, "surrogate")),
+    ({"target": 0.45}, (0.45, "gradient")),
+    ({"bounds": {"target": None}}, None),
+    ("grpo", None),
+    (None, None),
+])  # fmt: skip
 def test_the_target_is_found_and_shown_as_a_share(algorithm, target):
     assert target_share({"algorithm": algorithm} if algorithm else {}) == target

@@ -57,14 +57,11 @@ def test_only_what_was_recorded_has_statistics():
     assert summary_of(rows)["metrics"].keys() == {"train/reward", "bapo/clip_high"}
 
 
-@pytest.mark.parametrize(
-    ("bounds", "highs", "lows"),
-    [
-        ({"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}}, [1, 0, 1, 0], [0, 0, 1, 0]),
-        ({"low": 0.6, "high": 3.0}, [0, 0, 0, 0], [0, 0, 1, 0]),
-        ({"target": 0.4}, [], []),
-    ],
-)
+@pytest.mark.parametrize(("bounds", "highs", "lows"), [
+    ({"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}}, [1, 0, 1, 0], [0, 0, 1, 0]),
+    ({"low": 0.6, "high": 3.0}, [0, 0, 0, 0], [0, 0, 1, 0]),
+    ({"target": 0.4}, [], []),
+])  # fmt: skip
 def test_a_bound_that_jumps_is_a_share_of_updates_and_no_mean(bounds, highs, lows):
     pairs = [(3.0, 0.6), (1.2000000477, 0.6), (3.0, 0.9), (1.2, 0.6)]  # the second is 1.2 as a float32
     rows = [{"step": i, "bapo/clip_high": high, "bapo/clip_low": low} for i, (high, low) in enumerate(pairs)]
@@ -152,30 +149,24 @@ def test_the_written_summary_is_strict_json_and_leaves_no_partial_file(make_run)
     assert names == {"config.yaml", "manifest.json", "metrics.jsonl", "summary.json"}
 
 
-@pytest.mark.parametrize(
-    ("times", "is_async", "trainer", "engine"),
-    [
-        ({"step": 4.0, "rollout": 1.0, "reward": 0.5, "wait": 0.5}, False, 0.5, 0.75),
-        ({"step": 4.0, "rollout": 3.0, "wait": 1.0, "engine_idle": 0.5}, True, 0.25, 0.125),  # both at once
-        ({"step": 4.0, "rollout": 4.0, "reward": 1.0}, True, 0.0, 0.0),
-        ({}, False, None, None),
-    ],
-)
+@pytest.mark.parametrize(("times", "is_async", "trainer", "engine"), [
+    ({"step": 4.0, "rollout": 1.0, "reward": 0.5, "wait": 0.5}, False, 0.5, 0.75),
+    ({"step": 4.0, "rollout": 3.0, "wait": 1.0, "engine_idle": 0.5}, True, 0.25, 0.125),  # both at once
+    ({"step": 4.0, "rollout": 4.0, "reward": 1.0}, True, 0.0, 0.0),
+    ({}, False, None, None),
+])  # fmt: skip
 def test_idle_shares_count_what_each_half_waits_for(times, is_async, trainer, engine):
     row = {"step": 0, **{f"time/{part}_seconds": seconds for part, seconds in times.items()}}
     record = replace(record_of([row]), config={"regime": {"async_generation": is_async}})
     assert summarise(record)["idle"] == {"trainer": trainer, "engine": engine}
 
 
-@pytest.mark.parametrize(
-    ("regime", "ages", "found"),
-    [
-        ({"max_age": 7}, [0.0, 2.0, 1.0], {"max_age": 7, "reached": 2}),
-        ({"max_age": None}, [0.0, 3.0], {"max_age": None, "reached": 3}),
-        ({"max_age": 7}, [], {"max_age": 7, "reached": None}),
-        (None, [1.0], {"max_age": None, "reached": 1}),
-    ],
-)
+@pytest.mark.parametrize(("regime", "ages", "found"), [
+    ({"max_age": 7}, [0.0, 2.0, 1.0], {"max_age": 7, "reached": 2}),
+    ({"max_age": None}, [0.0, 3.0], {"max_age": None, "reached": 3}),
+    ({"max_age": 7}, [], {"max_age": 7, "reached": None}),
+    (None, [1.0], {"max_age": None, "reached": 1}),
+])  # fmt: skip
 def test_the_age_that_is_allowed_stands_beside_the_one_that_was_reached(regime, ages, found):
     record = replace(record_of(rows_of("staleness/age_max", ages)), config={"regime": regime})
     assert summarise(record)["age_bound"] == found
