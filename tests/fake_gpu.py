@@ -19,11 +19,8 @@ import bapo_lightning
 aten = torch.ops.aten
 PACKAGE = bapo_lightning.__path__[0]
 WAITING = (
-    aten._local_scalar_dense.default,
-    aten.nonzero.default,
-    aten.equal.default,
-    aten.masked_select.default,
-)
+    aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default, aten.masked_select.default,
+)  # fmt: skip
 INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
 JOINING = (aten.cat.default, aten.stack.default)  # take not even a number from the other device
 ROUNDED = {  # by autocast

@@ -100,11 +100,8 @@ def rows(run):
 
 def test_the_page_has_the_files_that_a_baseline_takes():
     own = (
-        "my_method.py",
-        "conf/algorithm/brief_hard.yaml",
-        "my_objectives.py",
-        "conf/algorithm/unclipped.yaml",
-    )
+        "my_method.py", "conf/algorithm/brief_hard.yaml", "my_objectives.py", "conf/algorithm/unclipped.yaml",
+    )  # fmt: skip
     wide, rival = "conf/algorithm/grpo_wide.yaml", [name for name, _ in RIVAL]
     assert [name for name, _ in FILES] == [wide, *rival, *(f"my_lab/{name}" for name in own)]
     folders = ("src/bapo_lightning/algorithms/", "conf/algorithm/", "tests/algorithms/test_")

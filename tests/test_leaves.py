@@ -31,27 +31,17 @@ class Leaf:
 
 
 OWN = {
-    "extras.openenv": Leaf(
-        conf=(
-            "environment/openenv.yaml",
-            "environment/verifiers.yaml",
-            "data/openenv.yaml",
-            "data/verifiers.yaml",
-        )
-    ),
+    "extras.openenv": Leaf(conf=("environment/openenv.yaml", "environment/verifiers.yaml",
+                                 "data/openenv.yaml", "data/verifiers.yaml")),
     "extras.python": Leaf(conf=("environment/python.yaml",)),
     "extras.textarena": Leaf(conf=("environment/textarena.yaml", "data/textarena_*.yaml")),
     "extras.verifiers": Leaf(conf=("environment/verifiers.yaml", "data/verifiers.yaml")),
-    "extras.ray": Leaf(
-        conf=(
-            *("ranks/ray.yaml", "rollout/ray*.yaml", "rollout/engine/ray.yaml"),
-            *("reward/math_ray.yaml", "hydra/launcher/ray.yaml"),
-        ),
-        tests=("rollout/vllm/test_vllm_fleet.py",),
-    ),
+    "extras.ray": Leaf(conf=(*("ranks/ray.yaml", "rollout/ray*.yaml", "rollout/engine/ray.yaml"),
+                             *("reward/math_ray.yaml", "hydra/launcher/ray.yaml")),
+                       tests=("rollout/vllm/test_vllm_fleet.py",)),
     "extras.math": Leaf(conf=("reward/math*.yaml",)),
     "extras.simulation": Leaf(conf=("simulate/*.yaml",), command="simulate"),
-}
+}  # fmt: skip
 
 ROOM = "algorithms"
 STAND_INS = "tests/zoo/others/"

@@ -139,18 +139,15 @@ def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
     assert longer.path.samefile(run.path) and longer.rows[0] == row and len(longer.rows) == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"reward": lambda completions: [0.0] * len(completions)}, "define it at the top"),
-        ({"reward": "maths"}, "maths.*math"),
-        ({"model": "additions"}, r"data\.train\.path"),
-        ({"data": "additions"}, r"model\.path"),
-        ({"staleness": 7, "experiment": "additions"}, r"staleness=7 does not divide"),
-        ({"algorithm": "gpro"}, "grpo"),
-        ({"reward": misnamed_reward}, "needs TRL's signature"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    ({"reward": lambda completions: [0.0] * len(completions)}, "define it at the top"),
+    ({"reward": "maths"}, "maths.*math"),
+    ({"model": "additions"}, r"data\.train\.path"),
+    ({"data": "additions"}, r"model\.path"),
+    ({"staleness": 7, "experiment": "additions"}, r"staleness=7 does not divide"),
+    ({"algorithm": "gpro"}, "grpo"),
+    ({"reward": misnamed_reward}, "needs TRL's signature"),
+])  # fmt: skip
 def test_mistakes_end_in_a_sentence(given, message):
     with pytest.raises(ConfigError, match=message):
         configure(**given)
@@ -200,30 +197,27 @@ def test_the_package_lists_its_commands_and_knows_a_misspelt_one():
     assert (wrong.returncode, wrong.stderr) == (1, "error: trian is not a command; did you mean train?\n")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "named", "words"),
-    [
-        ((), {"algoritm": "bapo"}, "fit has no argument algoritm; did you mean algorithm?"),
-        ((), {"reward": 3}, "reward=3 must be a name, a function, or a list of them"),
-        ((), {"reward": []}, "reward=[] must be"),
-        ((), {"algorithm": ["grpo", "bapo"]}, "must be the name of one algorithm; call it once for each"),
-        ((), {"data": 3.5}, "data=3.5 must be one name or path"),
-        ((), {"model": ["a"]}, "model=['a'] must be one name or path; call it once for each"),
-        ((), {"experiment": 1}, "experiment=1 must be the name of one experiment"),
-        ((), {"staleness": "a"}, "staleness='a' must be a whole number in [1, 1000000]"),
-        ((), {"staleness": 0}, "staleness=0 must be a whole number in [1, 1000000]"),
-        ((), {"staleness": True}, "staleness=True must be"),
-        (("regime.minibatches=2",), {"staleness": 7}, "staleness=7 and regime.minibatches=2 say the same"),
-        (("regime=async",), {"staleness": 7}, "staleness=7 and regime=async say the same"),
-        (("algorithm=grpo",), {"algorithm": "bapo"}, "algorithm='bapo' and algorithm=grpo say the same"),
-        (("model.path=x",), {"model": "y"}, "model='y' and model.path=x say the same"),
-        (("",), {}, "'' is not an override"),
-        ((), {"algorithm": "../x"}, "algorithm=../x is not a choice"),
-        ((3,), {}, 'is not an override; write a text, "KEY=VALUE"'),
-        (("debug=fast",), {"staleness": 7, "experiment": "additions"}, "staleness=7 does not divide"),
-        (("algorithm=grpo,bapo",), {}, "write -m algorithm=grpo,bapo"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "named", "words"), [
+    ((), {"algoritm": "bapo"}, "fit has no argument algoritm; did you mean algorithm?"),
+    ((), {"reward": 3}, "reward=3 must be a name, a function, or a list of them"),
+    ((), {"reward": []}, "reward=[] must be"),
+    ((), {"algorithm": ["grpo", "bapo"]}, "must be the name of one algorithm; call it once for each"),
+    ((), {"data": 3.5}, "data=3.5 must be one name or path"),
+    ((), {"model": ["a"]}, "model=['a'] must be one name or path; call it once for each"),
+    ((), {"experiment": 1}, "experiment=1 must be the name of one experiment"),
+    ((), {"staleness": "a"}, "staleness='a' must be a whole number in [1, 1000000]"),
+    ((), {"staleness": 0}, "staleness=0 must be a whole number in [1, 1000000]"),
+    ((), {"staleness": True}, "staleness=True must be"),
+    (("regime.minibatches=2",), {"staleness": 7}, "staleness=7 and regime.minibatches=2 say the same"),
+    (("regime=async",), {"staleness": 7}, "staleness=7 and regime=async say the same"),
+    (("algorithm=grpo",), {"algorithm": "bapo"}, "algorithm='bapo' and algorithm=grpo say the same"),
+    (("model.path=x",), {"model": "y"}, "model='y' and model.path=x say the same"),
+    (("",), {}, "'' is not an override"),
+    ((), {"algorithm": "../x"}, "algorithm=../x is not a choice"),
+    ((3,), {}, 'is not an override; write a text, "KEY=VALUE"'),
+    (("debug=fast",), {"staleness": 7, "experiment": "additions"}, "staleness=7 does not divide"),
+    (("algorithm=grpo,bapo",), {}, "write -m algorithm=grpo,bapo"),
+])  # fmt: skip
 def test_a_wrong_argument_is_named_as_it_was_written(overrides, named, words):
     with pytest.raises(ConfigError) as error:
         fit(*overrides, **named)

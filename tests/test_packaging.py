@@ -42,18 +42,9 @@ def wheel(tmp_path_factory):
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        folder / "out",
-        ".",
-    ]
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+        "-w", folder / "out", ".",
+    ]  # fmt: skip
     subprocess.run(command, cwd=folder, check=True)
     (built,) = (folder / "out").glob("*.whl")
     return built

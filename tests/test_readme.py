@@ -24,21 +24,9 @@ DOCUMENTS = [
     *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]),
 ]
 FOREIGN = {
-    "git",
-    "cd",
-    "cp",
-    "sleep",
-    "ssh",
-    "pip",
-    "ray",
-    "export",
-    "source",
-    "wandb",
-    "tensorboard",
-    "torchrun",
-    "srun",
-    "hf",
-}
+    "git", "cd", "cp", "sleep", "ssh", "pip", "ray", "export", "source", "wandb", "tensorboard", "torchrun",
+    "srun", "hf",
+}  # fmt: skip
 NEEDED = dict(re.findall(r"^NEEDS_([\w-]+) := (.*)$", MAKEFILE, re.MULTILINE))
 
 

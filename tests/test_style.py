@@ -132,15 +132,9 @@ def test_the_first_or_last_of_no_lines_is_not_asked_for():
 def test_what_a_trainer_of_ones_own_reaches_prints_whole_lines():
     """By `printable.say`: rich's bar in a notebook repeats a text that ends within a line without end."""
     rooms = (
-        "callbacks",
-        "data",
-        "modules",
-        "system/pretrained.py",
-        "rewards",
-        "rollout",
-        "system/run_folder",
+        "callbacks", "data", "modules", "system/pretrained.py", "rewards", "rollout", "system/run_folder",
         "runs/inputs.py",
-    )
+    )  # fmt: skip
     wrong = [
         f"{name}:{node.lineno}"
         for name, text in PYTHON.items()

@@ -52,7 +52,5 @@ def test_the_table_has_the_ratio_of_neighbouring_cycles(capsys):
     record = show(trl | {"ours, hf": [cycle(2.0), cycle(2.0)]})
     assert record["ours, hf"]["times_faster"]["wall"].median == 2.5
     shown = capsys.readouterr().out
-    assert (
-        "ours, hf: responses of 25.0 tokens on average" in shown
-        and "2.50 (2.00 .. 3.00) times as fast as TRL, mixed" in shown
-    )
+    assert "ours, hf: responses of 25.0 tokens on average" in shown
+    assert "2.50 (2.00 .. 3.00) times as fast as TRL, mixed" in shown

@@ -51,16 +51,13 @@ def test_the_numbers_of_all_parts_are_in_one_file(scripts):
     assert parts["a"]["command"] == ["good.py", "x", "--few", "1", "--threads", "3"]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (["--only", "a"], "x --few 1 --threads 3 --json"),
-        (["--only", "a", "--threads", "1"], "x --few 1 --threads 1 --json"),
-        (["--only", "a", "--full"], "x --json"),
-        (["--only", "a", "--full", "--threads", "1"], "x --threads 1 --json"),
-        (["--only", "a", "--", "--tokens", "8192"], "x --tokens 8192 --json"),
-    ],
-)
+@pytest.mark.parametrize(("given", "expected"), [
+    (["--only", "a"], "x --few 1 --threads 3 --json"),
+    (["--only", "a", "--threads", "1"], "x --few 1 --threads 1 --json"),
+    (["--only", "a", "--full"], "x --json"),
+    (["--only", "a", "--full", "--threads", "1"], "x --threads 1 --json"),
+    (["--only", "a", "--", "--tokens", "8192"], "x --tokens 8192 --json"),
+])  # fmt: skip
 def test_a_part_runs_small_at_its_own_size_or_with_options_of_its_script(scripts, given, expected):
     scripts(*given, **SIZED)
     assert arguments(scripts.record()) == {"a": expected}

@@ -11,12 +11,9 @@ from bapo_lightning.tools.evaluation.run import evaluate
 
 MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 TINY = [
-    "sets=additions",
-    "reward=final_value",
-    "data/prompt=plain",
-    "rollout.temperature=1",
+    "sets=additions", "reward=final_value", "data/prompt=plain", "rollout.temperature=1",
     "scale.max_new_tokens=32",
-]
+]  # fmt: skip
 SMALL = [*TINY, "problems_per_set=12", "k=4", "cpu_threads=1"]
 
 

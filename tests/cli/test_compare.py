@@ -64,20 +64,15 @@ def test_one_run_gets_its_summary_and_plots_again(tmp_path, capsys, monkeypatch)
     assert "finished after 10 updates" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["empty"], "'empty' is not a run folder: it has no manifest.json and no config.yaml"),
-        (["nowhere"], "'nowhere', which does not exist"),
-        (["no*"], "no folder matches 'no*'"),
-        (["compare.csv"], "'compare.csv' is a file, not a run folder"),
-        (
-            ["sweep", "--reference", "gpro"],
-            "--reference gpro: nothing finished has this name; did you mean grpo? it takes grpo, bapo",
-        ),
-        (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["empty"], "'empty' is not a run folder: it has no manifest.json and no config.yaml"),
+    (["nowhere"], "'nowhere', which does not exist"),
+    (["no*"], "no folder matches 'no*'"),
+    (["compare.csv"], "'compare.csv' is a file, not a run folder"),
+    (["sweep", "--reference", "gpro"],
+     "--reference gpro: nothing finished has this name; did you mean grpo? it takes grpo, bapo"),
+    (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_one_clear_error(
     folder, tmp_path, monkeypatch, capsys, arguments, complaint
 ):
@@ -130,14 +125,11 @@ def test_the_name_that_a_server_gives_a_run_is_never_a_path(tmp_path, name):
     assert [path.name for path in folder.iterdir()] == ["run+0"] and len(list(tmp_path.rglob("*.json"))) == 1
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"config": [1]}, {"config": {"a": object()}}, {"summary": 5}, {"scan_history": lambda: iter([5])},
-        {"scan_history": lambda: iter([{"trainer/global_step": 1, "x": {1: 2, None: object()}, (1, 2): 3}])},
-        {"scan_history": lambda: 1 / 0}, {"config": {"manifest": {"wall_seconds": float("nan")}}},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"config": [1]}, {"config": {"a": object()}}, {"summary": 5}, {"scan_history": lambda: iter([5])},
+    {"scan_history": lambda: iter([{"trainer/global_step": 1, "x": {1: 2, None: object()}, (1, 2): 3}])},
+    {"scan_history": lambda: 1 / 0}, {"config": {"manifest": {"wall_seconds": float("nan")}}},
+])  # fmt: skip
 def test_a_run_that_a_server_describes_oddly_is_one_sentence(tmp_path, changes):
     whole = {"id": "a", "config": {}, "state": "finished", "summary": {}, "scan_history": lambda: iter(())}
     with pytest.raises(DataError, match="wandb:me/lab/tiny: the run 'a' cannot be read back"):

@@ -114,16 +114,13 @@ def test_a_run_says_at_once_that_no_answer_can_be_read_and_records_the_prompt(fi
     assert row["prompt"][:half] == row["prompt"][half:] and row["prompt"].endswith("=")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("+show=some", "show=some must be a whole number"),
-        ("+data.train.mapping.colum=a", "colum is not an option of .*; it takes problem, answer"),
-        ("data.train.path=nowhere.jsonl", "gsm8k_train: path=nowhere.jsonl: there is no such file"),
-        ("+data.validation_samples.aime=4", "aime=4 names no validation set; there are gsm8k_test"),
-        ("+data.validation_samples.gsm8k_test=0", "gsm8k_test=0 must be a whole number of at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ("+show=some", "show=some must be a whole number"),
+    ("+data.train.mapping.colum=a", "colum is not an option of .*; it takes problem, answer"),
+    ("data.train.path=nowhere.jsonl", "gsm8k_train: path=nowhere.jsonl: there is no such file"),
+    ("+data.validation_samples.aime=4", "aime=4 names no validation set; there are gsm8k_test"),
+    ("+data.validation_samples.gsm8k_test=0", "gsm8k_test=0 must be a whole number of at least 1"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_told_before_anything_else(change, words):
     with pytest.raises(BapoLightningError, match=words):
         tell(composed("data=gsm8k", change))

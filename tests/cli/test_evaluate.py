@@ -192,43 +192,30 @@ def test_samples_of_another_problem_are_not_taken_for_ones_own(whole, tmp_path):
         run(f"checkpoint={MODEL}", *SMALL, f"run_folder={folder}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing to evaluate; write CKPT=FOLDER"),
-        (["checkpoint=outputs/gone/run", "sets=additions"], "checkpoint=outputs/gone/run does not exist"),
-        ([f"checkpoint={ROOT / 'docs'}"], "is neither a run folder .* nor a checkpoint .* nor a model"),
-        (["checkpoint=nobody/has-this-model", "sets=additions"], "hf download nobody/has-this-model"),
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "nothing to evaluate; write CKPT=FOLDER"),
+    (["checkpoint=outputs/gone/run", "sets=additions"], "checkpoint=outputs/gone/run does not exist"),
+    ([f"checkpoint={ROOT / 'docs'}"], "is neither a run folder .* nor a checkpoint .* nor a model"),
+    (["checkpoint=nobody/has-this-model", "sets=additions"], "hf download nobody/has-this-model"),
+    ([f"checkpoint={MODEL}", "sets=aime1924"],
+     "sets=aime1924: no such problem set; write some of additions, aime24"),
+    *(
         (
-            [f"checkpoint={MODEL}", "sets=aime1924"],
-            "sets=aime1924: no such problem set; write some of additions, aime24",
-        ),
-        *(
-            (
-                [f"checkpoint={MODEL}", f"{name}=sums"],
-                f"{name}=sums: problems to evaluate are sets; write sets=sums",
-            )
-            for name in ("data", "set", "problem_set")
-        ),
-        ([f"checkpoint={MODEL}"], "no problems to answer; write DATA=NAME,NAME"),
-        ([f"checkpoint={MODEL}", *SMALL, "k=1.5"], r"k=1.5 must be a whole number in \[1, 1000000\]"),
-        ([f"checkpoint={MODEL}", *SMALL, "k=1000000000"], r"k=1000000000 must be a whole number in \[1,"),
-        (
-            [f"checkpoint={MODEL}", *SMALL, "rollout.temperature=-1"],
-            "rollout.temperature=-1 must be at least 0",
-        ),
-        (
-            [f"checkpoint={MODEL}", *SMALL, "rollout.temperature=0"],
-            "k=4 with rollout.temperature=0: all samples",
-        ),
-        (
-            [f"checkpoint={MODEL}", *SMALL, "scale.max_prompt_tokens=5"],
-            "a prompt has 6 tokens, more than scale.max_prompt_tokens=5",
-        ),
-        ([f"checkpoint={MODEL}", *SMALL, "scale.max_new_tokens=400"], "make 406 tokens, the model has"),
-        ([f"checkpoint={MODEL}", *SMALL, "rollout=vllm"], "rollout=vllm needs vLLM, which is not installed"),
-    ],
-)
+            [f"checkpoint={MODEL}", f"{name}=sums"],
+            f"{name}=sums: problems to evaluate are sets; write sets=sums",
+        )
+        for name in ("data", "set", "problem_set")
+    ),
+    ([f"checkpoint={MODEL}"], "no problems to answer; write DATA=NAME,NAME"),
+    ([f"checkpoint={MODEL}", *SMALL, "k=1.5"], r"k=1.5 must be a whole number in \[1, 1000000\]"),
+    ([f"checkpoint={MODEL}", *SMALL, "k=1000000000"], r"k=1000000000 must be a whole number in \[1,"),
+    ([f"checkpoint={MODEL}", *SMALL, "rollout.temperature=-1"], "rollout.temperature=-1 must be at least 0"),
+    ([f"checkpoint={MODEL}", *SMALL, "rollout.temperature=0"], "k=4 with rollout.temperature=0: all samples"),
+    ([f"checkpoint={MODEL}", *SMALL, "scale.max_prompt_tokens=5"],
+     "a prompt has 6 tokens, more than scale.max_prompt_tokens=5"),
+    ([f"checkpoint={MODEL}", *SMALL, "scale.max_new_tokens=400"], "make 406 tokens, the model has"),
+    ([f"checkpoint={MODEL}", *SMALL, "rollout=vllm"], "rollout=vllm needs vLLM, which is not installed"),
+])  # fmt: skip
 def test_bad_input_gets_one_clear_error_and_leaves_nothing_behind(tmp_path, monkeypatch, arguments, message):
     monkeypatch.setattr(local, "find_spec", lambda name: None)
     with pytest.raises(BapoLightningError, match=message):

@@ -90,14 +90,11 @@ def test_a_sharded_checkpoint_gives_the_same_weights(run, tmp_path):
     load_checkpoint_weights(build_policy(ModelOptions(TINY), 1.0), sharded)
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "problem"),
-    [
-        (TINY, "is a model already, not a run or a checkpoint"),
-        ("outputs/no/such/run", "outputs/no/such/run does not exist"),
-        ("tests", "is neither a run folder (config.yaml) nor a checkpoint"),
-    ],
-)
+@pytest.mark.parametrize(("checkpoint", "problem"), [
+    (TINY, "is a model already, not a run or a checkpoint"),
+    ("outputs/no/such/run", "outputs/no/such/run does not exist"),
+    ("tests", "is neither a run folder (config.yaml) nor a checkpoint"),
+])  # fmt: skip
 def test_what_cannot_be_exported_is_named(checkpoint, problem, tmp_path, capsys):
     assert main([checkpoint, str(tmp_path / "out")]) == 2
     assert problem in capsys.readouterr().err

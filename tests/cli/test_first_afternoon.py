@@ -38,18 +38,13 @@ def test_it_is_answered_with_what_was_meant(number, typed, answer):
     assert any(answer in text for text in told), told
 
 
-@pytest.mark.parametrize(
-    ("overrides", "end"),
-    [
-        (
-            ["experiment=sums", "reward=environment", "environment=python"],
-            "(experiment=sums sets it; reward.require_stop=null takes it back)",
-        ),
-        (["experiment=additions", "scale.prompts_per_batch=7"], "(regime=replay sets it)"),
-        (["experiment=sums", "reward.require_stop=3"], "reward.require_stop=3 must be true or false"),
-        (["experiment=sums", "optimizer.optimizer={lr: -1}"], "write a positive number"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "end"), [
+    (["experiment=sums", "reward=environment", "environment=python"],
+     "(experiment=sums sets it; reward.require_stop=null takes it back)"),
+    (["experiment=additions", "scale.prompts_per_batch=7"], "(regime=replay sets it)"),
+    (["experiment=sums", "reward.require_stop=3"], "reward.require_stop=3 must be true or false"),
+    (["experiment=sums", "optimizer.optimizer={lr: -1}"], "write a positive number"),
+])  # fmt: skip
 def test_a_refused_key_that_nobody_typed_names_the_choice_that_set_it(overrides, end):
     with pytest.raises(ConfigError) as error:
         configure(*overrides)

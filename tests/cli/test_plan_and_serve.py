@@ -41,14 +41,11 @@ def test_what_does_not_fit_ends_with_a_code_of_its_own():
     assert refusal in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("override", "complaint"),
-    [
-        ("plan.gpu=h900", "plan.gpu=h900 is not known; write one of a100_40gb, a100_80gb,"),
-        ("plan.update_share=1.5", "plan.update_share=1.5 must be a number in (0, 1]"),
-        ("plan.overhead_gigabytes=-1", "=-1 must be a number of gigabytes, at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("override", "complaint"), [
+    ("plan.gpu=h900", "plan.gpu=h900 is not known; write one of a100_40gb, a100_80gb,"),
+    ("plan.update_share=1.5", "plan.update_share=1.5 must be a number in (0, 1]"),
+    ("plan.overhead_gigabytes=-1", "=-1 must be a number of gigabytes, at least 0"),
+])  # fmt: skip
 def test_a_run_refuses_a_bad_key_of_the_plan(override, complaint):
     assert [text for text in found(override) if complaint in text]
 

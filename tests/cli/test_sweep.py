@@ -57,14 +57,11 @@ def test_a_sweep_that_goes_on_skips_what_is_finished_whoever_launches_it(swept):
     assert "[1/1] finished" in again.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["sweep=smoke", *SMALL, "scale.group_size=1"], "scale.group_size=1 is refused by the advantages"),
-        (["sweep=nowhere"], "sweep=nowhere is not a choice; it takes additions, bapo_target"),
-        ([], "nothing is varied; write sweep=NAME"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["sweep=smoke", *SMALL, "scale.group_size=1"], "scale.group_size=1 is refused by the advantages"),
+    (["sweep=nowhere"], "sweep=nowhere is not a choice; it takes additions, bapo_target"),
+    ([], "nothing is varied; write sweep=NAME"),
+])  # fmt: skip
 def test_a_sweep_that_cannot_work_starts_nothing(tmp_path, arguments, complaint):
     done = run_command(SWEEP, *arguments, f"output_root={tmp_path}", cwd=tmp_path)
     assert (done.returncode, done.stderr.count(complaint), list(tmp_path.iterdir())) == (2, 1, [])

@@ -82,11 +82,8 @@ def test_the_authors_code_runs_in_several_micro_batches(tmp_path):
 def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
     folder = tmp_path / "run"
     overrides = [
-        "debug=fast",
-        "experiment=additions",
-        "scale.num_rollout_batches=500",
-        f"run_folder={folder}",
-    ]
+        "debug=fast", "experiment=additions", "scale.num_rollout_batches=500", f"run_folder={folder}",
+    ]  # fmt: skip
     process = Command("bapo_lightning.cli.train", overrides, cwd=tmp_path)
     wait_until((folder / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGINT)

@@ -3,13 +3,10 @@ import pytest
 from bapo_lightning.environments.call_formats import Bracketed, Call, FencedCode, JsonCalls
 
 
-@pytest.mark.parametrize(
-    ("text", "argument"),
-    [
-        ("[347+586]", "347+586"), ("She has [ 12 * 3 ]\n", "12 * 3"), ("first [1+1] is 2, then [2+2]", "2+2"),
-        ("[1, [2]", "2"), ("the interval [0, 1]", "0, 1"), ("[]", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "argument"), [
+    ("[347+586]", "347+586"), ("She has [ 12 * 3 ]\n", "12 * 3"), ("first [1+1] is 2, then [2+2]", "2+2"),
+    ("[1, [2]", "2"), ("the interval [0, 1]", "0, 1"), ("[]", ""),
+])  # fmt: skip
 def test_a_bracket_at_the_end_is_a_call(text, argument):
     assert Bracketed().find(text) == [Call("calculator", argument)]
 
@@ -48,13 +45,10 @@ def test_a_block_ends_with_its_fence(end):
     assert FencedCode().find("```python\n1\n" + end) == [Call("python", "1\n")]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "argument"),
-    [
-        ('{"code": "print(1)"}', "print(1)"), ('{"anything": "1+1"}', "1+1"),
-        ('{"code": "1", "timeout": 3}', "1"), ('{"expression": 12}', "12"), ('"1+1"', "1+1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "argument"), [
+    ('{"code": "print(1)"}', "print(1)"), ('{"anything": "1+1"}', "1+1"),
+    ('{"code": "1", "timeout": 3}', "1"), ('{"expression": 12}', "12"), ('"1+1"', "1+1"),
+])  # fmt: skip
 def test_a_json_call_has_one_argument(arguments, argument):
     text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
     assert JsonCalls().find(text) == [Call("f", argument)]
@@ -66,15 +60,12 @@ def test_other_arguments_are_a_problem(arguments):
     assert (call.name, call.problem) == ("f", "the arguments of f must be an object with one text")
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("<tool_call>{", "no closing </tool_call>"), ("<tool_call>{'name': 1}</tool_call>", "not JSON"),
-        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not JSON"),
-        ("<tool_call>" + "9" * 10_000 + "</tool_call>", "not JSON"), ("<tool_call>[]</tool_call>", "must be"),
-        ('<tool_call>{"name": ["f"]}</tool_call>', "must be"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "problem"), [
+    ("<tool_call>{", "no closing </tool_call>"), ("<tool_call>{'name': 1}</tool_call>", "not JSON"),
+    ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not JSON"),
+    ("<tool_call>" + "9" * 10_000 + "</tool_call>", "not JSON"), ("<tool_call>[]</tool_call>", "must be"),
+    ('<tool_call>{"name": ["f"]}</tool_call>', "must be"),
+])  # fmt: skip
 def test_what_is_no_json_call_is_a_problem(text, problem):
     (call,) = JsonCalls().find(text)
     assert call.problem is not None and problem in call.problem

@@ -38,24 +38,21 @@ def test_an_unknown_format_is_named():
         FormatReward(always_right, "xml", 0.1)
 
 
-@pytest.mark.parametrize(
-    ("keeps", "text", "kept"),
-    [
-        (is_marked, r"\boxed{5}", True), (is_marked, "5", False),
-        (is_think, "<think>a</think> b", True), (is_think, " <think>a\nb</think>\nb ", True),
-        (is_think, "<think></think>b", False), (is_think, "<think> \n</think>b", False),
-        (is_think, "<think>a</think>", False), (is_think, "a <think>b</think> c", False),
-        (is_think, "<think>a</think> b <think>c</think> d", False), (is_think, "<think>a b", False),
-        (is_think, "<think><think>a</think> b", False), (is_think, "b", False), (is_think, "", False),
-        (is_think_answer, "<think>a</think> <answer>5</answer>", True),
-        (is_think_answer, "<think>a</think><answer>5</answer>\n", True),
-        (is_think_answer, "<think></think> <answer>5</answer>", False),
-        (is_think_answer, "<think>a</think> <answer></answer>", False),
-        (is_think_answer, "<think>a</think> 5", False), (is_think_answer, "<answer>5</answer>", False),
-        (is_think_answer, "<think>a</think> <answer>5</answer> bye", False),
-        (is_think_answer, "<think>a</think> <answer>5</answer><answer>6</answer>", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("keeps", "text", "kept"), [
+    (is_marked, r"\boxed{5}", True), (is_marked, "5", False),
+    (is_think, "<think>a</think> b", True), (is_think, " <think>a\nb</think>\nb ", True),
+    (is_think, "<think></think>b", False), (is_think, "<think> \n</think>b", False),
+    (is_think, "<think>a</think>", False), (is_think, "a <think>b</think> c", False),
+    (is_think, "<think>a</think> b <think>c</think> d", False), (is_think, "<think>a b", False),
+    (is_think, "<think><think>a</think> b", False), (is_think, "b", False), (is_think, "", False),
+    (is_think_answer, "<think>a</think> <answer>5</answer>", True),
+    (is_think_answer, "<think>a</think><answer>5</answer>\n", True),
+    (is_think_answer, "<think></think> <answer>5</answer>", False),
+    (is_think_answer, "<think>a</think> <answer></answer>", False),
+    (is_think_answer, "<think>a</think> 5", False), (is_think_answer, "<answer>5</answer>", False),
+    (is_think_answer, "<think>a</think> <answer>5</answer> bye", False),
+    (is_think_answer, "<think>a</think> <answer>5</answer><answer>6</answer>", False),
+])  # fmt: skip
 def test_formats(keeps, text, kept):
     assert keeps(text) is kept
 

@@ -24,29 +24,23 @@ def wrong(answer):
     return Score(0.0, ScoreStatus.WRONG, answer)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3 pens and 4 make 7", "7"), ("so 7.\n#### 8\nfrom 9 pens", "8"), ("#### 5\n#### 6", "6"),
-        ("#### none, so 5", "5"), ("\\boxed{4} or rather \\boxed{5}, of 9", "5"),
-        ("\\boxed{x = \\frac{10}{2} = 5} of 9", "5"), ("\\boxed{1{,}234} of 9", "1234"),
-        ("\\boxed{\\text{none}} of 9", "9"), ("\\boxed{5 of 9", "9"), ("\\boxed{5}\n#### 6", "6"),
-        ("#### of \\boxed{7}", "7"), ("no idea", None), ("so 5, which is 1e5", None), ("\\boxed{1e5}", None),
-        ("\\boxed{1, 2, 3, 5}", "5"), ("#### 5 or 6", "5"), ("the answer is not 5", "5"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("3 pens and 4 make 7", "7"), ("so 7.\n#### 8\nfrom 9 pens", "8"), ("#### 5\n#### 6", "6"),
+    ("#### none, so 5", "5"), ("\\boxed{4} or rather \\boxed{5}, of 9", "5"),
+    ("\\boxed{x = \\frac{10}{2} = 5} of 9", "5"), ("\\boxed{1{,}234} of 9", "1234"),
+    ("\\boxed{\\text{none}} of 9", "9"), ("\\boxed{5 of 9", "9"), ("\\boxed{5}\n#### 6", "6"),
+    ("#### of \\boxed{7}", "7"), ("no idea", None), ("so 5, which is 1e5", None), ("\\boxed{1e5}", None),
+    ("\\boxed{1, 2, 3, 5}", "5"), ("#### 5 or 6", "5"), ("the answer is not 5", "5"),
+])  # fmt: skip
 def test_the_number_a_response_settles_on(text, expected):
     assert final_number(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("It is 1,234.", correct("1234")), ("1234.00", correct("1234")), ("#### $1,234", correct("1234")),
-        ("1234 of 1235", wrong("1235")), ("-1234", wrong("-1234")), ("I give up", UNPARSABLE),
-        ("9" * 5000, UNPARSABLE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "score"), [
+    ("It is 1,234.", correct("1234")), ("1234.00", correct("1234")), ("#### $1,234", correct("1234")),
+    ("1234 of 1235", wrong("1235")), ("-1234", wrong("-1234")), ("I give up", UNPARSABLE),
+    ("9" * 5000, UNPARSABLE),
+])  # fmt: skip
 def test_a_response_is_right_when_its_number_is_the_gold_answer(text, score):
     assert last_number([PROBLEM], [Completion(text, 3, FinishReason.STOP)]) == [score]
 
@@ -67,19 +61,16 @@ def test_each_completion_needs_its_problem():
         last_number([PROBLEM], [])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1,234", "1234"), ("it is 12,345,678.", "12345678"), ("1,234.50", "1234.50"), ("1,23", "23"),
-        ("(1, 2)", "2"), ("1,2345", "2345"), ("12345,678", "678"), ("-7", "-7"), ("3 - 10 = -7", "-7"),
-        ("$-7$", "-7"), ("\N{MINUS SIGN}7", "-7"), ("**-7**", "-7"), ("9-7", "7"), ("9 - 7", "7"),
-        ("(2)-7", "7"), ("covid-19", "19"), ("7.", "7"), ("7.0", "7.0"), ("=.5", ".5"), ("wait...5", "5"),
-        ("+7", "7"), ("007", "007"), ("$7", "7"), ("7%", "7"), ("1/2", "2"), ("1e5", None),
-        ("it is 2.5E-3", None), ("0x5", None), ("5 or 0b11", None), ("5e", "5"), ("10x5", "5"),
-        ("seven", None), ("", None), ("-", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None),
-        ("9" * 64, "9" * 64), ("9" * 65, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("1,234", "1234"), ("it is 12,345,678.", "12345678"), ("1,234.50", "1234.50"), ("1,23", "23"),
+    ("(1, 2)", "2"), ("1,2345", "2345"), ("12345,678", "678"), ("-7", "-7"), ("3 - 10 = -7", "-7"),
+    ("$-7$", "-7"), ("\N{MINUS SIGN}7", "-7"), ("**-7**", "-7"), ("9-7", "7"), ("9 - 7", "7"),
+    ("(2)-7", "7"), ("covid-19", "19"), ("7.", "7"), ("7.0", "7.0"), ("=.5", ".5"), ("wait...5", "5"),
+    ("+7", "7"), ("007", "007"), ("$7", "7"), ("7%", "7"), ("1/2", "2"), ("1e5", None),
+    ("it is 2.5E-3", None), ("0x5", None), ("5 or 0b11", None), ("5e", "5"), ("10x5", "5"),
+    ("seven", None), ("", None), ("-", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None),
+    ("9" * 64, "9" * 64), ("9" * 65, None),
+])  # fmt: skip
 def test_the_last_number_of_a_text(text, expected):
     assert last_number_in(text) == expected
 
@@ -104,14 +95,11 @@ def test_a_long_hostile_text_is_read_in_linear_time():
     assert last_number_in("1,111" * 200_000 + " -" * 200_000) == "111"  # a quadratic reader takes hours
 
 
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("122.122", correct("122")), ("112,122.122", correct("122")), ("122.112", wrong("112")),
-        ("122.112.122", correct("122")), ("122.0122", wrong("0122")), ("122.", UNPARSABLE),
-        ("122", UNPARSABLE), ("122.122,", UNPARSABLE), ("", UNPARSABLE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "score"), [
+    ("122.122", correct("122")), ("112,122.122", correct("122")), ("122.112", wrong("112")),
+    ("122.112.122", correct("122")), ("122.0122", wrong("0122")), ("122.", UNPARSABLE),
+    ("122", UNPARSABLE), ("122.122,", UNPARSABLE), ("", UNPARSABLE),
+])  # fmt: skip
 def test_the_final_value_is_the_digits_between_the_last_point_and_the_end(text, score):
     problems = [Problem("additions/37+85", "37+85=", "122"), Problem("additions/10+10", "10+10=", "20")]
     other = Completion("20.20", 6, FinishReason.STOP)

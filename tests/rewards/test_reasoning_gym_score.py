@@ -15,16 +15,13 @@ def score(one, text, **options):
     return reasoning_gym_score([one], [Completion(text, 3, FinishReason.STOP)], **options)[0]
 
 
-@pytest.mark.parametrize(
-    ("gold", "text", "value", "status"),
-    [
-        ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT), ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
-        ("1234", "1,234", 1.0, ScoreStatus.CORRECT), ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
-        ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG), ("7", "8", 0.0, ScoreStatus.WRONG),
-        ("7", "17", 0.5, ScoreStatus.WRONG), ("7", "-7", 0.5, ScoreStatus.WRONG),
-        ("7", "none", 0.0, ScoreStatus.UNPARSABLE), ("7", "", 0.0, ScoreStatus.UNPARSABLE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("gold", "text", "value", "status"), [
+    ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT), ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
+    ("1234", "1,234", 1.0, ScoreStatus.CORRECT), ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
+    ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG), ("7", "8", 0.0, ScoreStatus.WRONG),
+    ("7", "17", 0.5, ScoreStatus.WRONG), ("7", "-7", 0.5, ScoreStatus.WRONG),
+    ("7", "none", 0.0, ScoreStatus.UNPARSABLE), ("7", "", 0.0, ScoreStatus.UNPARSABLE),
+])  # fmt: skip
 def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(
     gold, text, value, status
 ):
@@ -32,15 +29,12 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
     assert (verdict.value, verdict.status) == (value, status)
 
 
-@pytest.mark.parametrize(
-    ("extract", "text", "value"),
-    [
-        ("answer_tag", "<answer>5</answer> no, <answer> 7 </answer> of 9", 1.0),
-        ("answer_tag", "7 </answer>", None), ("answer_tag", "<answer> </answer>", None),
-        ("answer_tag", "<answer>7", None), ("all", " 7\n", 1.0), ("all", "it is 7", 1 / 7),
-        ("all", " \n", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("extract", "text", "value"), [
+    ("answer_tag", "<answer>5</answer> no, <answer> 7 </answer> of 9", 1.0),
+    ("answer_tag", "7 </answer>", None), ("answer_tag", "<answer> </answer>", None),
+    ("answer_tag", "<answer>7", None), ("all", " 7\n", 1.0), ("all", "it is 7", 1 / 7),
+    ("all", " \n", None),
+])  # fmt: skip
 def test_what_of_a_response_is_its_answer(extract, text, value):
     verdict = score(problem("7"), text, extract=extract)
     status = (

@@ -28,12 +28,9 @@ from bapo_lightning.runs.build import build_module
 from bapo_lightning.system.run_folder.record import read_rows
 
 SMALL = (
-    "scale.prompts_per_batch=4",
-    "scale.num_rollout_batches=1",
-    "scale.max_new_tokens=16",
-    "scale.validation_problems=4",
-    "trainer.accelerator=cpu",
-)
+    "scale.prompts_per_batch=4", "scale.num_rollout_batches=1", "scale.max_new_tokens=16",
+    "scale.validation_problems=4", "trainer.accelerator=cpu",
+)  # fmt: skip
 
 
 def use_instead_of_the_cpu():

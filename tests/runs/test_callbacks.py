@@ -8,14 +8,11 @@ from bapo_lightning.callbacks.monitors.turns import TurnMonitor
 from bapo_lightning.runs.callbacks import build_monitors
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["experiment=additions"], set()),
-        (["experiment=additions", "callbacks.gradient.cosine=true"], {GradientMonitor}),
-        (["experiment=sums"], {TurnMonitor}),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    (["experiment=additions"], set()),
+    (["experiment=additions", "callbacks.gradient.cosine=true"], {GradientMonitor}),
+    (["experiment=sums"], {TurnMonitor}),
+])  # fmt: skip
 def test_monitors_of_turns_and_of_gradients_are_made_where_they_have_something_to_measure(options, expected):
     made = {type(callback) for callback in build_monitors(validated(*options), [])}
     assert made & {TurnMonitor, GradientMonitor} == expected

@@ -49,12 +49,10 @@ RUNS = [
 
 # Those that need neither CUDA's own numbers nor another package.
 CHECKS = [
-    *(
-        f"kernels {name}"
-        for name in ("scores_accuracy", "packing", "checkpointing", "search", "deterministic")
-    ),
+    *(f"kernels {name}" for name in ("scores_accuracy", "packing", "checkpointing", "search",
+                                     "deterministic")),
     *("train real_shapes", "train engine_mismatch", "speed updates", "speed generation"),
-]
+]  # fmt: skip
 
 
 def done(folder, cases, script="tests.runs.on_fake_gpu"):

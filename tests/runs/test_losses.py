@@ -45,14 +45,10 @@ def test_a_full_disk_is_told_in_one_sentence_and_nothing_is_lost(tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.jsonl"
     settings = [
-        *(
-            "experiment=additions",
-            "debug=fast",
-            "scale.num_rollout_batches=4",
-            "callbacks.checkpoint.every=4",
-        ),
+        *("experiment=additions", "debug=fast", "scale.num_rollout_batches=4",
+          "callbacks.checkpoint.every=4"),
         *("callbacks.validation.every=0", f"run_folder={folder}"),
-    ]
+    ]  # fmt: skip
     run = Command("bapo_lightning.cli.train", settings)
     wait_until(lambda: any(folder.glob("checkpoints/update*")), run)
     (tmp_path / "full").symlink_to("/dev/full")

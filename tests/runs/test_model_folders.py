@@ -25,12 +25,8 @@ from bapo_lightning.tools.probe.weights import Weights
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 FILES = (
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
+    "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+)  # fmt: skip
 OWN_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}
 RAISES = "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ raise_exception('no') }}"
 
@@ -193,16 +189,13 @@ def test_no_number_of_config_json_ends_the_start_of_a_run_in_a_traceback(value, 
 LAYERS = SIZES["num_hidden_layers"]
 # Number of layers, changes of weights, words of the answer; None of a warning.
 MISFITS = {
-    "a layer without weights": (
-        LAYERS + 1,
-        {},
-        rf"the files do not have model\.layers\.{LAYERS}\..* and 6 more\)",
-    ),
+    "a layer without weights": (LAYERS + 1, {},
+                                rf"the files do not have model\.layers\.{LAYERS}\..* and 6 more\)"),
     "weights without a layer": (LAYERS - 1, {}, rf"has no layers for model\.layers\.{LAYERS - 1}\..* more\)"),
     "no norm": (LAYERS, {"model.norm.weight": None}, r"the files do not have model\.norm\.weight\)"),
     "another shape": (LAYERS, {"model.norm.weight": torch.ones(3)}, r"norm\.weight \[3\], not \[64\]\)"),
     "a weight of nothing": (LAYERS, {"model.other.weight": torch.ones(3)}, None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("misfit", MISFITS)

@@ -12,12 +12,9 @@ OWN = "tests.runs.own_classes"
 STOCK = "lightning.pytorch.callbacks"
 SAVE = f"_target_: {STOCK}.ModelCheckpoint"
 QUICK = [
-    "experiment=additions",
-    "debug=fast",
-    "scale.num_rollout_batches=1",
-    "callbacks.checkpoint.every=4",
+    "experiment=additions", "debug=fast", "scale.num_rollout_batches=1", "callbacks.checkpoint.every=4",
     "callbacks.hf_export.every=0",
-]
+]  # fmt: skip
 
 
 def trained(folder, *overrides):
@@ -66,18 +63,14 @@ COUNTING = f"rollout.engine._target_={OWN}.CountingEngine"
 MISSPELT = [
     ([*CENTRED, "+algorithm.advantages.slop=2"], f"not an option of {OWN}.centred; did you mean slope?"),
     ([*CENTRED, "+algorithm.advantages.slope=-1"], "algorithm.advantages.slope=-1 must be a positive number"),
-    (
-        [f"+callbacks.mine={{_target_: {OWN}.EveryOther, metric: train/reward, action: shout}}"],
-        "callbacks.mine.action=shout is none of its values; write one of print, keep",
-    ),
-    (
-        [f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
-        f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported; did you mean {OWN}.EveryOther?",
-    ),
+    ([f"+callbacks.mine={{_target_: {OWN}.EveryOther, metric: train/reward, action: shout}}"],
+     "callbacks.mine.action=shout is none of its values; write one of print, keep"),
+    ([f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
+     f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported; did you mean {OWN}.EveryOther?"),
     (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name"),
     ([COUNTING, "+rollout.engine.max_row=3"], f"an option of {OWN}.CountingEngine; did you mean max_rows?"),
     ([f"reward._target_={OWN}.short_is_right", "+reward.limit=many"], "limit=many must be a whole number"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("overrides", "message"), MISSPELT)
@@ -163,13 +156,10 @@ def test_a_run_that_a_callback_of_your_own_stopped_names_it(tmp_path):
     assert "stopped by StopsAt after 2 of 8 updates" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("Exits", r"own_classes\.py, line \d+ ended the process \(SystemExit\); return or raise an error"),
-        ("ExitsWhenMade", r"own_classes\.ExitsWhenMade refuses its options \(SystemExit: 0\)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("Exits", r"own_classes\.py, line \d+ ended the process \(SystemExit\); return or raise an error"),
+    ("ExitsWhenMade", r"own_classes\.ExitsWhenMade refuses its options \(SystemExit: 0\)"),
+])  # fmt: skip
 def test_a_class_that_exits_is_an_error_with_its_place(tmp_path, name, words):
     own = f"+callbacks.mine._target_={OWN}.{name}"
     done = run_command("bapo_lightning.cli.train", *QUICK, f"run_folder={tmp_path / 'run'}", own)

@@ -31,11 +31,9 @@ SIZES = (
 )
 # What `auto` and null mean on the experiment's own GPUs is written out.
 SETTLED = (
-    "trainer.precision",
-    "rollout.engine.options.dtype",
-    "rollout.engine.dtype",
+    "trainer.precision", "rollout.engine.options.dtype", "rollout.engine.dtype",
     "rollout.engine.context_length",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

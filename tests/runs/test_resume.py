@@ -16,14 +16,9 @@ from tests.wandb_file import history
 from bapo_lightning.data.problems.held_out import is_in
 
 SETTINGS = [
-    "experiment=additions",
-    "debug=fast",
-    "scale.num_rollout_batches=3",
-    "callbacks.validation.every=6",
-    "callbacks.checkpoint.every=5",
-    "logger=[wandb,csv]",
-    "algorithm.bounds.memory=4",
-]
+    "experiment=additions", "debug=fast", "scale.num_rollout_batches=3", "callbacks.validation.every=6",
+    "callbacks.checkpoint.every=5", "logger=[wandb,csv]", "algorithm.bounds.memory=4",
+]  # fmt: skip
 NUM_UPDATES = 24
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = "bapo_lightning.cli.train"
@@ -140,9 +135,8 @@ def test_a_killed_run_does_not_go_on_with_other_held_out_problems(tmp_path):
     table.write_text(whole.replace(json.dumps(held_out), json.dumps(held_out | {"answer": "other"})))
     done = run_command(TRAIN, *SETTINGS, f"output_root={tmp_path}", *own, "resume=auto")
     assert done.returncode != 0 and "Traceback" not in done.stderr
-    assert (
-        "data.validation.held_out: the " in done.stderr and "put it back, or begin a new run" in done.stderr
-    )
+    assert "data.validation.held_out: the " in done.stderr
+    assert "put it back, or begin a new run" in done.stderr
     table.write_text(whole)
     assert f"resumed {folder} at update" in train(tmp_path, *own, "resume=auto")
 
@@ -154,14 +148,11 @@ def test_advantages_that_remember_every_problem_go_on_from_what_they_knew(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.drill
-@pytest.mark.parametrize(
-    ("regime", "kills"),
-    [
-        *(("async, partial, turns, following", 2), ("stream, turns", 1), ("replay, ranks", 1)),
-        *(("async, saved slowly", 2), ("stream, saved slowly", 2)),
-        *(("replay, stopped", 4), ("replay, ranks, stopped", 2), ("replay, shards, stopped", 2)),
-    ],
-)
+@pytest.mark.parametrize(("regime", "kills"), [
+    *(("async, partial, turns, following", 2), ("stream, turns", 1), ("replay, ranks", 1)),
+    *(("async, saved slowly", 2), ("stream, saved slowly", 2)),
+    *(("replay, stopped", 4), ("replay, ranks, stopped", 2), ("replay, shards, stopped", 2)),
+])  # fmt: skip
 def test_killed_runs_end_as_if_they_had_never_stopped(regime, kills):
     # The drill of `make drill`, with fewer kills and regimes.
     drill = ROOT / "bench/kill_and_resume.py"

@@ -171,11 +171,9 @@ def test_an_empty_manifest_does_not_hide_a_run(tmp_path):
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, capsys):
     folder = started(tmp_path, "mine")
     start = opened(tmp_path, run="mine")
-    assert (
-        start.checkpoint is None
-        and not start.is_new
-        and "has no checkpoint yet: it starts again" in capsys.readouterr().out
-    )
+    assert start.checkpoint is None
+    assert not start.is_new
+    assert "has no checkpoint yet: it starts again" in capsys.readouterr().out
     start.prepare(config(tmp_path, run="mine"))
     assert (folder / "metrics.jsonl").stat().st_size == 0
     with pytest.raises(CheckpointError, match="has no checkpoint yet; write resume=auto"):

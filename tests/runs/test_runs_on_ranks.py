@@ -16,13 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("choice", "cases"),
-    [
-        ("algorithm=bapo", ["ddp 2 -> ddp 2", "fsdp 2 -> single"]),
-        ("experiment=sums", ["ddp 2 -> single"]),  # conversations
-    ],
-)
+@pytest.mark.parametrize(("choice", "cases"), [
+    ("algorithm=bapo", ["ddp 2 -> ddp 2", "fsdp 2 -> single"]),
+    ("experiment=sums", ["ddp 2 -> single"]),  # conversations
+])  # fmt: skip
 def test_two_ranks_train_as_one_process_does_and_so_do_those_that_go_on_from_them(
     choice, cases, monkeypatch, capsys
 ):
@@ -59,12 +56,9 @@ def test_generating_ranks_go_on_from_a_checkpoint_at_which_their_engines_held_th
 @pytest.mark.slow
 def test_rank_0_alone_reports_a_mistake(tmp_path):
     arguments = [
-        "trainer.accelerator=cpu",
-        "trainer.devices=2",
-        "strategy=ddp",
-        "model.path=nowhere/to/be/found",
+        "trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "model.path=nowhere/to/be/found",
         f"output_root={tmp_path}",
-    ]
+    ]  # fmt: skip
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1

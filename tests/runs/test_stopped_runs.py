@@ -11,20 +11,11 @@ from bapo_lightning.system.run_folder.checkpoint import list_checkpoints, verify
 
 TRAIN = "bapo_lightning.cli.train"
 SETTINGS = [
-    "experiment=additions",
-    "debug=fast",
-    "scale.num_rollout_batches=3",
-    "callbacks.checkpoint.every=50",
-]
+    "experiment=additions", "debug=fast", "scale.num_rollout_batches=3", "callbacks.checkpoint.every=50",
+]  # fmt: skip
 BEFORE = (
-    "made",
-    "setup",
-    "on_fit_start",
-    "load_weights",
-    "generate",
-    "on_train_start",
-    "on_train_batch_start",
-)
+    "made", "setup", "on_fit_start", "load_weights", "generate", "on_train_start", "on_train_batch_start",
+)  # fmt: skip
 WITHIN = ("on_before_optimizer_step", "on_train_batch_end")
 
 

@@ -49,16 +49,12 @@ def about(**numbers):
     return pytest.approx({f"{room}/{name}": value for name, value in numbers.items()}, abs=2e-6)
 
 
-@pytest.mark.parametrize(
-    "monitor",
-    [
-        TrainingMonitor(), EntropyMonitor(), EntropyRuleMonitor(every=1), ClipBoundsMonitor(),
-        ContributionMonitor(), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
-        RatioMonitor(), GradientMonitor(cosine=True), ThroughputMonitor(),
-        Alarm("entropy", "policy/entropy", below=0.1),
-    ],
-    ids=lambda monitor: type(monitor).__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("monitor", [
+    TrainingMonitor(), EntropyMonitor(), EntropyRuleMonitor(every=1), ClipBoundsMonitor(),
+    ContributionMonitor(), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
+    RatioMonitor(), GradientMonitor(cosine=True), ThroughputMonitor(),
+    Alarm("entropy", "policy/entropy", below=0.1),
+], ids=lambda monitor: type(monitor).__name__)  # fmt: skip
 def test_a_monitor_needs_the_columns_that_it_reads(monitor):
     fresh = update(FRESH)
     found = Recording(fresh.tokens.columns)
