@@ -276,10 +276,8 @@ def test_the_citation_is_complete():
         bapo_lightning.__version__,
     )
     (paper,) = citation["references"]
-    assert paper["type"] == "article" and paper["authors"][0] == {
-        "family-names": "Xi",
-        "given-names": "Zhiheng",
-    }
+    assert paper["type"] == "article"
+    assert paper["authors"][0] == {"family-names": "Xi", "given-names": "Zhiheng"}
     assert [identifier["value"] for identifier in paper["identifiers"]] == ["arXiv:2510.18927"]
 
 

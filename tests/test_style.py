@@ -58,12 +58,10 @@ def matching_lines(pattern, files):
 
 def test_the_patterns_find_what_they_name():
     assert UNFINISHED.search("# TO" + "DO later") and UNFINISHED.search("raise NotImplemented" + "Error")
-    assert SWITCHED_OFF.search("@pytest.mark." + "xfail") and SWITCHED_OFF.search(
-        "pytest." + "importorskip('torch')"
-    )
-    assert MACHINE_PATH.search("in /ho" + "me/someone/runs") and not MACHINE_PATH.search(
-        "https://example.org/home/page"
-    )
+    assert SWITCHED_OFF.search("@pytest.mark." + "xfail")
+    assert SWITCHED_OFF.search("pytest." + "importorskip('torch')")
+    assert MACHINE_PATH.search("in /ho" + "me/someone/runs")
+    assert not MACHINE_PATH.search("https://example.org/home/page")
 
 
 def test_the_training_step_fits_on_a_screen():

@@ -26,14 +26,11 @@ SMALL = (
 # Whole runs of many parts; every option of their configurations is changed.
 RUNS = {
     "bapo": ("experiment=additions", "callbacks.validation.every=2"),
-    "dapo": (
-        "algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is", "regime.epochs=2",
-    ),
-    "grpo": (
-        "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
-        "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
-        "regime.epochs=2",
-    ),
+    "dapo": ("algorithm=dapo", "regime=async", "regime.max_age=5", "correction=truncated_is",
+             "regime.epochs=2"),
+    "grpo": ("algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
+             "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
+             "regime.epochs=2"),
     "turns": ("experiment=sums",),
     "child": ("experiment=additions", "rollout=hf_child"),
 }  # fmt: skip

@@ -109,67 +109,36 @@ ALL = (
         ("plan", "trainer.devices", "trainer.num_nodes", "scale.max_new_tokens", "model.path"),
         answers=3,  # it does not fit
     ),
-    SmallCommand(
-        "data",
-        (*WORLD, "+show=2"),
-        ("show", "scale.max_prompt_tokens", "scale.validation_problems", "model.path", "data.validation"),
-    ),
-    SmallCommand(
-        "serve",
-        (*WORLD, "rollout=vllm_server"),
-        (
-            "output_root", "rollout.serve_port", "rollout.max_restarts", "rollout.engine.num_servers",
-            "rollout.engine.cpu_threads", "rollout.engine.gpus", "rollout.engine.start_seconds",
-            "rollout.engine.urls", "rollout.engine.options.tensor_parallel_size",
-        ),
-    ),
-    SmallCommand(
-        "simulate",
-        (
-            *WORLD, "simulate.gpus=2", "simulate.num_batches=4", "simulate.skipped_batches=1",
-            "simulate.trainer_shares=[0.5]", "simulate.max_ages=[7]", "simulate.what_if=false",
-        ),
-        ("simulate", "plan.mean_response_share", "scale.max_new_tokens", "seed"),
-        rewrite="with_simulate",
-    ),
-    SmallCommand(
-        "critic",
-        (*WORLD, *FEW, "critic.to=critic", "critic.num_problems=4", "critic.samples=4", "critic.split=8"),
-        ("cpu_threads", "seed"),
-        {
-            "critic": {
-                "to": "critic", "overwrite": False, "split": 8, "num_problems": 4, "samples": 4,
-                "completions": 0, "held_out": 0.1, "epochs": 1, "batch_size": 64, "learning_rate": None,
-            },
-        },
-        rewrite="with_critic",
-    ),
-    SmallCommand(
-        "eval",
-        (
-            f"checkpoint={MODEL}", "sets=additions", "problems_per_set=2", "k=2", "scale.max_new_tokens=4",
-            "data/prompt=plain", "reward=last_number",
-        ),
-        values={"sets": "additions"},
-        file="eval",
-        rewrite="hydra_overrides",
-    ),
-    SmallCommand(
-        "rehearse",
-        ("experiment=additions",),
-        values={"experiment": "additions", "rehearsal": {"folder": "rehearsal", "share": "1/3"}},
-        file=None,
-    ),
-    SmallCommand(
-        "sweep",
-        (*WORLD, *FEW, "sweep=smoke", "algorithm=grpo", "launcher.parallel_runs=1"),
-        values={
-            "sweep": "smoke", "folder": None, "output_root": "outputs",
-            "launcher": {"parallel_runs": 1, "gpus_per_run": 0},
-            "hydra": {"sweeper": {"parameters": {"seed": [0]}, "cases": [], "reference": None}},
-        },
-        file=None,
-    ),
+    SmallCommand("data", (*WORLD, "+show=2"),
+                 ("show", "scale.max_prompt_tokens", "scale.validation_problems", "model.path",
+                  "data.validation")),
+    SmallCommand("serve", (*WORLD, "rollout=vllm_server"),
+                 ("output_root", "rollout.serve_port", "rollout.max_restarts", "rollout.engine.num_servers",
+                  "rollout.engine.cpu_threads", "rollout.engine.gpus", "rollout.engine.start_seconds",
+                  "rollout.engine.urls", "rollout.engine.options.tensor_parallel_size")),
+    SmallCommand("simulate",
+                 (*WORLD, "simulate.gpus=2", "simulate.num_batches=4", "simulate.skipped_batches=1",
+                  "simulate.trainer_shares=[0.5]", "simulate.max_ages=[7]", "simulate.what_if=false"),
+                 ("simulate", "plan.mean_response_share", "scale.max_new_tokens", "seed"),
+                 rewrite="with_simulate"),
+    SmallCommand("critic",
+                 (*WORLD, *FEW, "critic.to=critic", "critic.num_problems=4", "critic.samples=4",
+                  "critic.split=8"), ("cpu_threads", "seed"),
+                 {"critic": {"to": "critic", "overwrite": False, "split": 8, "num_problems": 4, "samples": 4,
+                             "completions": 0, "held_out": 0.1, "epochs": 1, "batch_size": 64,
+                             "learning_rate": None}}, rewrite="with_critic"),
+    SmallCommand("eval",
+                 (f"checkpoint={MODEL}", "sets=additions", "problems_per_set=2", "k=2",
+                  "scale.max_new_tokens=4", "data/prompt=plain", "reward=last_number"),
+                 values={"sets": "additions"}, file="eval", rewrite="hydra_overrides"),
+    SmallCommand("rehearse", ("experiment=additions",),
+                 values={"experiment": "additions", "rehearsal": {"folder": "rehearsal", "share": "1/3"}},
+                 file=None),
+    SmallCommand("sweep", (*WORLD, *FEW, "sweep=smoke", "algorithm=grpo", "launcher.parallel_runs=1"),
+                 values={"sweep": "smoke", "folder": None, "output_root": "outputs",
+                         "launcher": {"parallel_runs": 1, "gpus_per_run": 0},
+                         "hydra": {"sweeper": {"parameters": {"seed": [0]}, "cases": [], "reference": None}}},
+                 file=None),
     SmallCommand(
         "map",
         (
@@ -196,15 +165,9 @@ ALL = (
         },
         file=None,
     ),
-    SmallCommand(
-        "figures",
-        (*FEW, "figure=4", "seed=1", "launcher.parallel_runs=1"),
-        values={
-            "figure": "4", "seed": 1, "output_root": "outputs", "scale": {"group_size": 8},
-            "launcher": {"parallel_runs": 1, "gpus_per_run": 0},
-        },
-        file=None,
-    ),
+    SmallCommand("figures", (*FEW, "figure=4", "seed=1", "launcher.parallel_runs=1"),
+                 values={"figure": "4", "seed": 1, "output_root": "outputs", "scale": {"group_size": 8},
+                         "launcher": {"parallel_runs": 1, "gpus_per_run": 0}}, file=None),
 )  # fmt: skip
 # A leaf or a rival may be deleted with its command.
 COMMANDS = {each.name: each for each in ALL if each.name in (*SHIPPED, *STUDIES)}

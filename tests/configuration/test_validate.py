@@ -73,9 +73,8 @@ def test_all_complaints_come_together():
     )
     assert len(messages) == 4
     text = str(ConfigError(messages))
-    assert text.startswith("the configuration has 4 problems:\n  1. ") and all(
-        message in text for message in messages
-    )
+    assert text.startswith("the configuration has 4 problems:\n  1. ")
+    assert all(message in text for message in messages)
 
 
 def test_a_corrupt_model_folder_is_found_before_it_is_loaded(tmp_path):

@@ -117,9 +117,8 @@ def test_going_on_cuts_the_journals_and_sets_newer_checkpoints_aside(tmp_path, c
     start = open_plain(wanted)
     assert start.checkpoint.update == 80
     start.prepare(wanted)
-    assert (folder / "metrics.jsonl").stat().st_size == 800 and (
-        folder / "rollouts.jsonl"
-    ).stat().st_size == 0
+    assert (folder / "metrics.jsonl").stat().st_size == 800
+    assert (folder / "rollouts.jsonl").stat().st_size == 0
     names = ["superseded-update000160", "superseded-update000240", "update000080"]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == names
 
@@ -281,9 +280,8 @@ def test_another_configuration_is_refused_and_every_key_named(tmp_path):
     with pytest.raises(ConfigError) as error:
         open_plain(other)
     first, second, fix = error.value.problems
-    assert first.startswith("algorithm.bounds.low.start: 0.6 -> 0.7") and second.startswith(
-        "regime.minibatches: nothing -> 2"
-    )
+    assert first.startswith("algorithm.bounds.low.start: 0.6 -> 0.7")
+    assert second.startswith("regime.minibatches: nothing -> 2")
     assert "config.yaml" in fix and "leave resume out" in fix
 
 

@@ -18,10 +18,8 @@ DONE = Reply(is_done=True)
 # Two turns of 2 tokens and 1, three turns of a token each, one turn of 2 tokens.
 ROLLOUTS = [
     conversation([5, 6], [90, 91, 92], [7], replies=[Reply("x", calls=3, errors=1), DONE]),
-    conversation(
-        [5], [90, 91], [6], [92], [7],
-        replies=[Reply("y", calls=1), Reply("z", is_void=True)], finish=FinishReason.LENGTH,
-    ),
+    conversation([5], [90, 91], [6], [92], [7], replies=[Reply("y", calls=1), Reply("z", is_void=True)],
+                 finish=FinishReason.LENGTH),
     conversation([5, 6], replies=[replace(DONE, is_void=True)]),
 ]  # fmt: skip
 # The minibatch's micro-batches put rollout 1 first; token 0 of rollout 2 is too old to be trained on.
