@@ -27,13 +27,9 @@ VOCAB_SIZE = 24
 PAPER_BOUNDS = {
     "low": {"start": 0.6, "end": 0.9, "step": 0.02},
     "high": {"start": 1.2, "end": 3.0, "step": 0.05},
-    "target": 0.4,
-    "kind": "gradient",
-    "order": "upper_first",
-    "measure": "share",
-    "weight": "rollout_prob",
+    "target": 0.4, "kind": "gradient", "order": "upper_first", "measure": "share", "weight": "rollout_prob",
     "scope": "minibatch",
-}
+}  # fmt: skip
 
 
 def model_config():
@@ -112,11 +108,8 @@ def stale_batch(policy, num_groups=6, group_size=4, noise=0.4, seed=0, version=0
             prompt = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(2, 6))]
             response = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(1, 20))]
             logp = logprobs(policy, prompt, response)
-            rollouts.append(
-                rollout(
-                    prompt, response, [min(value + generator.gauss(0, noise), 0.0) for value in logp], version
-                )
-            )
+            noisy = [min(value + generator.gauss(0, noise), 0.0) for value in logp]
+            rollouts.append(rollout(prompt, response, noisy, version))
         advantages = [generator.gauss(0, 1) for _ in range(group_size)]
         groups.append(group(f"p{index}", rollouts, [float(value > 0) for value in advantages], advantages))
     metrics = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
@@ -131,13 +124,9 @@ def module(policy, bounds, micro_batch_tokens=100_000, **changes):
     parts = {"objective": clip, "weighting": token_mean}
     parts |= {name: changes.pop(name) for name in list(parts) if name in changes}
     options = {
-        "optimizer": partial(torch.optim.SGD, lr=0.1),
-        "scheduler": partial(linear_warmup, warmup_updates=1),
-        "max_grad_norm": 1e9,
-        "max_age": 8,
-        "max_nonfinite_in_a_row": 3,
-        **changes,
-    }
+        "optimizer": partial(torch.optim.SGD, lr=0.1), "scheduler": partial(linear_warmup, warmup_updates=1),
+        "max_grad_norm": 1e9, "max_age": 8, "max_nonfinite_in_a_row": 3, **changes,
+    }  # fmt: skip
     made = BapoModule(
         make_policy=lambda **_: policy,
         algorithm=Algorithm(group_advantages, bounds=bounds, **parts),
@@ -149,9 +138,7 @@ def module(policy, bounds, micro_batch_tokens=100_000, **changes):
 
 
 def gradients(policy):
-    return torch.cat(
-        [parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None]
-    )
+    return torch.cat([each.grad.flatten() for each in policy.parameters() if each.grad is not None])
 
 
 def step(policy, bounds, batch, **changes):

@@ -72,9 +72,7 @@ def test_the_monthly_workflow_takes_the_newest_of_what_is_held_back():
         "hydra-core",
         "omegaconf",
     }  # newer ones of Hydra's are no releases
-    assert all(
-        re.search(rf"pip install .*\b{name}\b", text) for name in ("torch", "transformers", "lightning")
-    )
+    assert all(re.search(rf"pip install .*\b{one}\b", text) for one in ("torch", "transformers", "lightning"))
 
 
 def test_a_release_needs_one_version_in_all_files():

@@ -22,6 +22,7 @@ from bapo_lightning.report.metrics import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 METRIC = re.compile(
     r"(train|policy|gradient|bapo|critic|search|entropy_rule|staleness|mismatch|ratio|correction|sync|turns"
     r"|rollout|fleet|reuse|time|progress)/[a-z_]+"
@@ -56,9 +57,8 @@ def messages():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
             elif isinstance(node, ast.JoinedStr):
-                texts.append(
-                    "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
-                )
+                parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+                texts.append("".join(parts))
     return "\n".join(texts)
 
 
@@ -71,9 +71,7 @@ def quoted_messages():
 
 def test_every_link_leads_somewhere():
     pages = {document: document.read_text() for document in DOCUMENTS}
-    links = [
-        (page, link) for page, text in pages.items() for link in re.findall(r"\]\(([^)\s]+)\)", prose(text))
-    ]
+    links = [(page, link) for page, text in pages.items() for link in LINK.findall(prose(text))]
     inside = [(page, link) for page, link in links if not re.match(r"https?://|mailto:", link)]
     assert inside
     assert [f"{name(page)}: {link}" for page, link in inside if not leads_somewhere(page, link)] == []
@@ -86,11 +84,8 @@ def leads_somewhere(document, link):
 
 
 def test_every_page_that_the_code_names_exists():
-    files = [
-        ROOT / "Makefile",
-        ROOT / "pyproject.toml",
-        *(file for room in ("src", "conf", "studies", "bench") for file in (ROOT / room).rglob("*.*")),
-    ]
+    files = [ROOT / "Makefile", ROOT / "pyproject.toml"]
+    files += [file for room in ("src", "conf", "studies", "bench") for file in (ROOT / room).rglob("*.*")]
     named = {
         page
         for file in files
@@ -104,7 +99,7 @@ def test_every_document_and_picture_is_linked_from_somewhere():
     linked = {
         (document.parent / target.partition("#")[0]).resolve()
         for document in DOCUMENTS
-        for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+        for target in LINK.findall(document.read_text())
     }
     present = {path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png", ".svg")}
     assert sorted(name(path) for path in present - linked) == []
@@ -203,11 +198,8 @@ def is_defined(parts):
 
 def fenced_blocks(document, language):
     text = (ROOT / document).read_text()
-    return [
-        block
-        for found, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        if found == language
-    ]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for found, block in blocks if found == language]
 
 
 def stripped_lines(text):
@@ -270,11 +262,8 @@ def test_the_citation_is_complete():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
     assert {"message", "title", "authors", "abstract"} <= set(citation)
-    assert (citation["title"], citation["license"], citation["version"]) == (
-        project["name"],
-        project["license"],
-        bapo_lightning.__version__,
-    )
+    named = (project["name"], project["license"], bapo_lightning.__version__)
+    assert (citation["title"], citation["license"], citation["version"]) == named
     (paper,) = citation["references"]
     assert paper["type"] == "article"
     assert paper["authors"][0] == {"family-names": "Xi", "given-names": "Zhiheng"}
@@ -284,7 +273,6 @@ def test_the_citation_is_complete():
 def test_the_changelog_names_the_version_that_is_installed():
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings and all(
-        re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}", heading) for heading in headings
-    )
+    form = re.compile(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}")
+    assert headings and all(map(form.fullmatch, headings))
     assert bapo_lightning.__version__ in text

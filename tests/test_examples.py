@@ -46,9 +46,8 @@ def run(file, folder):
 
 
 def run_in_a_new_process(file, folder):
-    return subprocess.run(
-        [sys.executable, file], cwd=folder, capture_output=True, text=True, check=True
-    ).stdout
+    command = [sys.executable, file]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.slow

@@ -92,14 +92,10 @@ def test_contributing_lists_every_room_in_its_layer():
 
 
 def test_relative_imports_are_resolved():
-    tree = ast.parse(
-        "from . import a\nfrom ..types import Group\ndef f():\n    import bapo_lightning.cli.train\n"
-    )
-    assert [name for _, name in imported_modules(tree, (PACKAGE, "data", "batch"), is_package=False)] == [
-        (PACKAGE, "data", "a"),
-        (PACKAGE, "types", "Group"),
-        (PACKAGE, "cli", "train"),
-    ]
+    text = "from . import a\nfrom ..types import Group\ndef f():\n    import bapo_lightning.cli.train\n"
+    found = imported_modules(ast.parse(text), (PACKAGE, "data", "batch"), is_package=False)
+    expected = [(PACKAGE, "data", "a"), (PACKAGE, "types", "Group"), (PACKAGE, "cli", "train")]
+    assert [name for _, name in found] == expected
 
 
 def test_imports_point_down_only():
@@ -134,10 +130,7 @@ def test_rooms_of_a_room_import_one_another_one_way():
 
 
 def test_nothing_imports_the_reference():
-    importers = {
-        name for name, imported in imports_between_files().items() if f"{PACKAGE}.reference" in imported
-    }
-    assert importers == set()
+    assert {name for name, of in imports_between_files().items() if f"{PACKAGE}.reference" in of} == set()
 
 
 def test_the_package_imports_nothing_that_is_not_shipped():

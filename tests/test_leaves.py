@@ -215,9 +215,8 @@ def test_nothing_imports_a_rival_but_itself_and_its_tests():
 
 
 def test_the_package_names_no_rival():
-    names = {name for rival in RIVALS for name in (rival, *algorithms_of(rival))} - declared(
-        "HOMONYMS"
-    ).keys()
+    names = {name for rival in RIVALS for name in (rival, *algorithms_of(rival))}
+    names -= declared("HOMONYMS").keys()
     words = re.compile(rf"\b({'|'.join(sorted(names))})\b", re.IGNORECASE)
     assert [
         f"{file.relative_to(ROOT)}:{number} {line.strip()}"

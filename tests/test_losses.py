@@ -65,9 +65,8 @@ def reference_bounds(parts, target=0.4):
         advantage = part["advantages"].reshape(len(kept), -1).expand(kept.shape)[kept]
         num_tokens = sum(each["mask"].sum() for each in parts)
         weight = torch.full_like(logp, 1 / float(num_tokens))
-        tables.append(
-            SimpleNamespace(ratio=(logp - old).exp(), advantage=advantage, weight=weight, behaviour_logp=old)
-        )
+        known = {"advantage": advantage, "weight": weight, "behaviour_logp": old}
+        tables.append(SimpleNamespace(ratio=(logp - old).exp(), **known))
     found = search(Settings(target=target), tables)
     return float(found.low), float(found.high)
 

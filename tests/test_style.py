@@ -33,9 +33,8 @@ PYTHON = {name: text for name, text in TEXTS.items() if name.endswith(".py")}
 
 def functions(text):
     """Name, first line and number of lines, docstring apart, of every function."""
-    found = [
-        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     return [(node.name, node.lineno, lines_of(node) - docstring_lines(node)) for node in found]
 
 
@@ -65,21 +64,16 @@ def test_the_patterns_find_what_they_name():
 
 
 def test_the_training_step_fits_on_a_screen():
-    lengths = {
-        name: length for name, _, length in functions(TEXTS["src/bapo_lightning/modules/bapo_module.py"])
-    }
+    module = TEXTS["src/bapo_lightning/modules/bapo_module.py"]
+    lengths = {name: length for name, _, length in functions(module)}
     assert lengths["training_step"] <= MAX_TRAINING_STEP_LINES
 
 
 def test_an_algorithm_differs_from_the_base_in_at_most_15_lines():
-    algorithms = {
-        name: text
-        for name, text in TEXTS.items()
-        if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")
-    }
     lengths = {
         name: sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
-        for name, text in algorithms.items()
+        for name, text in TEXTS.items()
+        if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")
     }
     assert {name: length for name, length in lengths.items() if length > MAX_ALGORITHM_LINES} == {}
 

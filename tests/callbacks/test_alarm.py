@@ -191,10 +191,8 @@ def no_gradient(*rows):
     """What the alarm says after updates with these numbers of samples, cut and unparsable ones."""
     alarm = Alarm("no_gradient", "train/grad_norm", below=1e-12, patience=len(rows))
     for index, row in enumerate(rows):
-        named = dict(zip(("num_samples", "cut", "unparsable"), row, strict=True))
-        made = update(
-            index, **{f"rollout__{name}": value for name, value in named.items()}, train__grad_norm=0.0
-        )
+        names = ("rollout__num_samples", "rollout__cut", "rollout__unparsable")
+        made = update(index, **dict(zip(names, row, strict=True)), train__grad_norm=0.0)
         made.module.trainer.datamodule = SimpleNamespace(sampler=SimpleNamespace(limits=LIMITS))
         alarm.measure(made)
 

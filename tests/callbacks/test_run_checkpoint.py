@@ -90,16 +90,14 @@ class StopAfter(L.Callback):
             signal.raise_signal(self.number)
 
 
-def fit(
-    folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, data=None, **options
-):
+def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, data=None, **more):
     number = signal.SIGTERM if rank else signal.SIGINT
     learner = Learner()
     saver = RunCheckpoint(folder, every, minutes, keep, resumed)
     trainer = L.Trainer(
         accelerator="cpu", max_epochs=1, callbacks=[StopAfter(stop, number), GracefulStop(), saver],
         plugins=[DirectCheckpointIO()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, **options,
+        enable_progress_bar=False, enable_model_summary=False, **more,
     )  # fmt: skip
     path = resumed.path / "trainer.ckpt" if resumed else None
     trainer.fit(learner, datamodule=data or Counting(length, rank), ckpt_path=path)

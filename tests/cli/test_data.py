@@ -148,9 +148,7 @@ def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_co
     assert set(Counter((draw["epoch"], draw["problem"]) for draw in draws).values()) == {1}
     rows = [json.loads(line) for line in (files / "whole/metrics.jsonl").read_text().splitlines()]
     assert "val/aime24/avg@2" in rows[-1]
-    manifest, summary = (
-        json.loads((files / f"whole/{name}.json").read_text()) for name in ("manifest", "summary")
-    )
+    manifest, summary = (json.loads((files / f"whole/{n}.json").read_text()) for n in ("manifest", "summary"))
     assert manifest["problems"]["train"]["removed"] == {"overlap with aime24": 3}
     assert manifest["problems"]["train"]["shares"] == {"dapo_math_17k": 0.25, "deepscaler": 0.75}
     assert summary["problems"] == manifest["problems"]

@@ -52,9 +52,7 @@ def test_an_exported_run_answers_as_the_trainer_s_policy_does(run, tmp_path):
     exported, start = map(AutoModelForCausalLM.from_pretrained, folders)
     assert all(torch.equal(weight, exported.state_dict()[name]) for name, weight in policy.named_weights())
     texts = [f"{first}+{second}=" for first in (12, 37, 58, 91) for second in (5, 46, 77)]
-    prompts, same = (
-        AutoTokenizer.from_pretrained(path)(texts).input_ids for path in (tmp_path / "out", TINY)
-    )
+    prompts, same = (AutoTokenizer.from_pretrained(of)(texts).input_ids for of in (tmp_path / "out", TINY))
     assert prompts == same
     answers = [greedy(exported, prompt) for prompt in prompts]
     assert answers == [greedy(policy.model, prompt) for prompt in prompts]

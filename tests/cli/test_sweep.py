@@ -113,9 +113,7 @@ def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
 def test_a_folder_may_begin_as_an_option_does(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for algorithm in ("grpo", "bapo"):
-        write_run(
-            Path("-1", algorithm), [{"step": step, "train/reward": 0.5} for step in range(4)], algorithm
-        )
+        write_run(Path("-1", algorithm), [{"step": n, "train/reward": 0.5} for n in range(4)], algorithm)
     multirun.compare(SweepPlan("smoke", Path("-1"), {"grpo": (), "bapo": ()}, (), "bapo"))
     assert "2 of 2 runs" in capsys.readouterr().out
 

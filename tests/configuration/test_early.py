@@ -80,9 +80,8 @@ for name, *arguments in json.load(sys.stdin):
 
 
 def run(program, given="", folder=None):
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=given, capture_output=True, text=True, cwd=folder
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done
 

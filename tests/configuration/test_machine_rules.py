@@ -24,9 +24,7 @@ def no_c(monkeypatch):
         monkeypatch.setattr("torch.cuda.device_count", lambda: int(has_gpu))
         monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
         for module in (local, machine_rules):
-            monkeypatch.setattr(
-                module, "missing_to_build", lambda language: COMPILER if language == "C" else None
-            )
+            monkeypatch.setattr(module, "missing_to_build", {"C": COMPILER}.get)
 
     return take
 

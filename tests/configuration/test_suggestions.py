@@ -17,9 +17,7 @@ from bapo_lightning.system.errors import ConfigError, nearest, suggestion
 
 PLAIN = compose_run(["experiment=additions"])
 KEYS = sorted(dotted_keys(PLAIN))
-GROUPS = sorted(
-    path.relative_to(conf_dir()).as_posix() for path in Path(conf_dir()).rglob("*") if path.is_dir()
-)
+GROUPS = sorted(one.relative_to(conf_dir()).as_posix() for one in Path(conf_dir()).rglob("*") if one.is_dir())
 
 
 @pytest.mark.parametrize("group", GROUPS)

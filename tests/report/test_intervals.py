@@ -56,9 +56,8 @@ def test_a_ratio_has_the_noise_of_both_of_its_means():
     scale = t_quantile(2) ** 2 / 3 * 0.25  # t^2 s^2 / n, alike for both and their covariance
     a, b, c = 4 - scale, 2 - scale, 1 - scale
     assert ratio.value == 0.5
-    assert (ratio.lower, ratio.upper) == pytest.approx(
-        ((b - (b * b - a * c) ** 0.5) / a, (b + (b * b - a * c) ** 0.5) / a)
-    )
+    root = (b * b - a * c) ** 0.5
+    assert (ratio.lower, ratio.upper) == pytest.approx(((b - root) / a, (b + root) / a))
     # each end is a ratio at which the paired differences just cease to differ from zero
     for end in (ratio.lower, ratio.upper):
         left = mean_interval([top - end * bottom for top, bottom in zip(tops, bottoms, strict=True)])
@@ -68,7 +67,7 @@ def test_a_ratio_has_the_noise_of_both_of_its_means():
 def test_the_ratio_of_values_to_themselves_is_one_for_certain():
     ratio = ratio_interval([0.1, 0.2, 0.18], [0.1, 0.2, 0.18])
     assert (ratio.value, ratio.lower, ratio.upper) == pytest.approx((1, 1, 1))
-    assert ratio.text(1) == ("1.0 (1.0 to 1.0)")
+    assert ratio.text(1) == "1.0 (1.0 to 1.0)"
 
 
 @pytest.mark.parametrize("bottoms", [[1.0, 2.0], [-1.0, 2.0, 0.5]])

@@ -32,9 +32,8 @@ def test_a_negative_bonus_is_taken_off_where_the_format_is_broken():
 
 
 def test_an_unknown_format_is_named():
-    with pytest.raises(
-        ConfigError, match=r"reward\.format=xml is none of its values; write marked, think, think_answer"
-    ):
+    words = r"reward\.format=xml is none of its values; write marked, think, think_answer"
+    with pytest.raises(ConfigError, match=words):
         FormatReward(always_right, "xml", 0.1)
 
 

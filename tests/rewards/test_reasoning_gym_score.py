@@ -37,9 +37,7 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
 ])  # fmt: skip
 def test_what_of_a_response_is_its_answer(extract, text, value):
     verdict = score(problem("7"), text, extract=extract)
-    status = (
-        ScoreStatus.UNPARSABLE if value is None else ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG
-    )
+    status = {None: ScoreStatus.UNPARSABLE, 1.0: ScoreStatus.CORRECT}.get(value, ScoreStatus.WRONG)
     assert (verdict.value, verdict.status) == (value or 0.0, status)
 
 
@@ -77,9 +75,8 @@ def test_a_scorer_that_only_runs_the_gold_answer_is_used():
 
 
 def test_options_and_problems_that_do_not_fit_are_clear_errors():
-    with pytest.raises(
-        ConfigError, match=r"reward\.extract=first is none of its values; write last_number, answer_tag, all"
-    ):
+    words = r"reward\.extract=first is none of its values; write last_number, answer_tag, all"
+    with pytest.raises(ConfigError, match=words):
         score(problem("7"), "7", extract="first")
     with pytest.raises(DataError, match=r"problem a does not come from reasoning-gym.*reward=last_number"):
         score(Problem("a", "", "7"), "7")

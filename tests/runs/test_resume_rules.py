@@ -105,9 +105,8 @@ def test_a_finished_run_is_left_alone_unless_it_is_made_longer(tmp_path, capsys)
     with pytest.raises(ConfigError, match=r"regime\.epochs: 8 -> 4: .* began with another value"):
         opened(tmp_path, run="mine", regime={"name": "replay", "epochs": 4})
     longer = {"num_rollout_batches": 57, "micro_batch_tokens": 16384}
-    assert opened(tmp_path, resume=str(folder), scale=longer).changed == [
-        "scale.num_rollout_batches: 56 -> 57"
-    ]
+    changed = opened(tmp_path, resume=str(folder), scale=longer).changed
+    assert changed == ["scale.num_rollout_batches: 56 -> 57"]
 
 
 def test_going_on_cuts_the_journals_and_sets_newer_checkpoints_aside(tmp_path, capsys):
@@ -195,9 +194,8 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
     (folder / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="holds files, but no run to resume"):
         opened(tmp_path, run="mine")
-    with pytest.raises(
-        ConfigError, match="neither a run folder nor one of its checkpoints; write resume=auto"
-    ):
+    words = "neither a run folder nor one of its checkpoints; write resume=auto"
+    with pytest.raises(ConfigError, match=words):
         opened(tmp_path, resume=str(folder))
 
 
@@ -212,9 +210,8 @@ def test_a_corrupt_checkpoint_or_one_that_misses_rows_is_passed_over(tmp_path, c
     assert "trainer.ckpt is corrupt" in output and "metrics.jsonl is shorter than when" in output
     (folder / "checkpoints/update000080/trainer.ckpt").unlink()
     start.release()
-    with pytest.raises(
-        CheckpointError, match=r"resume=auto: no checkpoint is good .*trainer.ckpt is missing"
-    ):
+    words = r"resume=auto: no checkpoint is good .*trainer.ckpt is missing"
+    with pytest.raises(CheckpointError, match=words):
         opened(tmp_path, run="mine")
 
 
@@ -299,18 +296,13 @@ def test_two_different_runs_cannot_be_meant(tmp_path):
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = started(tmp_path, "mine", [80])
-    code = (
-        "from bapo_lightning.system.run_folder.lock import RunLock; lock = "
-        f"RunLock(__import__('pathlib').Path({str(folder)!r})); print(1); input()"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    code = "import pathlib, sys; from bapo_lightning.system.run_folder.lock import RunLock; "
+    code += "lock = RunLock(pathlib.Path(sys.argv[1])); print(1); input()"
+    command = [sys.executable, "-c", code, folder]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "1\n"
-    with pytest.raises(
-        CheckpointError,
-        match=rf"run_folder=.*mine is in use by process {other.pid} on .*; wait until it ends",
-    ):
+    words = rf"run_folder=.*mine is in use by process {other.pid} on .*; wait until it ends"
+    with pytest.raises(CheckpointError, match=words):
         opened(tmp_path, run="mine")
     other.kill()
     other.wait()

@@ -237,9 +237,7 @@ def test_mismatch_by_depth_counts_the_prompt_and_leaves_out_what_no_version_samp
     found = buckets(measured(MismatchMonitor(), made), "mismatch/kl_depth_")
     assert found["0_to_15"] == pytest.approx(0.29134232) and isnan(found["16_to_63"])
     p, q = groups()
-    long = [
-        replace(each, rollout=replace(each.rollout, prompt_ids=array("i", [1] * 61))) for each in q.samples
-    ]
+    long = [replace(one, rollout=replace(one.rollout, prompt_ids=array("i", [1] * 61))) for one in q.samples]
     origin = made.tokens.origin.clone()
     origin[4] = Origin.EXPERT  # c1
     made = replace(

@@ -66,9 +66,7 @@ def test_a_run_that_did_not_end_says_how_to_go_on(make_run, status, says):
 
 def test_all_epochs_are_summarised_zeros_left_out_and_the_next_command_is_named(make_run):
     row = {"train/reward": 0.5, "val/sums/avg@4": 0.0, "val/sums/failed_fraction": 0.0}
-    folder = make_run(
-        "a run", rows=[{"step": step, **row, "val/sums/cut_fraction": 0.1} for step in range(4)]
-    )
+    folder = make_run("a run", rows=[{"step": n, **row, "val/sums/cut_fraction": 0.1} for n in range(4)])
     fates = [(epoch, "trained") for epoch in range(9) for _ in range(2)] + [(9, "trained"), (9, "dropped")]
     ledger = [{"epoch": epoch, "problem": "1+1=", "fate": fate} for epoch, fate in fates]
     (folder / "ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger))

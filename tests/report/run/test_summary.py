@@ -96,9 +96,7 @@ def test_time_is_split_into_parts_and_the_rest_of_the_wall_time_if_that_is_known
 
 def test_what_runs_beside_training_is_no_part_of_its_time():
     spent = {"rollout": 5.0, "reward": 1.0, "update": 2.5, "sync": 0.5, "wait": 1.0}
-    row = {"step": 0, "time/step_seconds": 5.0} | {
-        f"time/{part}_seconds": each for part, each in spent.items()
-    }
+    row = {"step": 0, "time/step_seconds": 5.0} | {f"time/{part}_seconds": s for part, s in spent.items()}
     record = replace(record_of([row], {"wall_seconds": 6.0}), config={"regime": {"async_generation": True}})
     summary = summarise(record)
     assert summary["beside_training"] == ["rollout", "reward"]
