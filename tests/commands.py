@@ -32,20 +32,12 @@ import psutil
 # Imported, never started: no thread of theirs runs in the server, so that it can be forked. Not wandb, which
 # makes a temporary folder when it is imported, and removes it when the first of the forks ends.
 WARM = [
-    "lightning",
-    "matplotlib.backends.backend_agg",
-    "pydantic",
-    "transformers.models.llama.modeling_llama",
-    "bapo_lightning.runs.train",
-    "bapo_lightning.tools.evaluation.run",
-    "bapo_lightning.tools.sweeps.launchers",
-    "bapo_lightning.modules.schedules",
-    "bapo_lightning.objectives.advantages.group",
-    "bapo_lightning.extras.math.workers.pool",
-    "bapo_lightning.rollout.hf.engine",
-    "bapo_lightning.tiny_worlds.additions.task",
-    "tests.warm_libraries",
-]
+    "lightning", "matplotlib.backends.backend_agg", "pydantic", "transformers.models.llama.modeling_llama",
+    "bapo_lightning.runs.train", "bapo_lightning.tools.evaluation.run",
+    "bapo_lightning.tools.sweeps.launchers", "bapo_lightning.modules.schedules",
+    "bapo_lightning.objectives.advantages.group", "bapo_lightning.extras.math.workers.pool",
+    "bapo_lightning.rollout.hf.engine", "bapo_lightning.tiny_worlds.additions.task", "tests.warm_libraries",
+]  # fmt: skip
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(WARM)
 # A start looks at all children, and an exit code can be read once: threads that start and wait take turns.

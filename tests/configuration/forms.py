@@ -73,12 +73,9 @@ NEEDS = {
     "data/prompt=base_model": ("scale.max_prompt_tokens=110", "scale.max_new_tokens=16"),
 }
 PACKAGES = {
-    "reward=math_ray": "ray",
-    "reward=reasoning_gym": "reasoning_gym",
-    "reward=countdown": "reasoning_gym",
-    "reward=environment": "textarena",
-    "environment=textarena": "textarena",
-}
+    "reward=math_ray": "ray", "reward=reasoning_gym": "reasoning_gym", "reward=countdown": "reasoning_gym",
+    "reward=environment": "textarena", "environment=textarena": "textarena",
+}  # fmt: skip
 CHATS = {"ChatPrompt", "MessagesPrompt", "ChatFeedback"}  # what needs a tokenizer with a chat template
 CRITIC = "algorithm=direct_advantage"
 MADE = Path("outputs").resolve()  # models, beside the results

@@ -17,87 +17,69 @@ EXTREMES = (*LOWER, *HUGE, *ODD)
 # Reason -> values, and the options by their last two names: of a class or function, or of a section. Tests of
 # rivals have more.
 HARMLESS = {
-    "a limit that is never reached, and nothing is made of its size": (
-        HUGE,
-        """
+    "a limit that is never reached, and nothing is made of its size": (HUGE, """
         ACPO.base ACPO.dual_clip ACPO.most drpo.width ipo.cap ipo.limit ripo.high ripo.low
-        score_centering.head score_centering.high clip.dual_clip rollout.top_k
-        aepo.dual_clip ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip
-        erc.dual_clip fipo.dual_clip SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip
-        SecondSampling.high SecondSampling.most SecondSampling.target_entropy aspo.cap dcpo_clip.most dppo.cap
-        dppo.high dppo.low EntropyBonus.most EntropyBonus.target fipo.most fipo.safe_ratio maspo.most
-        M2PO.budget prime_rl_dppo.high prime_rl_dppo.low STEER.most tis.cap rest.high FixedBounds.high
-        outlier_mask.high sequence_masked.high masked_is.high truncated_is.cap sequence_truncated_is.cap
-        kpop.threshold opsm.threshold ToolCallReward.most Scripts.max_foreign
-        ProgressReplay.window SelfImitation.capacity SelfImitation.window SelfImitation.ramp
-        ToolCallReward.decay_updates HfExport.keep RunCheckpoint.keep RolloutWriter.num_groups
-        Length.max_answer_chars Length.max_chars Length.min_chars LeakageFilter.common problem_table.limit
-        DynamicSampling.max_rounds Regime.max_age Regime.max_segments Regime.partial_tokens Regime.window
-        OverlongPenalty.buffer OverlongPenalty.limit SampleFilter.ngram SampleFilter.repeats ToolUse.max_calls
-        RayEngine.requests_per_call VerdictsOnNodes.answers_per_call HFEngine.max_rows
-        HFEngine.context_length
-        addition_problems.limit lock_problems.limit sum_problems.limit Validation.show
-        optimizer.max_grad_norm optimizer.max_nonfinite_in_a_row rollout.max_restarts
-        environment.max_turns environment.max_reply_tokens validation_samples.*
-        """,
-    ),
-    "updates that never come": (
-        HUGE,
-        """
+        score_centering.head score_centering.high clip.dual_clip rollout.top_k aepo.dual_clip
+        ce_gppo.dual_clip dcpo_clip.dual_clip EntropyBonus.dual_clip erc.dual_clip fipo.dual_clip
+        SPEAR.dual_clip STEER.dual_clip TopEntropy.dual_clip SecondSampling.high SecondSampling.most
+        SecondSampling.target_entropy aspo.cap dcpo_clip.most dppo.cap dppo.high dppo.low EntropyBonus.most
+        EntropyBonus.target fipo.most fipo.safe_ratio maspo.most M2PO.budget prime_rl_dppo.high
+        prime_rl_dppo.low STEER.most tis.cap rest.high FixedBounds.high outlier_mask.high sequence_masked.high
+        masked_is.high truncated_is.cap sequence_truncated_is.cap kpop.threshold opsm.threshold
+        ToolCallReward.most Scripts.max_foreign ProgressReplay.window SelfImitation.capacity
+        SelfImitation.window SelfImitation.ramp ToolCallReward.decay_updates HfExport.keep RunCheckpoint.keep
+        RolloutWriter.num_groups Length.max_answer_chars Length.max_chars Length.min_chars
+        LeakageFilter.common problem_table.limit DynamicSampling.max_rounds Regime.max_age Regime.max_segments
+        Regime.partial_tokens Regime.window OverlongPenalty.buffer OverlongPenalty.limit SampleFilter.ngram
+        SampleFilter.repeats ToolUse.max_calls RayEngine.requests_per_call VerdictsOnNodes.answers_per_call
+        HFEngine.max_rows HFEngine.context_length addition_problems.limit lock_problems.limit
+        sum_problems.limit Validation.show optimizer.max_grad_norm optimizer.max_nonfinite_in_a_row
+        rollout.max_restarts environment.max_turns environment.max_reply_tokens validation_samples.*
+    """),
+    "updates that never come": (HUGE, """
         RunCheckpoint.every ConsoleLogger.every RolloutWriter.every HfExport.every Validation.every
         EntropyRuleMonitor.every TokenWriter.every
-        """,
-    ),
-    "off, none, or no bound": (
-        (0,),
-        """
-        HFEngine.context_length
-        ACPO.spread score_centering.head score_centering.low aspo.low_entropy_share
-        EntropyBonus.least EntropyBonus.start SingleStream.keep Watchdog.minutes
-        Regime.max_reuses Regime.reuse_share rest.low FixedBounds.low outlier_mask.low sequence_masked.low
-        masked_is.low RayEngine.gpus VerdictsOnNodes.cpus HfExport.every EntropyRuleMonitor.every
-        Validation.every Validation.show TokenWriter.every Length.min_chars SampleFilter.repeats
-        linear_warmup.warmup_updates VLLMOptions.max_feedback_tokens VLLMOptions.max_new_tokens
-        VLLMOptions.max_prompt_tokens ce_gppo.high_share ce_gppo.low_share fipo.least KLCov.coefficient
-        maspo.exponent maspo.slant ProgressReplay.damping prime_rl_dppo.pull rover.beta vespo.power_negative
-        vespo.power_positive psr_nsr.right psr_nsr.wrong Scripts.max_foreign opsm.threshold
-        scale.max_feedback_tokens rollout.top_k rollout.max_restarts environment.workers
-        plan.overhead_gigabytes plan.engine_gigabytes plan.asleep_gigabytes AdamW.weight_decay
-        """,
-    ),
+    """),
+    "off, none, or no bound": ((0,), """
+        HFEngine.context_length ACPO.spread score_centering.head score_centering.low aspo.low_entropy_share
+        EntropyBonus.least EntropyBonus.start SingleStream.keep Watchdog.minutes Regime.max_reuses
+        Regime.reuse_share rest.low FixedBounds.low outlier_mask.low sequence_masked.low masked_is.low
+        RayEngine.gpus VerdictsOnNodes.cpus HfExport.every EntropyRuleMonitor.every Validation.every
+        Validation.show TokenWriter.every Length.min_chars SampleFilter.repeats linear_warmup.warmup_updates
+        VLLMOptions.max_feedback_tokens VLLMOptions.max_new_tokens VLLMOptions.max_prompt_tokens
+        ce_gppo.high_share ce_gppo.low_share fipo.least KLCov.coefficient maspo.exponent maspo.slant
+        ProgressReplay.damping prime_rl_dppo.pull rover.beta vespo.power_negative vespo.power_positive
+        psr_nsr.right psr_nsr.wrong Scripts.max_foreign opsm.threshold scale.max_feedback_tokens rollout.top_k
+        rollout.max_restarts environment.workers plan.overhead_gigabytes plan.engine_gigabytes
+        plan.asleep_gigabytes AdamW.weight_decay
+    """),
     "a factor of the loss or of rewards: an update that is not finite is skipped, several end the run": (
-        HUGE,
-        """
+        HUGE, """
         aspo.widening EntropyBonus.step fipo.half_life luffy.gamma maspo.width REAL.temperature sapo.negative
         sapo.positive ce_gppo.high_share ce_gppo.low_share fipo.least maspo.exponent maspo.slant
         ProgressReplay.damping fixed_length.length mixture.weights weights.*
-        """,
-    ),
+    """),
     "an addend of either sign": (LOWER, "shifted_mean.shift FormatReward.bonus"),
     "a step or memory of the bound search: the grid has its ends alone": (
         HUGE, "low.step high.step AdaptiveBounds.memory"
     ),
     "a lower end that no ratio is below": (LOWER, "low.start"),
     "compared with, and nothing else": (
-        (*LOWER, *HUGE),
-        """
+        (*LOWER, *HUGE), """
         ClipCov.high ClipCov.low Difficulty.high Difficulty.low environment_score.correct_from
         FunctionRewards.correct_from alarms.*
-        """,
-    ),
+    """),
     "a seed": ((*LOWER, *HUGE), "RunWandbLogger.seed reasoning_gym_problems.seed config.seed"),
     "the number of rows that a table must have": (HUGE, "problem_table.size"),
     "options of another library, which is asked while problems are read": (
         EXTREMES, "parameters.* options.code_length options.num_numbers options.max_turns"
     ),
     "vLLM refuses what the model or its device does not have": (
-        HUGE,
-        """
+        HUGE, """
         VLLMOptions.max_model_len VLLMOptions.max_num_seqs VLLMOptions.kv_cache_bytes
         VLLMOptions.tensor_parallel_size VLLMOptions.max_feedback_tokens VLLMOptions.max_new_tokens
         VLLMOptions.max_prompt_tokens
-        """,
-    ),
+    """),
     "an assumption of `make plan`, which says what follows": (
         HUGE, "plan.gpus plan.overhead_gigabytes plan.engine_gigabytes plan.asleep_gigabytes"
     ),

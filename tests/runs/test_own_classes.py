@@ -82,10 +82,8 @@ def test_a_misspelling_is_named_with_its_remedy(overrides, message):
 @pytest.mark.slow
 def test_max_time_ends_a_run_with_a_checkpoint_of_its_last_update(tmp_path):
     limits = [
-        "+trainer.max_time=00:00:00:02",
-        "scale.num_rollout_batches=200",
-        "callbacks.checkpoint.every=9999",
-    ]
+        "+trainer.max_time=00:00:00:02", "scale.num_rollout_batches=200", "callbacks.checkpoint.every=9999",
+    ]  # fmt: skip
     _, rows = trained(tmp_path / "run", *limits)
     assert 1 <= len(rows) < 1600
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()

@@ -77,11 +77,8 @@ def test_every_reward_that_ships_takes_the_first_call(choice):
 
 def test_training_evaluation_and_the_library_try_the_reward_before_a_model_is_loaded(tmp_path):
     options = [
-        "experiment=additions",
-        "debug=fast",
-        "reward=functions",
-        f"reward.functions=[{OWN}.wants_rubric]",
-    ]
+        "experiment=additions", "debug=fast", "reward=functions", f"reward.functions=[{OWN}.wants_rubric]",
+    ]  # fmt: skip
     done = run_command("bapo_lightning.cli.train", *options, f"run_folder={tmp_path / 'run'}")
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert re.search(r"wants_rubric takes rubric, and there are .*answer.*keep=\[rubric\]", said)
