@@ -97,9 +97,7 @@ class ReadsAll(Callback):
 
 
 def stale_batch(policy, num_groups=6, group_size=4, noise=0.4, seed=0, version=0):
-    """Random samples of uneven length whose behaviour log-probs lie around the policy's, as replayed data's
-    do.
-    """
+    """Random samples of uneven length; behaviour log-probs lie around the policy's, as in replayed data."""
     generator = random.Random(seed)
     groups = []
     for index in range(num_groups):

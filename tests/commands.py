@@ -188,9 +188,7 @@ def wait_until(condition, command, timeout=300):
 
 
 def _become(arguments, cwd, env, stdout, stderr, pictures, forks):
-    """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...] or [python, file,
-    ...].
-    """
+    """Turns this process, fresh from the fork, into `arguments`: [python, (-m, module | file), ...]."""
     from tests.children import forked_children  # which needs this file
 
     os.setsid()

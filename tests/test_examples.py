@@ -61,9 +61,7 @@ def test_the_example_runs(name, tmp_path):
 
 @pytest.mark.slow
 def test_the_loss_for_verl_is_called_with_verls_signature(tmp_path):
-    """verl's registry is replaced by one of ours; docs/other_trainers.md has what the example printed in
-    verl's own environment.
-    """
+    """verl's registry is one of ours; docs/other_trainers.md has the output in verl's own environment."""
     core = tmp_path / "verl/trainer/ppo/core_algos.py"
     core.parent.mkdir(parents=True)
     core.write_text(VERL)

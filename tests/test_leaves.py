@@ -151,9 +151,7 @@ def copy(tmp_path_factory):
 
 
 def complaints(copy, folder, deletions):
-    """What is printed of the modules in a folder of a copy, and of runs of some algorithms, without the paths
-    of each deletion.
-    """
+    """What is printed of a copied folder's modules, and of some algorithms' runs, without each deletion."""
     command = [sys.executable, "-I", "-c", LEFT, str(copy), folder, json.dumps(deletions)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=copy)
     return done.stdout + (done.stderr if done.returncode else "")

@@ -1,6 +1,4 @@
-"""The loss of an algorithm for the trainers of others is ours, in one call and over micro-batches, also in
-TRL's GRPOTrainer.
-"""
+"""An algorithm's loss for others' trainers is ours, whole and over micro-batches, and in TRL's trainer."""
 
 import importlib.util
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""The set-up script stops with one line where it cannot work, and adds vLLM without what breaks
-transformers.
-"""
+"""The set-up stops with one line where it cannot work, and adds vLLM without what breaks transformers."""
 
 import importlib.util
 import re

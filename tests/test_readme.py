@@ -1,6 +1,4 @@
-"""Commands in README and docs: their targets, modules and files exist, make accepts them, tests run them, and
-the runs that are shown can be composed.
-"""
+"""Commands in README and docs: what they start exists, make accepts them, and runs can be composed."""
 
 import importlib.util
 import re

@@ -1,6 +1,4 @@
-"""Where Algorithm 1 as printed says nothing, or something else: reference.py and the search of a run do what
-docs/algorithm.md says.
-"""
+"""Where Algorithm 1 is silent or differs, reference.py and a run's search do as docs/algorithm.md says."""
 
 import math
 from functools import reduce

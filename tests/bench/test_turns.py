@@ -1,6 +1,4 @@
-"""Two processes that take turns: each works only when told to, reports its own time, and does not outlive the
-runner.
-"""
+"""Two processes that take turns: each works when told to, reports its time, and ends with the runner."""
 
 import os
 import sys

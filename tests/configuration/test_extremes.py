@@ -1,6 +1,4 @@
-"""Every number of every configuration at its extremes: refused in a sentence, or harmless for a reason that
-stands here.
-"""
+"""Every number of every configuration at its extremes: refused in a sentence, or harmless for a reason."""
 
 import math
 from functools import lru_cache

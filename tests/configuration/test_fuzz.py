@@ -1,6 +1,4 @@
-"""Every leaf of three configurations with values that nobody should write: each is refused in words or is
-harmless, and none ends in a traceback.
-"""
+"""Every leaf of three configurations with odd values is refused in words or harmless; none is a traceback."""
 
 import math
 from contextlib import contextmanager

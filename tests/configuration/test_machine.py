@@ -1,6 +1,4 @@
-"""What machines that cannot run an experiment are told, in which order, and in how much time; GPUs that are
-not there are simulated.
-"""
+"""What machines that cannot run an experiment are told, in which order and time; GPUs are simulated."""
 
 import socket
 import subprocess

@@ -1,6 +1,4 @@
-"""Changes drawn from those of `make fuzz`, as whole runs and commands: none ends in a traceback or
-hangs. And that `make fuzz` would see it.
-"""
+"""Whole runs and commands with changes of `make fuzz` end without traceback, and it would see one."""
 
 import os
 import signal

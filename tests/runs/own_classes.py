@@ -56,9 +56,7 @@ class SlowEngine(HFEngine):
 
 
 class StopAt(L.Callback):
-    """Lets this process receive a signal at a moment: a hook of Lightning's, a method of the engine, or when
-    this callback is made.
-    """
+    """Sends this process a signal at a moment: a hook, a method of the engine, or when this is made."""
 
     def __init__(self, moment: str, number: int = signal.SIGTERM) -> None:
         self.moment, self.number = moment, number

@@ -1,6 +1,4 @@
-"""Whole runs, and an update of every algorithm, on a fake GPU: they keep to their device, and the host waits
-for it twice an update.
-"""
+"""Whole runs, and an update of every algorithm, keep to a fake GPU; the host waits twice an update."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""What monitors measure in whole runs: successive gradients, ages against their bound, and right answers that
-end.
-"""
+"""Monitors in whole runs: successive gradients, ages against their bound, and right answers that end."""
 
 import json
 import re

@@ -1,6 +1,4 @@
-"""Runs that are killed, stopped and damaged end with the weights and the records of one that was left alone,
-to the bit.
-"""
+"""Runs that are killed, stopped or damaged end with weights and records of one left alone, to the bit."""
 
 import json
 import signal
@@ -31,9 +29,7 @@ def train(tmp_path, *overrides):
 
 
 def train_and_signal(tmp_path, number, num_rows, *overrides):
-    """Start a run in `tmp_path`, send a signal once it has written so many rows; returns its folder and its
-    output.
-    """
+    """Starts a run, sends a signal once it has written so many rows; returns its folder and its output."""
 
     def has_rows():
         written = list(tmp_path.glob("additions/*/metrics.jsonl"))

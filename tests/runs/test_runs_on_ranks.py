@@ -1,6 +1,4 @@
-"""Runs on several gloo ranks: their numbers equal those of one process, even after a resume on other ranks,
-and a mistake is reported once.
-"""
+"""Runs on gloo ranks: the numbers of one process, also after a resume on others; a mistake is told once."""
 
 import subprocess
 import sys

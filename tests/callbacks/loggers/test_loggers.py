@@ -1,6 +1,4 @@
-"""What loggers get: rows, each once over all resumes; configuration, summaries and texts. A stand-in plays
-W&B's run.
-"""
+"""What loggers get: rows, each once over all resumes; configuration, summaries, texts. W&B is a stand-in."""
 
 import json
 from types import SimpleNamespace
