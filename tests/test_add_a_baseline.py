@@ -62,9 +62,8 @@ def shown(tree):
     environment["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "1"  # for one test; each takes seconds to start
     printed = {}
     for command in COMMANDS:
-        done = subprocess.run(
-            ["bash", "-c", command], cwd=tree, env=environment, capture_output=True, text=True, check=False
-        )
+        words = ["bash", "-c", command]
+        done = subprocess.run(words, cwd=tree, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         printed[command] = done.stdout
     return printed
@@ -118,9 +117,8 @@ def test_every_command_of_the_page_works(shown, tree):
     assert "compare.html" in compared
     assert yaml.safe_load(own)["objective"]["_target_"] == "my_objectives.unclipped"
     assert set(runs(tree)) == {*NEW, "brief_hard"}
-    assert {json.loads((run / "manifest.json").read_text())["status"] for run in runs(tree).values()} == {
-        "finished"
-    }
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in runs(tree).values()]
+    assert {manifest["status"] for manifest in manifests} == {"finished"}
 
 
 @pytest.mark.slow

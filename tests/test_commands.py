@@ -28,17 +28,11 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("is_file", [False, True], ids=["module", "file"])
 def test_it_has_the_arguments_folder_environment_output_and_exit_code_of_a_new_process(folder, is_file):
-    environment = {**os.environ, "COLOUR": "blue"}
+    place = {"cwd": folder, "env": {**os.environ, "COLOUR": "blue"}}
     named = [folder / "show.py"] if is_file else ["-m", "show"]
-    forked = run_command(named[-1], "a", "b c", cwd=folder, env=environment)
-    new = subprocess.run(
-        [sys.executable, *map(str, named), "a", "b c"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-    )
+    forked = run_command(named[-1], "a", "b c", **place)
+    command = [sys.executable, *map(str, named), "a", "b c"]
+    new = subprocess.run(command, **place, capture_output=True, text=True, start_new_session=True)
     assert vars(forked) == vars(new)
     assert "['a', 'b c']" in new.stdout and new.returncode == 3
 

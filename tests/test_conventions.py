@@ -66,12 +66,8 @@ def test_the_monthly_workflow_takes_the_newest_of_what_is_held_back():
     text, project = (ROOT / ".ci/next").read_text(), (ROOT / "pyproject.toml").read_text()
     assert os.access(ROOT / ".ci/next", os.X_OK)
     held = set(re.findall(r'^    "([\w-]+)[^"]*,<', project.partition("[project.scripts]")[0], re.MULTILINE))
-    assert held == {
-        "torch",
-        "transformers",
-        "hydra-core",
-        "omegaconf",
-    }  # newer ones of Hydra's are no releases
+    # Newer ones of Hydra's are no releases.
+    assert held == {"torch", "transformers", "hydra-core", "omegaconf"}
     assert all(re.search(rf"pip install .*\b{one}\b", text) for one in ("torch", "transformers", "lightning"))
 
 

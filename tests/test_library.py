@@ -161,11 +161,9 @@ def test_nothing_else_is_exported():
 def test_every_command_has_a_script_and_a_line():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert declared == {f"bapo-{name}": f"{module_of(name)}:main" for name in COMMANDS}
-    files = (
-        (ROOT / "src/bapo_lightning").glob("*/commands/*.py"),
-        (ROOT / "src/bapo_lightning/cli").glob("*.py"),
-    )
-    names = {path.stem for folder in files for path in folder} - {"multirun", "__init__"}
+    package = ROOT / "src/bapo_lightning"
+    files = [*package.glob("*/commands/*.py"), *package.glob("cli/*.py")]
+    names = {path.stem for path in files} - {"multirun", "__init__"}
     assert names == {file.removeprefix("cli.") for file, _ in COMMANDS.values() if "command" not in file}
 
 

@@ -11,9 +11,8 @@ MATRIX = json.loads(FILE.read_text())
 def test_every_pair_of_choices_is_in_a_row_or_refused():
     run = set().union(*(covered(row) for row in MATRIX["rows"]))
     refused = {frozenset(entry["choices"].items()) for entry in MATRIX["refused"]}
-    left_out = [
-        key for key in subsets() if len(key) == 2 and key not in run and frozenset(key) not in refused
-    ]
+    missed = [key for key in subsets() if len(key) == 2 and key not in run]
+    left_out = [key for key in missed if frozenset(key) not in refused]
     assert left_out == [], "python -m tests.matrix.rows makes the rows again"
 
 

@@ -88,6 +88,16 @@ def test_no_file_names_a_path_of_one_machine():
     assert matching_lines(MACHINE_PATH, TEXTS) == []
 
 
+def of(*folders):
+    return [name for name in PYTHON if name.startswith(folders)]
+
+
+def nodes(files):
+    """Yields file:line and the node, of all nodes of the syntax trees of these files."""
+    for name in files:
+        yield from ((f"{name}:{getattr(n, 'lineno', 0)}", n) for n in ast.walk(ast.parse(PYTHON[name])))
+
+
 def uses(node, name):
     return any(isinstance(part, ast.Attribute) and part.attr == name for part in ast.walk(node))
 
@@ -95,28 +105,19 @@ def uses(node, name):
 def test_json_lines_end_at_newlines_alone():
     """`str.splitlines` also divides at U+2028, U+0085 and form feeds, which JSON allows within a text."""
     loops = ast.For | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
-    wrong = [
-        f"{name}:{node.lineno}"
-        for name, text in PYTHON.items()
-        if not name.startswith("tests/") and "splitlines" in text
-        for node in ast.walk(ast.parse(text))
+    files = [name for name in PYTHON if not name.startswith("tests/") and "splitlines" in PYTHON[name]]
+    assert not [
+        place
+        for place, node in nodes(files)
         if isinstance(node, loops) and uses(node, "splitlines") and uses(node, "loads")
     ]
-    assert not wrong
 
 
 def test_the_first_or_last_of_no_lines_is_not_asked_for():
     """The message of an error may have no line: `errors.first_line` and `last_line` name its type then."""
-    wrong = [
-        f"{name}:{node.lineno}"
-        for name, text in PYTHON.items()
-        if name.startswith("src/")
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Subscript)
-        and not isinstance(node.slice, ast.Slice)
-        and ast.unparse(node.value).endswith(".splitlines()")
-    ]
-    assert not wrong
+    found = ((place, n) for place, n in nodes(of("src/")) if isinstance(n, ast.Subscript))
+    single = ((place, n) for place, n in found if not isinstance(n.slice, ast.Slice))
+    assert not [place for place, n in single if ast.unparse(n.value).endswith(".splitlines()")]
 
 
 def test_what_a_trainer_of_ones_own_reaches_prints_whole_lines():
@@ -125,11 +126,5 @@ def test_what_a_trainer_of_ones_own_reaches_prints_whole_lines():
         "callbacks", "data", "modules", "system/pretrained.py", "rewards", "rollout", "system/run_folder",
         "runs/inputs.py",
     )  # fmt: skip
-    wrong = [
-        f"{name}:{node.lineno}"
-        for name, text in PYTHON.items()
-        if name.startswith(tuple(f"src/bapo_lightning/{room}" for room in rooms))
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
-    ]
-    assert not wrong
+    calls = nodes(of(*(f"src/bapo_lightning/{room}" for room in rooms)))
+    assert not [place for place, n in calls if isinstance(n, ast.Call) and ast.unparse(n.func) == "print"]

@@ -100,13 +100,8 @@ def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path):
     ]
     manifest = {"algorithm": "bapo", "seed": 3, "staleness": 8, "status": "running"}
     config = {"seed": 3, "algorithm": {"name": "bapo"}, "manifest": manifest, "_wandb": {}}
-    run = SimpleNamespace(
-        id="abc",
-        config=config,
-        state="finished",
-        summary={"status": "interrupted"},
-        scan_history=lambda: iter(history),
-    )
+    run = SimpleNamespace(id="abc", config=config, state="finished", summary={"status": "interrupted"})
+    run.scan_history = lambda: iter(history)
     api = ScriptedApi([run])
     folder = fetch_group(group_of("me/lab/tiny/replay"), tmp_path, api)
     assert (folder.name, api.asked) == ("me-lab-tiny-replay", ("me/lab", {"group": "tiny/replay"}))

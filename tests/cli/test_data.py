@@ -34,18 +34,14 @@ def files(tmp_path):
 
 def overrides(files):
     return [
-        "data=math_mixture",
-        "data/prompt=plain",
+        "data=math_mixture", "data/prompt=plain",
         *(f"problem_set@data.train.sets.{name}=table" for name in SETS),
         *(f"data.train.sets.{name}.name={file}" for name, file in SETS.items()),
         *(f"data.train.sets.{name}.path={files}/{file}.jsonl" for name, file in SETS.items()),
-        "data.train.weights={dapo_math_17k: 1, deepscaler: 3}",
-        "problem_set@data.validation.aime24=table",
-        f"data.validation.aime24.path={files}/exam.jsonl",
-        "data.validation_samples.aime24=2",
-        "~data.validation.aime25",
-        "~data.validation_samples.aime25",
-    ]
+        "data.train.weights={dapo_math_17k: 1, deepscaler: 3}", "problem_set@data.validation.aime24=table",
+        f"data.validation.aime24.path={files}/exam.jsonl", "data.validation_samples.aime24=2",
+        "~data.validation.aime25", "~data.validation_samples.aime25",
+    ]  # fmt: skip
 
 
 def test_the_account_lengths_prompts_and_removed_problems_are_printed(files, capsys):

@@ -100,6 +100,5 @@ def test_json_as_models_write_it_is_read(body, argument):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_every_fence_and_line_end_makes_a_block(fence, end):
     block = end.join([f"{fence}python", "print(1)", fence, ""])
-    assert [
-        (call.argument, call.problem) for call in FencedCode().find(f"one{end}{block}two{end}{block}")
-    ] == [("print(1)\n", None)] * 2
+    calls = FencedCode().find(f"one{end}{block}two{end}{block}")
+    assert [(call.argument, call.problem) for call in calls] == [("print(1)\n", None)] * 2

@@ -38,11 +38,8 @@ class RawLogprobsEngine(HFEngine):
         return array("f", logp[-len(response) :, 0].tolist())
 '''
 # The tolerance lets it past the probe of the weight sync, which is the first to notice.
-LYING = [
-    "rollout.engine._target_=raw_engine.RawLogprobsEngine",
-    "rollout.temperature=1.6",
-    "rollout.weight_sync.tolerance=0.99",
-]
+LYING = ["rollout.engine._target_=raw_engine.RawLogprobsEngine", "rollout.temperature=1.6"]
+LYING.append("rollout.weight_sync.tolerance=0.99")
 
 
 def train(folder, *overrides):
@@ -120,19 +117,14 @@ def test_a_stock_callback_does_not_take_it_for_the_accuracy_of_trained_weights(h
 
 def test_an_alarm_of_ones_own_stops_a_run_as_failed_with_everything_saved(tmp_path):
     mine = "{metric: train/response_length, below: 1000, patience: 3, action: stop}"
-    done = train(
-        tmp_path,
-        f"+callbacks.alarms.short={mine}",
-        "callbacks.alarms.entropy.below=2",
-        "callbacks.alarms.gradient.action=off",
-    )
+    others = "callbacks.alarms.entropy.below=2", "callbacks.alarms.gradient.action=off"
+    done = train(tmp_path, f"+callbacks.alarms.short={mine}", *others)
     assert done.returncode == 1
     assert "alarm short: stopping after this update" in done.stdout
     (error,) = commands.said(done.stderr)
     assert error.startswith("error: alarm short: train/response_length is ")
-    assert (
-        "below callbacks.alarms.short.below=1000 in 3 measured updates in a row (policy version 2)" in error
-    )
+    limit = "below callbacks.alarms.short.below=1000"
+    assert f"{limit} in 3 measured updates in a row (policy version 2)" in error
     written = rows(tmp_path / "run")
     assert [(row["alarms/short"], row["alarms/entropy"]) for row in written] == [(0, 0), (0, 0), (1, 0)]
     assert "alarms/gradient" not in written[0]

@@ -12,12 +12,9 @@ from tests.commands import Command, command_line, train, wait_until
 from bapo_lightning.system.run_folder.checkpoint import list_checkpoints
 
 OWN = (
-    "rollout.engine._target_=tests.rollout.odd_hf_engines.Mortal",
-    "cpu_threads=1",
-    "callbacks.checkpoint.every=1000",
-    "callbacks.validation.every=0",
-    "scale.num_rollout_batches=4",
-)
+    "rollout.engine._target_=tests.rollout.odd_hf_engines.Mortal", "cpu_threads=1",
+    "callbacks.checkpoint.every=1000", "callbacks.validation.every=0", "scale.num_rollout_batches=4",
+)  # fmt: skip
 REGIMES = [
     ("regime=partial",),
     ("regime=replay", "algorithm=dapo"),
@@ -69,11 +66,8 @@ def test_a_run_outlives_the_process_of_w_and_b(tmp_path):
     overrides = ["debug=fast", "experiment=additions", "scale.num_rollout_batches=5", "logger=wandb"]
     process = Command("bapo_lightning.cli.train", [*overrides, f"run_folder={folder}"])
     wait_until((folder / "metrics.jsonl").exists, process)
-    (core,) = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "wandb-core" in command_line(child)
-    ]
+    children = psutil.Process(process.pid).children(recursive=True)
+    (core,) = [child for child in children if "wandb-core" in command_line(child)]
     os.kill(core.pid, signal.SIGKILL)
     output, errors = process.communicate()
     assert process.returncode == 0

@@ -133,15 +133,13 @@ def test_stock_callbacks_follow_the_metrics_of_a_run(stock):
 @pytest.mark.slow
 def test_early_stopping_counts_updates_of_a_training_metric_and_saves_the_last(tmp_path):
     options = "monitor: train/response_length, mode: min, min_delta: 100, patience: 2"
-    stop = f"{{_target_: {STOCK}.EarlyStopping, {options}}}"
-    done, rows = trained(tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80")
+    stop = f"+callbacks.stop={{_target_: {STOCK}.EarlyStopping, {options}}}"
+    done, rows = trained(tmp_path / "run", stop, "callbacks.checkpoint.every=80")
     assert len(rows) == 3  # the first value is the best, and two more do not beat it by 100 tokens
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["update000003"]
     assert ending(tmp_path / "run") == ("stopped", "EarlyStopping")
     assert "stopped by EarlyStopping after 3 of 8 updates" in done.stdout
-    again, _ = trained(
-        tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80", "resume=auto"
-    )
+    again, _ = trained(tmp_path / "run", stop, "callbacks.checkpoint.every=80", "resume=auto")
     assert "was stopped by EarlyStopping: nothing to do" in again.stdout
     _, rows = trained(tmp_path / "run", "callbacks.checkpoint.every=80", "resume=auto")
     assert len(rows) == 8 and ending(tmp_path / "run") == ("finished", None)

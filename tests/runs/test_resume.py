@@ -113,9 +113,8 @@ def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_
     assert [trained(row) for row in rows(short)] == [trained(row) for row in rows(whole)]
     assert same(weights(short, NUM_UPDATES), weights(whole, NUM_UPDATES))
     made = {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
-    assert f"{short} is finished: nothing to do" in train(
-        tmp_path, f"run_folder={short}", "resume=auto", "logger=csv"
-    )
+    said = train(tmp_path, f"run_folder={short}", "resume=auto", "logger=csv")
+    assert f"{short} is finished: nothing to do" in said
     assert made == {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
 
 
@@ -158,11 +157,8 @@ def test_killed_runs_end_as_if_they_had_never_stopped(regime, kills):
 
 
 def test_turns_are_compared_without_the_special_tokens_that_no_environment_gets(tmp_path):
-    turns = [
-        {"by": "policy", "text": "1+<pad>2;"},
-        {"by": "environment", "text": "0"},
-        {"by": "policy", "text": "3#"},
-    ]
+    said = (("policy", "1+<pad>2;"), ("environment", "0"), ("policy", "3#"))
+    turns = [{"by": by, "text": text} for by, text in said]
     texts = dict.fromkeys(("prompt", "gold", "response", "finish", "status"), "")
     numbers = {"reward": 0.0, "advantage": 0.0, "num_tokens": 6, "versions": [0]}
     row = {"step": 0, "problem": "p", "turns": turns, **texts, **numbers}

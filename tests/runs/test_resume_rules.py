@@ -23,17 +23,12 @@ NEW = "bapo-replay-s0-20260301-120000"
 
 def config(root, resume="auto", run=NEW, **changes):
     made = {
-        "name": "quickstart",
-        "seed": 0,
-        "algorithm": {"name": "bapo", "bounds": {"low": {"start": 0.6}}},
-        "regime": {"name": "replay", "epochs": 8},
-        "scale": {"num_rollout_batches": 56, "micro_batch_tokens": 16384},
-        "trainer": {"checkpoint_every": 80},
+        "name": "quickstart", "seed": 0, "algorithm": {"name": "bapo", "bounds": {"low": {"start": 0.6}}},
+        "regime": {"name": "replay", "epochs": 8}, "trainer": {"checkpoint_every": 80}, "resume": resume,
+        "scale": {"num_rollout_batches": 56, "micro_batch_tokens": 16384}, "output_root": str(root),
         "logger": {"csv": {"save_dir": str(root / "quickstart" / run)}},
-        "output_root": str(root),
         "run_folder": str(root / "quickstart" / run),
-        "resume": resume,
-    }
+    }  # fmt: skip
     return made | changes
 
 

@@ -10,10 +10,7 @@ TIMES = ("second", "per_s")
 def rows(folder, without=TIMES):
     """The metrics of every update, without times and rates."""
     parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {name: value for name, value in row.items() if not any(part in name for part in without)}
-        for row in parsed
-    ]
+    return [{key: row[key] for key in row if not any(part in key for part in without)} for row in parsed]
 
 
 def manifest(folder):

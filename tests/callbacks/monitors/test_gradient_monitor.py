@@ -103,11 +103,8 @@ def test_it_keeps_one_copy_of_the_gradients_and_nothing_where_it_is_off():
 
 def cosines(policy, sharding=None, budget=60, max_norm=0.1):
     """`gradient/cosine` of three updates whose gradients are clipped, None of one that has none."""
-    monitor, owner, found = (
-        GradientMonitor(cosine=True),
-        SimpleNamespace(policy=policy, sharding=sharding),
-        [],
-    )
+    monitor, owner = GradientMonitor(cosine=True), SimpleNamespace(policy=policy, sharding=sharding)
+    found = []
     for seed in SEEDS:
         batch = stale_batch(random_policy(), num_groups=3, group_size=2, seed=seed)
         micro_batches = batch.split(budget, batch.response_mask / batch.num_tokens, policy.layout)

@@ -157,28 +157,20 @@ def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_du
 
 def test_ages_are_split_where_the_group_was_complete():
     # Ages 3 1 1 | 1 | 2 | 3 3 2 2 2 add up to 20. The 4 tokens of p waited 5 - 4 updates, the 6 of q 5 - 3.
-    assert measured(StalenessMonitor()) == about(
-        room="staleness",
-        age_mean=2,
-        age_max=3,
-        age_queueing_mean=1.6,  # (4 x 1 + 6 x 2) / 10
-        age_generating_mean=0.4,
-        segments_mean=1.5,  # (2 + 1 + 1 + 2) / 4
-        masked_tokens=0,
-    )
+    numbers = {
+        "age_mean": 2, "age_max": 3, "age_queueing_mean": (4 * 1 + 6 * 2) / 10, "age_generating_mean": 0.4,
+        "segments_mean": (2 + 1 + 1 + 2) / 4, "masked_tokens": 0,
+    }  # fmt: skip
+    assert measured(StalenessMonitor()) == about(room="staleness", **numbers)
 
 
 def test_tokens_that_are_too_old_to_be_trained_on_have_no_age():
     # Left: 1 1 | 1 | 2 | 2 2 2, 11 in 7 tokens; 3 of p waited 1 update, 4 of q 2: all of their age
-    assert measured(StalenessMonitor(), update(oldest_trained=3)) == about(
-        room="staleness",
-        age_mean=11 / 7,
-        age_max=2,
-        age_queueing_mean=11 / 7,
-        age_generating_mean=0,
-        segments_mean=1.5,
-        masked_tokens=3,  # a1, d1, d2
-    )
+    numbers = {
+        "age_mean": 11 / 7, "age_max": 2, "age_queueing_mean": 11 / 7, "age_generating_mean": 0,
+        "segments_mean": 1.5, "masked_tokens": 3,  # a1, d1, d2
+    }  # fmt: skip
+    assert measured(StalenessMonitor(), update(oldest_trained=3)) == about(room="staleness", **numbers)
 
 
 @pytest.mark.parametrize("regime", [SimpleNamespace(max_age=6), SimpleNamespace(max_age=None), None])
@@ -206,14 +198,11 @@ def overall(found):
 def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
     # ln r of the ratios to the behaviour policy: 0.4700036, 0.1823216, -0.6931472 (b1, d1, d5), 0.5596158,
     # 1.5040774, and 0 three times
-    assert overall(measured(MismatchMonitor(), update(FRESH))) == about(
-        room="mismatch",
-        abs_logp_diff_mean=0.47954599,
-        abs_logp_diff_max=1.5040774,
-        logp_diff_mean=0.06365768,  # ln 1.89 / 10
-        ratio_max=4.5,
-        kl=0.29134232,
-    )
+    numbers = {
+        "abs_logp_diff_mean": 0.47954599, "abs_logp_diff_max": 1.5040774, "ratio_max": 4.5,
+        "kl": 0.29134232, "logp_diff_mean": 0.06365768,  # ln 1.89 / 10
+    }  # fmt: skip
+    assert overall(measured(MismatchMonitor(), update(FRESH))) == about(room="mismatch", **numbers)
     assert overall(measured(MismatchMonitor())) == {}
 
 
@@ -240,11 +229,8 @@ def test_mismatch_by_depth_counts_the_prompt_and_leaves_out_what_no_version_samp
     long = [replace(one, rollout=replace(one.rollout, prompt_ids=array("i", [1] * 61))) for one in q.samples]
     origin = made.tokens.origin.clone()
     origin[4] = Origin.EXPERT  # c1
-    made = replace(
-        made,
-        tokens=replace(made.tokens, origin=origin),
-        batch=collate([p, replace(q, samples=tuple(long))], {}),
-    )
+    batch = collate([p, replace(q, samples=tuple(long))], {})
+    made = replace(made, tokens=replace(made.tokens, origin=origin), batch=batch)
     found = buckets(measured(MismatchMonitor(), made), "mismatch/kl_depth_")
     # r - 1 - ln r: a1 0.1299964, a2 0, a3 0.0176784, b1 0.1931472; d1, d2, d3 at 61, 62, 63 and d4, d5
     assert found["0_to_15"] == pytest.approx((0.1299964 + 0.0176784 + 0.1931472) / 4)
@@ -274,20 +260,14 @@ def test_a_batch_that_was_scored_when_it_entered_has_its_mismatch_already():
 
 @pytest.mark.parametrize(("correction", "numbers"), [
     # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
-    (
-        truncated_is,
-        {
-            "weight_mean": 1.05, "weight_min": 0.5, "masked_fraction": 0, "truncated_fraction": 0.1,
-            "effective_sample_size": 0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
-        },
-    ),
-    (
-        partial(masked_is, low=0.6, high=2.5),
-        {
-            "weight_mean": 0.8, "weight_min": 0, "masked_fraction": 0.2, "truncated_fraction": 0,
-            "effective_sample_size": 0.8,  # 0.8^2 / (8 / 10)
-        },
-    ),
+    (truncated_is, {
+        "weight_mean": 1.05, "weight_min": 0.5, "masked_fraction": 0, "truncated_fraction": 0.1,
+        "effective_sample_size": 0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
+    }),
+    (partial(masked_is, low=0.6, high=2.5), {
+        "weight_mean": 0.8, "weight_min": 0, "masked_fraction": 0.2, "truncated_fraction": 0,
+        "effective_sample_size": 0.8,  # 0.8^2 / (8 / 10)
+    }),
 ])  # fmt: skip
 def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy(correction, numbers):
     made = update(module=SimpleNamespace(correction=correction, step_scale=None))
@@ -324,10 +304,7 @@ ANSWERS += [(WRONG, "3", 1, False), (WRONG, "3", 1, False), (RIGHT, "4", 2, Fals
 def generate(requests, sampling):
     assert len(requests) == len(ANSWERS)
     reasons = {True: FinishReason.LENGTH, False: FinishReason.STOP}
-    return [
-        Generation(Segment([1] * length, [-1.0] * length, VERSION), reasons[is_cut])
-        for _, _, length, is_cut in ANSWERS
-    ]
+    return [Generation(Segment([1] * n, [-1.0] * n, VERSION), reasons[is_cut]) for *_, n, is_cut in ANSWERS]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -352,17 +329,13 @@ def test_validation_judges_its_sets_when_it_is_due_before_the_first_update_and_a
         written.append(outputs["metrics"])
     assert [bool(metrics) for metrics in written] == [first, True, False, True, True]
     assert written[0] == (written[1] if first else {})  # of the same answers
-    assert written[1] == about(
-        room="val/sums",
-        # pass@2: both of two draws wrong, (1 - 1/6 + 1 - 3/6) / 2; maj@4: 5 wins and is right, 3 is wrong
-        **{"avg@4": 3 / 8, "pass@2": 2 / 3, "pass@4": 1, "maj@4": 0.5},
-        right_and_finished=3 / 8,
-        response_length=3,  # 24 / 8
-        cut_fraction=0.25,
-        unparsable_fraction=0.125,
-        timeout_fraction=0.125,
-        failed_fraction=0,
-    )
+    # pass@2: both of two draws wrong, (1 - 1/6 + 1 - 3/6) / 2; maj@4: 5 wins and is right, 3 is wrong
+    numbers = {
+        "avg@4": 3 / 8, "pass@2": 2 / 3, "pass@4": 1, "maj@4": 0.5, "right_and_finished": 3 / 8,
+        "response_length": 24 / 8, "cut_fraction": 0.25, "unparsable_fraction": 0.125,
+        "timeout_fraction": 0.125, "failed_fraction": 0,
+    }  # fmt: skip
+    assert written[1] == about(room="val/sums", **numbers)
 
 
 @pytest.mark.parametrize(("algorithm", "advantages", "said"), [
@@ -386,9 +359,8 @@ def test_a_long_text_is_one_line_with_its_end():
 
 @pytest.mark.parametrize(("asked", "num_lines"), [("1+1=", 2), ("How many are left? " * 9, 3)])
 def test_a_preview_uses_the_width_of_the_console(asked, num_lines):
-    answer = SimpleNamespace(
-        score=SimpleNamespace(status="wrong"), text="It is so: " + "2 " * 90 * (num_lines - 2)
-    )
+    text = "It is so: " + "2 " * 90 * (num_lines - 2)
+    answer = SimpleNamespace(score=SimpleNamespace(status="wrong"), text=text)
     chosen = SimpleNamespace(name="own", num_samples=1, problems=[Problem("1", asked, "2")])
     lines = console_lines(chosen, [answer], {"val/own/avg@1": 0.0}, 0)
     width = get_console().width

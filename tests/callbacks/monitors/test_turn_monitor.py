@@ -95,9 +95,8 @@ def test_the_share_of_a_turn_is_weighed_and_cut_as_that_of_the_run_is():
     alone = [conversation([5], replies=[DONE])] * len(TURN)
     each = replace(made, sequence=torch.arange(len(TURN)), position=torch.zeros(len(TURN), dtype=torch.long))
     whole = ContributionMonitor().measure(MonitoredUpdate(0, 0, made, [], None, module(), {}))
-    assert measured(each, alone, "rollout_prob")["turns/positive_share_1"] == pytest.approx(
-        float(whole["bapo/positive_share"])
-    )
+    share = measured(each, alone, "rollout_prob")["turns/positive_share_1"]
+    assert share == pytest.approx(float(whole["bapo/positive_share"]))
 
 
 def test_the_first_turns_alone_have_a_share_and_no_calls_have_no_share_of_errors():

@@ -77,24 +77,19 @@ def update(versions=VERSIONS, oldest_trained=None, **changes):
     )  # fmt: skip
     tokens = replace(tokens, ratio=RATIO, slope=SLOPE)
     trained = version >= (oldest_trained or 0)
+    counts = {"rollout/num_samples": 6.0, "rollout/num_tokens": 14.0}
     fields = {
-        "index": 4,
-        "version": VERSION,
+        "index": 4, "version": VERSION, "module": module(), "metrics": {"time/update_seconds": 2.0},
         "tokens": TokenTable.of({name: values[trained] for name, values in tokens.columns.items()}),
         "searches": [search(0.7, 1.2, met=True), search(0.9, 1.6, met=False)],
-        "batch": collate(
-            groups(versions), {"rollout/num_samples": 6.0, "rollout/num_tokens": 14.0}, oldest_trained
-        ),
-        "module": module(),
-        "metrics": {"time/update_seconds": 2.0},
-    }
+        "batch": collate(groups(versions), counts, oldest_trained),
+    }  # fmt: skip
     return MonitoredUpdate(**(fields | changes))
 
 
 def module(weight="rollout_prob"):
-    return SimpleNamespace(
-        last_learning_rate=0.5, correction=None, step_scale=None, bound_rule=SimpleNamespace(weight=weight)
-    )
+    rule = SimpleNamespace(weight=weight)
+    return SimpleNamespace(last_learning_rate=0.5, correction=None, step_scale=None, bound_rule=rule)
 
 
 def search(low, high, met, share=0.4):
