@@ -33,15 +33,10 @@ PAPER_BOUNDS = {
 
 
 def model_config():
-    return LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,  # heads of 32: the smallest that vLLM's CPU kernels take
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
+    return LlamaConfig(  # heads of 32: the smallest that vLLM's CPU kernels take
+        vocab_size=VOCAB_SIZE, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64, tie_word_embeddings=True,
+    )  # fmt: skip
 
 
 def random_model(seed=0, scale=6.0):

@@ -146,18 +146,14 @@ def run_command(
 
 
 def train(*overrides, **options):
-    """Runs the main job on a few updates of the additions, unless another experiment is named; `options` are
-    those of `run_command`.
-    """
+    """Runs the main job on a few updates, of the additions unless named; `options` are `run_command`'s."""
     named = any(override.startswith("experiment=") for override in overrides)
     experiment = () if named else ("experiment=additions",)
     return run_command("bapo_lightning.cli.train", "debug=fast", *experiment, *overrides, **options)
 
 
 def train_to_end(folder, batches, *overrides, **options):
-    """Trains on so many rollout batches in `folder` and returns what was printed; a failure fails. `options`
-    are those of `run_command`.
-    """
+    """Trains on so many rollout batches in `folder`, which must not fail, and returns what was printed."""
     done = train(*overrides, f"run_folder={folder}", f"scale.num_rollout_batches={batches}", **options)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -54,14 +54,8 @@ class FakeTensor(Tensor):
 
     @staticmethod
     def __new__(cls, held):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            held.size(),
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            device=DEVICE,
-        )
+        like = {"strides": held.stride(), "storage_offset": held.storage_offset(), "dtype": held.dtype}
+        made = torch.Tensor._make_wrapper_subclass(cls, held.size(), **like, device=DEVICE)
         made.held = held
         return made
 
@@ -94,9 +88,8 @@ def compute(func, *args, **kwargs):
     if func is aten.is_pinned.default:
         return False
     if own and _is_refused(func, args, others):
-        raise MixedDevices(
-            f"{func} takes tensors of both devices, of shapes {[list(each.shape) for each in tensors]}"
-        )
+        shapes = [list(each.shape) for each in tensors]
+        raise MixedDevices(f"{func} takes tensors of both devices, of shapes {shapes}")
     given = kwargs.pop("device", None)
     if func is aten.copy_.default:
         is_here = isinstance(args[0], FakeTensor)

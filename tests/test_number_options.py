@@ -1,6 +1,4 @@
-"""Every option of any parser that is a number refuses what is none in one line that names it: parsers are
-found where they are made, in commands, benchmarks, scripts and tests that are commands.
-"""
+"""Every option of any parser that is a number refuses what is none in one line that names it."""
 
 import argparse
 import runpy

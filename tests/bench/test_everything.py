@@ -1,6 +1,4 @@
-"""One command runs every benchmark: a part that cannot run says what to do, one that fails does not stop the
-rest, and all numbers are in one file.
-"""
+"""One command runs every benchmark: a part that cannot run says what to do, and a failure stops no other."""
 
 import json
 import sys

@@ -38,10 +38,8 @@ def test_a_ratio_of_unequal_numbers_of_turns_is_refused():
 
 
 def test_the_method_names_threads_warm_up_and_repeats():
-    assert (
-        method(5, 1, 2)
-        == "method: 2 threads, in turns, 1 warm-up and 5 counted of each; median (least .. most)"
-    )
+    said = "method: 2 threads, in turns, 1 warm-up and 5 counted of each; median (least .. most)"
+    assert method(5, 1, 2) == said
 
 
 def test_the_record_is_json_and_nothing_is_written_without_a_path(tmp_path):

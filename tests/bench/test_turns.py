@@ -8,10 +8,8 @@ import pytest
 from turns import Worker
 
 BENCH = str(Path(__file__).resolve().parents[2] / "bench")
-COUNTS = (
-    "from turns import Turns\nturns = Turns()\nfor number in range(100):\n    turns.hand_over({'number': "
-    "number})\n"
-)
+COUNTS = "from turns import Turns\nturns = Turns()\n"
+COUNTS += "for number in range(100):\n    turns.hand_over({'number': number})\n"
 
 
 @pytest.fixture
@@ -35,10 +33,8 @@ def test_a_worker_makes_one_cycle_when_told_to_and_says_what_it_took(start):
 
 
 def test_the_time_between_two_turns_does_not_count(start):
-    slow, quick = (
-        start("import time\n" + COUNTS.replace("turns.hand", "time.sleep(0.5)\n    turns.hand")),
-        start(COUNTS),
-    )
+    slow = start("import time\n" + COUNTS.replace("turns.hand", "time.sleep(0.5)\n    turns.hand"))
+    quick = start(COUNTS)
     for worker in (slow, quick, slow, quick):
         last = worker.cycle()
     assert last["wall"] < 0.5 <= slow.cycle()["wall"]

@@ -92,10 +92,8 @@ def test_no_line_is_wider_than_the_terminal_or_wrapped(width):
     assert shown[1].startswith("reward 0.500") and not shown[1].endswith(" ")
 
 
-@pytest.mark.parametrize(("every", "has_tokens", "steps"), [(4, True, [3, 7]), (0, True, []), (4, False, [])])
-def test_tokens_of_every_nth_update_are_one_line_on_the_rank_that_has_them(
-    tmp_path, every, has_tokens, steps
-):
+@pytest.mark.parametrize(("every", "has_tokens", "rows"), [(4, True, [3, 7]), (0, True, []), (4, False, [])])
+def test_tokens_of_every_nth_update_are_one_line_on_the_rank_that_has_them(tmp_path, every, has_tokens, rows):
     values = torch.tensor([0.5, 0.25])
     behaviour = torch.tensor([0.5, 0.5]).log()
     tokens = table([1.0, -1.0], logp=values.log(), behaviour_logp=behaviour, age=torch.tensor([0, 2]))
@@ -103,9 +101,9 @@ def test_tokens_of_every_nth_update_are_one_line_on_the_rank_that_has_them(
     for index in range(8):
         writer.on_train_batch_end(None, None, {"tokens": tokens if has_tokens else None}, None, index)
     path = tmp_path / TOKEN_FILE
-    assert path.exists() == bool(steps) and TOKEN_FILE in JOURNALS  # which a resume cuts off
-    if steps:
-        assert [line["step"] for line in lines(path)] == steps
+    assert path.exists() == bool(rows) and TOKEN_FILE in JOURNALS  # which a resume cuts off
+    if rows:
+        assert [line["step"] for line in lines(path)] == rows
         columns = read_tokens(tmp_path)
         assert columns["ratio"] == [1.0, 0.5, 1.0, 0.5]
         assert columns["probability"] == pytest.approx([0.5, 0.25] * 2, rel=1e-4)

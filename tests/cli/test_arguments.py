@@ -1,6 +1,4 @@
-"""No argument of a command with options of its own ends it in a traceback: every option, found in its parser,
-x values that nobody should write. Keys of the others are tried by `make fuzz`.
-"""
+"""No argument of a command with its own options ends it in a traceback: every option x odd values."""
 
 import argparse
 import random

@@ -64,7 +64,7 @@ def test_one_run_gets_its_summary_and_plots_again(tmp_path, capsys, monkeypatch)
     assert "finished after 10 updates" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "complaint"), [
+@pytest.mark.parametrize(("arguments", "words"), [
     (["empty"], "'empty' is not a run folder: it has no manifest.json and no config.yaml"),
     (["nowhere"], "'nowhere', which does not exist"),
     (["no*"], "no folder matches 'no*'"),
@@ -73,14 +73,12 @@ def test_one_run_gets_its_summary_and_plots_again(tmp_path, capsys, monkeypatch)
      "--reference gpro: nothing finished has this name; did you mean grpo? it takes grpo, bapo"),
     (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
 ])  # fmt: skip
-def test_what_cannot_be_compared_is_one_clear_error(
-    folder, tmp_path, monkeypatch, capsys, arguments, complaint
-):
+def test_what_cannot_be_compared_is_one_clear_error(folder, tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "compare.csv").touch()
     assert main(arguments) == 2
-    assert complaint in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 class ScriptedApi:

@@ -1,6 +1,4 @@
-"""No file that a command reads ends it in a traceback, whatever became of it: every recorded file x every
-damage of the file and of each of its fields x the commands that read it.
-"""
+"""No file ends a command in a traceback: recorded files x damages of file and fields x what reads them."""
 
 import json
 import random

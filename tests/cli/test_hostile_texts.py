@@ -26,11 +26,8 @@ from bapo_lightning.tools.commands.record import main as record
 HOSTILE = "n\x1b]0;PWNED\x07\x1b[2J\x1b[1A\x9b2Kme\r\u202egnp\u2066\x7f\x08"
 # Arguments without which a command says nothing of the others.
 NEEDED = {
-    "record": ["--output", "file"],
-    "eval": ["checkpoint=gone"],
-    "export": ["folder"],
-    "probe": ["folder"],
-}
+    "record": ["--output", "file"], "eval": ["checkpoint=gone"], "export": ["folder"], "probe": ["folder"],
+}  # fmt: skip
 # As of the Unicode standard, not of the code.
 TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 

@@ -53,12 +53,8 @@ def _place(plain, path):
     """The key, or the innermost target that has it as an option."""
     node, found = plain, ("", path)
     for depth, key in enumerate(path):
-        if (
-            isinstance(node, dict)
-            and isinstance(node.get(TARGET), str)
-            and depth
-            and path[depth:] != (TARGET,)
-        ):
+        is_target = isinstance(node, dict) and isinstance(node.get(TARGET), str)
+        if is_target and depth and path[depth:] != (TARGET,):
             found = node[TARGET], path[depth:]
         node = node[key]
     return found
@@ -72,11 +68,8 @@ def _unset(node):
         return
     kinds = Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL
     for name, parameter in parameters.items():
-        if (
-            name not in {*node, *HYDRA_KEYS}
-            and parameter.kind not in kinds
-            and parameter.default is not Parameter.empty
-        ):
+        has_default = parameter.kind not in kinds and parameter.default is not Parameter.empty
+        if has_default and name not in {*node, *HYDRA_KEYS}:
             yield from (f"{name}={hydra_value(value)}" for value in VALUES)
 
 

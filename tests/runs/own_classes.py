@@ -62,10 +62,8 @@ class StopAt(L.Callback):
         self.moment, self.number = moment, number
         self.reach("made")
         if hasattr(HFEngine, moment):
-            work = getattr(HFEngine, moment)
-            setattr(
-                HFEngine, moment, lambda *options, **named: (self.reach(moment), work(*options, **named))[1]
-            )
+            work, reach = getattr(HFEngine, moment), self.reach
+            setattr(HFEngine, moment, lambda *options, **named: (reach(moment), work(*options, **named))[1])
 
     def reach(self, moment: str) -> None:
         if moment == self.moment:
@@ -110,13 +108,8 @@ class LongestResponse(Monitor):
 def short_is_right(
     problems: Sequence[Problem], completions: Sequence[Completion], limit: int = 12
 ) -> list[Score]:
-    return [
-        Score(
-            float(item.num_tokens <= limit),
-            ScoreStatus.CORRECT if item.num_tokens <= limit else ScoreStatus.WRONG,
-        )
-        for item in completions
-    ]
+    short = [item.num_tokens <= limit for item in completions]
+    return [Score(float(each), ScoreStatus.CORRECT if each else ScoreStatus.WRONG) for each in short]
 
 
 def failing_with_the_problem(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Score]:

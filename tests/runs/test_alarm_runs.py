@@ -1,6 +1,4 @@
-"""Alarms, the watchdog, validation and the correction in real runs; one with an engine that lies as real ones
-do: it reports log-probs from before the temperature.
-"""
+"""Alarms, the watchdog, validation and the correction in real runs; one with an engine that lies."""
 
 import json
 

@@ -85,9 +85,7 @@ def test_the_summary_and_the_plots_show_them(shipped, make_run, monkeypatch):
 
 
 @pytest.mark.parametrize("num_done", [60, 33, 32, 8, 2, 1, 0])
-def test_a_run_that_ended_early_is_compared_with_the_same_updates_of_the_recorded_curves(
-    shipped, make_run, num_done
-):
+def test_a_run_that_ended_early_is_compared_with_the_same_updates_of_the_recorded_curves(shipped, num_done):
     config = {"scale": {"num_rollout_batches": 12}}  # of 5 updates each
     module._shipped.cache_clear()
     path = module.FOLDER / "mine.json"
