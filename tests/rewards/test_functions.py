@@ -163,17 +163,8 @@ async def awaited(completions, trainer_state):
     return [np.bool_(True), torch.ones(1, 1)]
 
 
-def wants(completions, solution):
-    return [1.0] * len(completions)
-
-
 def test_coroutines_numpy_bools_and_tensors_of_one_element_are_taken():
     assert [score.value for score in FunctionRewards([awaited])(PROBLEMS, COMPLETIONS)] == [1.0, 1.0]
-
-
-def test_a_missing_column_is_named_with_the_key_that_keeps_it():
-    with pytest.raises(RewardError, match=r"wants takes solution, .*mapping\.keep=\[solution\]"):
-        FunctionRewards([wants])(PROBLEMS, COMPLETIONS)
 
 
 ENDS = {
