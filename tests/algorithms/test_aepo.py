@@ -111,14 +111,11 @@ def test_answers_that_are_not_trained_on_are_not_taken():
     assert metrics["rollout/second_right"] == 0 and groups == batch(8)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["regime=async"], "the engine is busy with later batches"),
-        (["algorithm.stages.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
-        (["algorithm.stages.second_sampling.low=1.3"], "low=1.3 must be below"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    (["regime=async"], "the engine is busy with later batches"),
+    (["algorithm.stages.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
+    (["algorithm.stages.second_sampling.low=1.3"], "low=1.3 must be below"),
+])  # fmt: skip
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     (text,) = found("algorithm=aepo", *overrides)
     assert complaint in text

@@ -61,14 +61,11 @@ def test_hints_that_no_problem_has_room_or_a_solution_for_are_refused():
         Rules({"hints": replace(HINTS, column="proof")}).check(problems, encode)
 
 
-@pytest.mark.parametrize(
-    ("override", "complaint"),
-    [
-        ("algorithm.rules.hints.shares=[0.5,0.25]", "each hint shows more"),
-        ("algorithm.rules.hints.shares=[]", "must be rising shares of the solution"),
-        ("data.hint=abc", "must show {problem} and {hint}"),
-    ],
-)
+@pytest.mark.parametrize(("override", "complaint"), [
+    ("algorithm.rules.hints.shares=[0.5,0.25]", "each hint shows more"),
+    ("algorithm.rules.hints.shares=[]", "must be rising shares of the solution"),
+    ("data.hint=abc", "must show {problem} and {hint}"),
+])  # fmt: skip
 def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
     (text,) = found("algorithm=ghpo", override)
     assert complaint in text

@@ -31,14 +31,11 @@ def test_within_the_budget_there_is_no_limit(reading):
     assert float(largest_log_ratio(moved(-3.0, 3.0, advantage=exact(1, -1)), reading=reading)) == inf
 
 
-@pytest.mark.parametrize(
-    ("log_ratios", "clamped"),
-    [
-        ([0.1, 0.6, -0.2], [0.1, sqrt(0.07), -0.2]),
-        ([0.25, 0.25, 0.30], [0.2, 0.2, 0.2]),  # all are clipped, below the authors' unused floor of 1.5
-        ([1.0, 0.0, *[0.01] * 40], [1.0, 0.0, *[0.01] * 40]),
-    ],
-)
+@pytest.mark.parametrize(("log_ratios", "clamped"), [
+    ([0.1, 0.6, -0.2], [0.1, sqrt(0.07), -0.2]),
+    ([0.25, 0.25, 0.30], [0.2, 0.2, 0.2]),  # all are clipped, below the authors' unused floor of 1.5
+    ([1.0, 0.0, *[0.01] * 40], [1.0, 0.0, *[0.01] * 40]),
+])  # fmt: skip
 def test_bounds_are_those_of_the_limit_alone(log_ratios, clamped):
     signs = [-1 if value < 0 else 1 for value in log_ratios]
     made = moved(*log_ratios, advantage=exact(*signs), low=0.7, high=1.5)

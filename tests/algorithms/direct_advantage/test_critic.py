@@ -65,16 +65,13 @@ def test_the_command_makes_the_same_and_says_what_to_do_next(made, tmp_path):
     assert written[0] == written[1]
 
 
-@pytest.mark.parametrize(
-    ("own", "complaint"),
-    [
-        ({"split": "(a"}, "critic.split=(a is not a regular expression"),
-        ({"split": 0}, "critic.split=0 is a number"),
-        ({"sample": 4}, "critic.sample is not an option of critic; did you mean samples?"),
-        ({"held_out": 1.0}, "critic.held_out=1.0 must be a number in (0, 1)"),
-        ({"to": None}, "critic.to=None must be text"),
-    ],
-)
+@pytest.mark.parametrize(("own", "complaint"), [
+    ({"split": "(a"}, "critic.split=(a is not a regular expression"),
+    ({"split": 0}, "critic.split=0 is a number"),
+    ({"sample": 4}, "critic.sample is not an option of critic; did you mean samples?"),
+    ({"held_out": 1.0}, "critic.held_out=1.0 must be a number in (0, 1)"),
+    ({"to": None}, "critic.to=None must be text"),
+])  # fmt: skip
 def test_one_mistake_gives_one_complaint_that_names_it(own, complaint):
     plain = composed() | {"critic": {"to": "unused", **own}}
     with pytest.raises(ConfigError) as error:

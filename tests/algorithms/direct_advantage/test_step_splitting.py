@@ -30,24 +30,21 @@ def numbers(texts, split=r"\n+"):
     return StepSplitter(LetterTokenizer(), split)(ids).tolist()
 
 
-@pytest.mark.parametrize(
-    ("texts", "steps"),
-    [
-        (["a", "b", ""], [0, 0, 0]),  # no separator
-        (["a"], [0]),
-        ([""], [0]),
-        (["\n"], [0]),
-        (["a", "\n", "b"], [0, 0, 1]),
-        (["a", ".\n", "b", "\n", "a", ""], [0, 0, 1, 1, 2, 2]),
-        (["a", "\n", "b", "\n"], [0, 0, 1, 1]),  # a trailing one
-        (["a", "\n", "b", "\n", " ", ""], [0, 0, 1, 1, 1, 1]),  # followed by no text
-        (["a", "\n", "\n", "b"], [0, 0, 0, 1]),  # several in a row
-        (["a", "\n\n", "\n", "b"], [0, 0, 0, 1]),
-        (["a", "\nb", "a"], [0, 0, 1]),  # the token in which it ends belongs to the step
-        (["a", "\nb", ""], [0, 0, 0]),
-        (["\n", "a"], [0, 1]),
-    ],
-)
+@pytest.mark.parametrize(("texts", "steps"), [
+    (["a", "b", ""], [0, 0, 0]),  # no separator
+    (["a"], [0]),
+    ([""], [0]),
+    (["\n"], [0]),
+    (["a", "\n", "b"], [0, 0, 1]),
+    (["a", ".\n", "b", "\n", "a", ""], [0, 0, 1, 1, 2, 2]),
+    (["a", "\n", "b", "\n"], [0, 0, 1, 1]),  # a trailing one
+    (["a", "\n", "b", "\n", " ", ""], [0, 0, 1, 1, 1, 1]),  # followed by no text
+    (["a", "\n", "\n", "b"], [0, 0, 0, 1]),  # several in a row
+    (["a", "\n\n", "\n", "b"], [0, 0, 0, 1]),
+    (["a", "\nb", "a"], [0, 0, 1]),  # the token in which it ends belongs to the step
+    (["a", "\nb", ""], [0, 0, 0]),
+    (["\n", "a"], [0, 1]),
+])  # fmt: skip
 def test_a_step_ends_with_a_separator_unless_no_text_follows(texts, steps):
     assert numbers(texts) == steps
 
