@@ -75,15 +75,12 @@ def test_a_queue_goes_on_from_its_state_and_shuffles_as_it_would_have():
     assert [queue.take() for _ in range(15)] == [restored.take() for _ in range(15)]
 
 
-@pytest.mark.parametrize(
-    ("regime", "updates", "age"),
-    [
-        (Regime("replay", epochs=2, minibatches=4), 8, 7),
-        (Regime("partial", 1, 4, max_new_tokens=32, partial_tokens=8), 4, (2 * 4 - 1) * 4 - 1),
-        (Regime("partial", 1, 1, max_new_tokens=32, partial_tokens=5, max_segments=2), 1, 2),
-        (Regime("async", 1, 4, async_generation=True, max_age=7), 4, 7),
-    ],
-)
+@pytest.mark.parametrize(("regime", "updates", "age"), [
+    (Regime("replay", epochs=2, minibatches=4), 8, 7),
+    (Regime("partial", 1, 4, max_new_tokens=32, partial_tokens=8), 4, (2 * 4 - 1) * 4 - 1),
+    (Regime("partial", 1, 1, max_new_tokens=32, partial_tokens=5, max_segments=2), 1, 2),
+    (Regime("async", 1, 4, async_generation=True, max_age=7), 4, 7),
+])  # fmt: skip
 def test_what_a_regime_implies(regime, updates, age):
     assert (regime.updates_per_rollout_batch, regime.age_bound) == (updates, age)
 

@@ -5,20 +5,17 @@ import pytest
 from bapo_lightning.data.batches.model_input import Layout, balanced_parts, rows_by_token_budget
 
 
-@pytest.mark.parametrize(
-    ("layout", "lengths", "budget", "parts"),
-    [
-        ("padded", [3, 10, 4, 4, 30], 12, [[4], [1], [2, 3, 0]]),  # by length; a longer row stands alone
-        ("padded", [5], 1, [[0]]),
-        ("padded", [3, 10, 4], 30, [[1, 2, 0]]),
-        ("padded", [10] * 9, 80, [[0, 1, 2, 3, 4], [5, 6, 7, 8]]),  # even, without a small rest
-        ("padded", [8, 8, 4, 4, 4, 4], 24, [[0, 1], [2, 3, 4, 5]]),
-        ("packed", [8, 7, 6, 5, 4], 20, [[1, 3, 4], [0, 2]]),  # 16 and 14
-        ("packed", [30, 1, 1, 1], 4, [[0], [1, 2, 3]]),
-        ("packed", [1, 30, 9], 40, [[0, 1, 2]]),
-        ("packed", [6, 6, 6], 10, [[0], [1], [2]]),  # 18 tokens would fit into 2
-    ],
-)
+@pytest.mark.parametrize(("layout", "lengths", "budget", "parts"), [
+    ("padded", [3, 10, 4, 4, 30], 12, [[4], [1], [2, 3, 0]]),  # by length; a longer row stands alone
+    ("padded", [5], 1, [[0]]),
+    ("padded", [3, 10, 4], 30, [[1, 2, 0]]),
+    ("padded", [10] * 9, 80, [[0, 1, 2, 3, 4], [5, 6, 7, 8]]),  # even, without a small rest
+    ("padded", [8, 8, 4, 4, 4, 4], 24, [[0, 1], [2, 3, 4, 5]]),
+    ("packed", [8, 7, 6, 5, 4], 20, [[1, 3, 4], [0, 2]]),  # 16 and 14
+    ("packed", [30, 1, 1, 1], 4, [[0], [1, 2, 3]]),
+    ("packed", [1, 30, 9], 40, [[0, 1, 2]]),
+    ("packed", [6, 6, 6], 10, [[0], [1], [2]]),  # 18 tokens would fit into 2
+])  # fmt: skip
 def test_parts_by_hand(layout, lengths, budget, parts):
     assert rows_by_token_budget(lengths, budget, Layout(layout)) == parts
 

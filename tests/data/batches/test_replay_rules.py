@@ -72,17 +72,12 @@ def test_reused_groups_have_minibatches_of_their_own(place):
     assert sum(is_replayed(item) for part in served for item in part) == 4
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["regime=replay", "regime.reuse_minibatches=after"], "without regime.reuse_share has no effect"),
-        (
-            ["regime=reuse", "regime.reuse_minibatches=before", "regime.reuse_share=0.1"],
-            "never fill a minibatch of 16",
-        ),
-        (["regime=reuse", "regime.reuse_minibatches=first"], "write one of mixed, before, after"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    (["regime=replay", "regime.reuse_minibatches=after"], "without regime.reuse_share has no effect"),
+    (["regime=reuse", "regime.reuse_minibatches=before", "regime.reuse_share=0.1"],
+     "never fill a minibatch of 16"),
+    (["regime=reuse", "regime.reuse_minibatches=first"], "write one of mixed, before, after"),
+])  # fmt: skip
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     (text,) = found(*overrides)
     assert complaint in text

@@ -14,34 +14,26 @@ from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
 
 
-@pytest.mark.parametrize(
-    ("text", "box"),
-    [
-        (r"so $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
-        (r"first \boxed{1}, then \boxed{ 2 }", "2"),
-        (r"\fbox{a}", "a"),
-        (r"$\boxed 5$", "5"),
-        (r"$\boxed \frac12$", None),
-        (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
-        (r"\boxed{never closed", None),
-        (r"\boxed{never closed\}", None),
-        (r"\boxedtext{1}", None),
-        ("none", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "box"), [
+    (r"so $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+    (r"first \boxed{1}, then \boxed{ 2 }", "2"),
+    (r"\fbox{a}", "a"),
+    (r"$\boxed 5$", "5"),
+    (r"$\boxed \frac12$", None),
+    (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
+    (r"\boxed{never closed", None),
+    (r"\boxed{never closed\}", None),
+    (r"\boxedtext{1}", None),
+    ("none", None),
+])  # fmt: skip
 def test_the_last_box_of_a_solution(text, box):
     assert last_box(text) == box
 
 
-@pytest.mark.parametrize(
-    ("cell", "answer"),
-    [
-        ("so\n#### 1,234", "1234"),
-        ("#### 1\n#### -2,345,678.5", "-2345678.5"),
-        ("#### (1,234)", "(1,234)"),
-        ("#### 12,34", "12,34"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "answer"), [
+    ("so\n#### 1,234", "1234"), ("#### 1\n#### -2,345,678.5", "-2345678.5"), ("#### (1,234)", "(1,234)"),
+    ("#### 12,34", "12,34"),
+])  # fmt: skip
 def test_commas_between_thousands_leave_a_number_and_nothing_else(cell, answer):
     assert gold_answer(cell, "behind_marker", "####", "refuse") == answer
 

@@ -39,23 +39,20 @@ MESSAGES = [{"role": "system", "content": "9"}, {"role": "user", "content": "37+
 OWN = Problem("a", "37+85=", "122", metadata={"messages": MESSAGES})
 
 
-@pytest.mark.parametrize(
-    ("prompt", "problem", "expected"),
-    [
-        (PlainPrompt(), PROBLEM, "37+85="),
-        (PlainPrompt("1:{problem}#"), PROBLEM, "1:37+85=#"),
-        (ChatPrompt(None, "{problem}"), PROBLEM, "0.000;1.37+85=;#"),
-        (ChatPrompt("99", "{problem}"), PROBLEM, "0.99;1.37+85=;#"),
-        (ChatPrompt("", "{problem}"), PROBLEM, "0.;1.37+85=;#"),
-        (ChatPrompt(None, "1+{problem}2:{problem}"), PROBLEM, "0.000;1.1+37+85=2:37+85=;#"),
-        (ChatPrompt(None, "{problem}", "#"), PROBLEM, "0.000;1.37+85=;#"),  # an opening is written once
-        (ChatPrompt(None, "{problem}", "12"), PROBLEM, "0.000;1.37+85=;#12"),
-        (ChatPrompt(None, "{problem}", template_options={"brief": True}), PROBLEM, "8"),
-        (MessagesPrompt(), OWN, "0.9;1.37+85=;#"),  # of the file, as they stand
-        (MessagesPrompt(), PROBLEM, "0.000;1.37+85=;#"),
-        (ChatPrompt("8", "{problem}"), OWN, "0.8;1.37+85=;#"),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "problem", "expected"), [
+    (PlainPrompt(), PROBLEM, "37+85="),
+    (PlainPrompt("1:{problem}#"), PROBLEM, "1:37+85=#"),
+    (ChatPrompt(None, "{problem}"), PROBLEM, "0.000;1.37+85=;#"),
+    (ChatPrompt("99", "{problem}"), PROBLEM, "0.99;1.37+85=;#"),
+    (ChatPrompt("", "{problem}"), PROBLEM, "0.;1.37+85=;#"),
+    (ChatPrompt(None, "1+{problem}2:{problem}"), PROBLEM, "0.000;1.1+37+85=2:37+85=;#"),
+    (ChatPrompt(None, "{problem}", "#"), PROBLEM, "0.000;1.37+85=;#"),  # an opening is written once
+    (ChatPrompt(None, "{problem}", "12"), PROBLEM, "0.000;1.37+85=;#12"),
+    (ChatPrompt(None, "{problem}", template_options={"brief": True}), PROBLEM, "8"),
+    (MessagesPrompt(), OWN, "0.9;1.37+85=;#"),  # of the file, as they stand
+    (MessagesPrompt(), PROBLEM, "0.000;1.37+85=;#"),
+    (ChatPrompt("8", "{problem}"), OWN, "0.8;1.37+85=;#"),
+])  # fmt: skip
 def test_a_prompt_is_rendered_up_to_where_the_policy_goes_on(tokenizer, prompt, problem, expected):
     tokenizer.chat_template = "{% if brief %}8{% else %}" + TEMPLATE + "{% endif %}"
     ids = prompt(tokenizer, problem)
@@ -91,36 +88,30 @@ def with_bos(tokenizer, adds="#"):
     return tokenizer
 
 
-@pytest.mark.parametrize(
-    ("prompt", "adds", "expected"),
-    [
-        (PlainPrompt(), "#", "#37+85="),  # what it puts behind the text would end the response
-        (PlainPrompt("#1:{problem}"), "#", "#1:37+85="),
-        (PlainPrompt(bos=False), "#", "37+85="),
-        (PlainPrompt(bos=True), None, "#37+85="),
-        (PlainPrompt(), None, "37+85="),
-        (PlainPrompt(), "0", "37+85="),
-        (ChatPrompt(None, "{problem}"), "#", "#0.000;1.37+85=;#"),
-        (ChatPrompt(None, "{problem}", "12"), "#", "#0.000;1.37+85=;#12"),
-        (MessagesPrompt(), "#", "#0.000;1.37+85=;#"),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "adds", "expected"), [
+    (PlainPrompt(), "#", "#37+85="),  # what it puts behind the text would end the response
+    (PlainPrompt("#1:{problem}"), "#", "#1:37+85="),
+    (PlainPrompt(bos=False), "#", "37+85="),
+    (PlainPrompt(bos=True), None, "#37+85="),
+    (PlainPrompt(), None, "37+85="),
+    (PlainPrompt(), "0", "37+85="),
+    (ChatPrompt(None, "{problem}"), "#", "#0.000;1.37+85=;#"),
+    (ChatPrompt(None, "{problem}", "12"), "#", "#0.000;1.37+85=;#12"),
+    (MessagesPrompt(), "#", "#0.000;1.37+85=;#"),
+])  # fmt: skip
 def test_a_prompt_begins_with_bos_where_the_tokenizer_would_and_once(tokenizer, prompt, adds, expected):
     tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
     assert text(tokenizer, prompt(with_bos(tokenizer, adds), PROBLEM)) == expected
 
 
 @pytest.mark.parametrize("prompt", [MessagesPrompt(), ChatPrompt(None, "{problem}", "12")])
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        ("{{ raise_exception('no system role') }}", r"\(no system role\)"),
-        ("{% for %}", "cannot write the prompt"),
-        ("{{ messages[9].content }}", "cannot write the prompt"),
-        ("{{ 1 + 'a' }}", "cannot write the prompt"),
-        ("{{ messages.__class__.__mro__ }}", "cannot write the prompt"),
-    ],
-)
+@pytest.mark.parametrize(("template", "words"), [
+    ("{{ raise_exception('no system role') }}", r"\(no system role\)"),
+    ("{% for %}", "cannot write the prompt"),
+    ("{{ messages[9].content }}", "cannot write the prompt"),
+    ("{{ 1 + 'a' }}", "cannot write the prompt"),
+    ("{{ messages.__class__.__mro__ }}", "cannot write the prompt"),
+])  # fmt: skip
 def test_what_a_template_raises_is_told_with_the_tokenizer_and_the_remedy(tokenizer, prompt, template, words):
     tokenizer.chat_template = template
     with pytest.raises(DataError, match=words) as caught:
@@ -223,16 +214,10 @@ def test_long_prompts_are_skipped_and_counted_in_order():
 HASH, BOX = 'Output the final answer after "####".', "Put your final answer within \\boxed{}."
 
 
-@pytest.mark.parametrize(
-    ("in_data", "in_prompt", "named"),
-    [
-        (HASH, BOX, ("####", r"\boxed")),
-        (BOX, HASH, (r"\boxed", "####")),
-        (BOX, BOX, None),
-        (HASH, "", None),
-        ("", BOX, None),
-    ],
-)
+@pytest.mark.parametrize(("in_data", "in_prompt", "named"), [
+    (HASH, BOX, ("####", r"\boxed")), (BOX, HASH, (r"\boxed", "####")), (BOX, BOX, None), (HASH, "", None),
+    ("", BOX, None),
+])  # fmt: skip
 def test_a_data_set_and_a_prompt_that_ask_for_two_forms_are_named(in_data, in_prompt, named):
     problems = [Problem(f"p{number}", f"{number}+1? {in_data}", "2") for number in range(3)]
     said = contradiction_of(problems, lambda problem: f"<user>{problem.prompt} {in_prompt}")

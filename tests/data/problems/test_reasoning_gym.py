@@ -37,19 +37,13 @@ def test_a_problem_carries_its_entry_and_can_be_hashed_and_pickled():
     assert len(problems(limit=2)) == 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"task": "chain_sums"}, "Dataset 'chain_sums' not registered; correct data.train"),
-        ({"parameters": {"terms": 2}}, "unexpected keyword argument 'terms'"),
-        (
-            {"parameters": {"max_digits": 1 << 53}},
-            "data.train.parameters.max_digits=9007199254740992 must be",
-        ),
-        ({"size": 0}, "size must be positive"),
-        ({"validation_share": 1.0}, "none of the 200 distinct questions of task=chain_sum belongs to train"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"task": "chain_sums"}, "Dataset 'chain_sums' not registered; correct data.train"),
+    ({"parameters": {"terms": 2}}, "unexpected keyword argument 'terms'"),
+    ({"parameters": {"max_digits": 1 << 53}}, "data.train.parameters.max_digits=9007199254740992 must be"),
+    ({"size": 0}, "size must be positive"),
+    ({"validation_share": 1.0}, "none of the 200 distinct questions of task=chain_sum belongs to train"),
+])  # fmt: skip
 def test_what_cannot_be_made_is_one_clear_error(changes, words):
     with pytest.raises(DataError, match=words):
         problems(**changes)

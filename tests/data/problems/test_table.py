@@ -171,23 +171,17 @@ def test_what_hf_download_fetched_is_found_without_a_network(tmp_path):
     assert list(table("someone/sums", files="main/train.jsonl")) == list(table())
 
 
-@pytest.mark.parametrize(
-    ("path", "mapping", "words"),
-    [
-        ("someone/absent", {}, r"hf download .* someone/absent\nIt is then found, also offline, in .*hub"),
-        (FILE.with_name("absent.jsonl"), {}, "absent.jsonl: there is no such file"),
-        (FILE.parent / "absent", {}, "absent: there is no such file or folder"),
-        (FILE, {"problem": "text"}, "problem=text, and .* no such column; its columns are question, answer"),
-        (
-            FILE,
-            {"answer": "answer.value"},
-            r"row 0 of .* does not have .* mapping's fields \(question, answer.value\)",
-        ),
-        (FILE, {"answer_marker": "=>"}, "row 0 of .*jsonl cannot be used: no => in the answer"),
-        (FILE, {"answer_marker": "7"}, "row 0 of .* cannot be used: no gold answer"),
-        (FILE, {"answer_form": "last_box"}, "row 0 of .* cannot be used: no box in the answer"),
-    ],
-)
+@pytest.mark.parametrize(("path", "mapping", "words"), [
+    ("someone/absent", {}, r"hf download .* someone/absent\nIt is then found, also offline, in .*hub"),
+    (FILE.with_name("absent.jsonl"), {}, "absent.jsonl: there is no such file"),
+    (FILE.parent / "absent", {}, "absent: there is no such file or folder"),
+    (FILE, {"problem": "text"}, "problem=text, and .* no such column; its columns are question, answer"),
+    (FILE, {"answer": "answer.value"},
+     r"row 0 of .* does not have .* mapping's fields \(question, answer.value\)"),
+    (FILE, {"answer_marker": "=>"}, "row 0 of .*jsonl cannot be used: no => in the answer"),
+    (FILE, {"answer_marker": "7"}, "row 0 of .* cannot be used: no gold answer"),
+    (FILE, {"answer_form": "last_box"}, "row 0 of .* cannot be used: no box in the answer"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_one_clear_error(path, mapping, words):
     with pytest.raises(DataError, match=words):
         table(path, {**GSM8K, **mapping})

@@ -63,25 +63,22 @@ def test_several_csv_files_have_columns_in_any_order_and_rows_may_end_early(tmp_
 TORN = r"could not be loaded \(line %d of own\.jsonl is not JSON: %s.*, at character %d\); check"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("own.csv", "problem,answer\n1,2,3\n", "line 2 has 3 cells for 2 columns"),
-        ("own.csv", "problem,problem\n1,2\n", "two columns have the same name"),
-        ("own.csv", 'problem,answer\n1,"2\n', "line 2: unexpected end of data"),
-        ("own.csv", "problem,answer\n", "it has no rows"),
-        ("own.jsonl", "[1, 2]\n", r"item 0 of own\.jsonl is not a JSON object with names"),
-        ("own.jsonl", ROW % '"1"' + "[]\n", r"line 2 of own\.jsonl is not a JSON object with names"),
-        ("own.jsonl", "\n" + ROW % '"1"' + '\n{"problem": \n', TORN % (4, "Expecting value", 13)),
-        ("own.json", '[{"problem": "1"\n"answer": 2}]', TORN.replace("jsonl", "json") % (2, "Expecting", 1)),
-        ("own.jsonl", "[" * 100_000, r"line 1 of own\.jsonl is nested too deep"),
-        ("own.jsonl", ROW % '"\\ud800"', "half a character"),
-        ("own.jsonl", ROW % '"proof"', "proof instead of a gold answer"),
-        ("own.jsonl", ROW % '"unknown"', "unknown instead of a gold answer"),
-        ("own", ROW % '"1"', "not a table of a known type"),
-        ("own.parquet.gz", "x", "not a table of a known type"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("own.csv", "problem,answer\n1,2,3\n", "line 2 has 3 cells for 2 columns"),
+    ("own.csv", "problem,problem\n1,2\n", "two columns have the same name"),
+    ("own.csv", 'problem,answer\n1,"2\n', "line 2: unexpected end of data"),
+    ("own.csv", "problem,answer\n", "it has no rows"),
+    ("own.jsonl", "[1, 2]\n", r"item 0 of own\.jsonl is not a JSON object with names"),
+    ("own.jsonl", ROW % '"1"' + "[]\n", r"line 2 of own\.jsonl is not a JSON object with names"),
+    ("own.jsonl", "\n" + ROW % '"1"' + '\n{"problem": \n', TORN % (4, "Expecting value", 13)),
+    ("own.json", '[{"problem": "1"\n"answer": 2}]', TORN.replace("jsonl", "json") % (2, "Expecting", 1)),
+    ("own.jsonl", "[" * 100_000, r"line 1 of own\.jsonl is nested too deep"),
+    ("own.jsonl", ROW % '"\\ud800"', "half a character"),
+    ("own.jsonl", ROW % '"proof"', "proof instead of a gold answer"),
+    ("own.jsonl", ROW % '"unknown"', "unknown instead of a gold answer"),
+    ("own", ROW % '"1"', "not a table of a known type"),
+    ("own.parquet.gz", "x", "not a table of a known type"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence(name, text, words, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=words):

@@ -98,16 +98,13 @@ def test_seeds_differ_by_turn_and_are_the_same_however_replies_come():
     assert len(set(found.values())) == len(found) == 18 and seeds(workers=3) == found
 
 
-@pytest.mark.parametrize(
-    ("changes", "tokens", "replies"),
-    [
-        ({"max_turns": 2}, 4, 2),  # the last turn is answered, and nobody reads it
-        ({"max_feedback_tokens": 1}, 4, 2),  # no room for anything after the first reply
-        ({"max_feedback_tokens": 2}, 4, 2),  # the second reply has two tokens, and one would fit
-        ({"max_new_tokens": 4}, 4, 2),
-        ({"max_new_tokens": 3}, 3, 1),  # cut within a turn, which nobody answers
-    ],
-)
+@pytest.mark.parametrize(("changes", "tokens", "replies"), [
+    ({"max_turns": 2}, 4, 2),  # the last turn is answered, and nobody reads it
+    ({"max_feedback_tokens": 1}, 4, 2),  # no room for anything after the first reply
+    ({"max_feedback_tokens": 2}, 4, 2),  # the second reply has two tokens, and one would fit
+    ({"max_new_tokens": 4}, 4, 2),
+    ({"max_new_tokens": 3}, 3, 1),  # cut within a turn, which nobody answers
+])  # fmt: skip
 def test_limits_cut_a_conversation(changes, tokens, replies):
     environment = Counting()
     source = made(environment, **changes)
@@ -254,16 +251,13 @@ def replying(**fields):
     return group.rollouts[0].replies[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("text", value) for value in (5, None, {"a": 1}, [{"type": "text", "text": "a"}], b"a")),
-        *(("score", value) for value in ("5", [1], math.nan, math.inf, 10**400, 1e200, {})),
-        *(("is_done", value) for value in ("false", 1, None)),
-        *(("calls", value) for value in ("1", -1, 1.5, None)),
-        ("is_lost", "no"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    *(("text", value) for value in (5, None, {"a": 1}, [{"type": "text", "text": "a"}], b"a")),
+    *(("score", value) for value in ("5", [1], math.nan, math.inf, 10**400, 1e200, {})),
+    *(("is_done", value) for value in ("false", 1, None)),
+    *(("calls", value) for value in ("1", -1, 1.5, None)),
+    ("is_lost", "no"),
+])  # fmt: skip
 def test_a_reply_of_other_types_is_a_fault_that_names_the_field(name, value):
     with pytest.raises(EnvironmentFault, match=rf"turn 0 of problem 4: .*Reply\.{name}: ") as caught:
         replying(**{name: value})

@@ -43,15 +43,12 @@ def tokenizer(template):
     return made
 
 
-@pytest.mark.parametrize(
-    ("template", "options", "message", "opening"),
-    [
-        (CHAT_ML, {}, "tool\n12", ""),
-        (CHAT_ML, {"role": "user", "template": "is {feedback}."}, "user\nis 12.", ""),
-        (CHAT_ML, {"opening": "<think>"}, "tool\n12", "<think>"),
-        (TOOLS_AS_USER, {}, "user\n<tool_response>\n12\n</tool_response>", ""),
-    ],
-)
+@pytest.mark.parametrize(("template", "options", "message", "opening"), [
+    (CHAT_ML, {}, "tool\n12", ""),
+    (CHAT_ML, {"role": "user", "template": "is {feedback}."}, "user\nis 12.", ""),
+    (CHAT_ML, {"opening": "<think>"}, "tool\n12", "<think>"),
+    (TOOLS_AS_USER, {}, "user\n<tool_response>\n12\n</tool_response>", ""),
+])  # fmt: skip
 def test_feedback_is_what_the_template_writes_between_two_messages(template, options, message, opening):
     made, rule = tokenizer(template), ChatFeedback(**options)
     if not opening:
@@ -60,17 +57,14 @@ def test_feedback_is_what_the_template_writes_between_two_messages(template, opt
     assert made.decode(rule(made, "12").tolist()) == expected
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        (WITHOUT_THOUGHTS, "may leave out thoughts"),
-        (WITHOUT_TOOLS, r"no tools; write environment\.feedback\.role=user"),
-        (OTHER_END, "does not end the policy's messages with its end token"),
-        (COUNTING, "in another way than the policy wrote them"),
-        ({"default": WITHOUT_THOUGHTS}, "may leave out thoughts"),
-        (None, "has none; write environment/feedback=plain"),
-    ],
-)
+@pytest.mark.parametrize(("template", "message"), [
+    (WITHOUT_THOUGHTS, "may leave out thoughts"),
+    (WITHOUT_TOOLS, r"no tools; write environment\.feedback\.role=user"),
+    (OTHER_END, "does not end the policy's messages with its end token"),
+    (COUNTING, "in another way than the policy wrote them"),
+    ({"default": WITHOUT_THOUGHTS}, "may leave out thoughts"),
+    (None, "has none; write environment/feedback=plain"),
+])  # fmt: skip
 def test_a_template_that_feedback_cannot_continue_is_refused(template, message):
     with pytest.raises(DataError, match=message):
         ChatFeedback().check(tokenizer(template))

@@ -130,14 +130,10 @@ TWO_UPDATES_PER_BATCH = (
 ONE_UPDATE = "sync 0, produce 0, update 1, sync 1, produce 1, update 2, sync 2, produce 2, update 3"
 
 
-@pytest.mark.parametrize(
-    ("epochs", "minibatches", "events", "ages"),
-    [
-        (1, 1, ONE_UPDATE, [[0]] * 3),
-        (2, 1, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
-        (1, 2, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
-    ],
-)
+@pytest.mark.parametrize(("epochs", "minibatches", "events", "ages"), [
+    (1, 1, ONE_UPDATE, [[0]] * 3), (2, 1, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+    (1, 2, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+])  # fmt: skip
 def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(
     tmp_path, epochs, minibatches, events, ages
 ):
@@ -154,18 +150,14 @@ def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-@pytest.mark.parametrize(
-    "regime",
-    [
-        Regime("async_replay", 2, 2, max_new_tokens=8, async_generation=True, max_age=7),
-        Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=3),
-        Regime("async_partial", 1, 2, max_new_tokens=8, async_generation=True, max_age=5, partial_tokens=2),
-        Regime("reuse", 1, 2, 8, max_age=9, partial_tokens=3, reuse_share=0.5, max_reuses=1),
-        # Read anew, a running response is one of its newest weights; else a mixture (`StreamContract`).
-        Regime("stream", 2, 2, 8, async_generation=True, max_age=7, stream="recompute"),
-    ],
-    ids=lambda regime: regime.name,
-)
+@pytest.mark.parametrize("regime", [
+    Regime("async_replay", 2, 2, max_new_tokens=8, async_generation=True, max_age=7),
+    Regime("partial", 1, 2, max_new_tokens=8, partial_tokens=3),
+    Regime("async_partial", 1, 2, max_new_tokens=8, async_generation=True, max_age=5, partial_tokens=2),
+    Regime("reuse", 1, 2, 8, max_age=9, partial_tokens=3, reuse_share=0.5, max_reuses=1),
+    # Read anew, a running response is one of its newest weights; else a mixture (`StreamContract`).
+    Regime("stream", 2, 2, 8, async_generation=True, max_age=7, stream="recompute"),
+], ids=lambda regime: regime.name)  # fmt: skip
 def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampled_it(tmp_path, regime):
     path = tmp_path / "ledger.jsonl"
     witness, _ = trained(tmp_path, regime, tmp_path)
@@ -243,30 +235,25 @@ PARTIAL = {"max_new_tokens": 32, "partial_tokens": 8}
 REUSE = {"reuse_share": 0.5, "max_reuses": 2, "max_age": 15}
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"max_age": 2}, "max_age=2: .* write max_age=3 or fewer updates"),
-        ({"async_generation": True}, "async_generation=true needs max_age: .* ahead is max_age=7"),
-        ({"reuse_share": 0.5, "max_reuses": 2}, "reuse_share=0.5 needs max_age: .* ahead is max_age=7"),
-        ({"async_generation": True} | REUSE, "async_generation=true with reuse_share: .* how old"),
-        ({"stale_action": "mask"}, "stale_action=mask without partial_tokens: .* write stale_action=evict"),
-        ({"max_segments": 2}, "max_segments=2 without partial_tokens has no effect"),
-        (REUSE | {"max_reuses": 0}, "max_reuses=0 with reuse_share=0.5 reuses nothing; write max_reuses=1"),
-        (REUSE | {"max_age": 6}, "max_age=6 lets no group be reused: .* write max_age=7 at least"),
-        ({"stream": "keep"}, "stream=keep without async_generation: .*; write regime=stream"),
-        (
-            {"stream": "keep", "async_generation": True, "max_age": 7, **PARTIAL},
-            "partial_tokens=8 with stream=keep: in a stream no response is stopped",
-        ),
-        ({"max_reuses": 1}, "max_reuses=1 without reuse_share has no effect; write regime=reuse"),
-        ({}, None),
-        ({"async_generation": True, "max_age": 7, **PARTIAL}, None),
-        ({"async_generation": True, "max_age": 7, "stream": "keep", "stale_action": "mask"}, None),
-        (PARTIAL | {"stale_action": "mask", "max_age": 7, "max_segments": 2}, None),
-        (REUSE, None),
-    ],
-)
+@pytest.mark.parametrize(("options", "problem"), [
+    ({"max_age": 2}, "max_age=2: .* write max_age=3 or fewer updates"),
+    ({"async_generation": True}, "async_generation=true needs max_age: .* ahead is max_age=7"),
+    ({"reuse_share": 0.5, "max_reuses": 2}, "reuse_share=0.5 needs max_age: .* ahead is max_age=7"),
+    ({"async_generation": True} | REUSE, "async_generation=true with reuse_share: .* how old"),
+    ({"stale_action": "mask"}, "stale_action=mask without partial_tokens: .* write stale_action=evict"),
+    ({"max_segments": 2}, "max_segments=2 without partial_tokens has no effect"),
+    (REUSE | {"max_reuses": 0}, "max_reuses=0 with reuse_share=0.5 reuses nothing; write max_reuses=1"),
+    (REUSE | {"max_age": 6}, "max_age=6 lets no group be reused: .* write max_age=7 at least"),
+    ({"stream": "keep"}, "stream=keep without async_generation: .*; write regime=stream"),
+    ({"stream": "keep", "async_generation": True, "max_age": 7, **PARTIAL},
+     "partial_tokens=8 with stream=keep: in a stream no response is stopped"),
+    ({"max_reuses": 1}, "max_reuses=1 without reuse_share has no effect; write regime=reuse"),
+    ({}, None),
+    ({"async_generation": True, "max_age": 7, **PARTIAL}, None),
+    ({"async_generation": True, "max_age": 7, "stream": "keep", "stale_action": "mask"}, None),
+    (PARTIAL | {"stale_action": "mask", "max_age": 7, "max_segments": 2}, None),
+    (REUSE, None),
+])  # fmt: skip
 def test_one_mistake_gives_one_problem(options, problem):
     node = {"_target_": f"{Regime.__module__}.Regime", "name": "mine", "epochs": 1, "minibatches": 4}
     found = list(Regime.problems(options_with_defaults(Regime, node | options)))

@@ -72,24 +72,19 @@ def test_states_are_kept_by_name():
 FILTER = "+algorithm.rules.x={_target_: bapo_lightning.data.rollouts.turn_rules.SampleFilter, "
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (
-            ["+algorithm.rules.x={_target_: bapo_lightning.system.errors.first_line}"],
-            "first_line is not a rule; derive it from bapo_",
-        ),
-        (["+algorithm.rules.x=3"], "algorithm.rules.x=3 has no _target_; write {_target_: "),
-        (["algorithm.rules=3"], "algorithm.rules=3 must be a mapping"),
-        (["algorithm.rules.admission.max_rounds=0"], "admission.max_rounds=0 must be a whole"),
-        (["algorithm.rules.admission=null"], None),
-        ([FILTER + "void_turns: true}"], "rules.x.void_turns without an environment: a response is"),
-        ([FILTER + "void_turns: true}", *IN_TURNS], None),
-        ([FILTER + "void_turns: false}"], "cut and repeats are all off; write null in the place of the rule"),
-        ([FILTER + "repeats: 1}"], "write algorithm.rules.x.repeats=10"),
-        ([FILTER + "cut: true, ngram: 0}"], "ngram=0 must be"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    (["+algorithm.rules.x={_target_: bapo_lightning.system.errors.first_line}"],
+     "first_line is not a rule; derive it from bapo_"),
+    (["+algorithm.rules.x=3"], "algorithm.rules.x=3 has no _target_; write {_target_: "),
+    (["algorithm.rules=3"], "algorithm.rules=3 must be a mapping"),
+    (["algorithm.rules.admission.max_rounds=0"], "admission.max_rounds=0 must be a whole"),
+    (["algorithm.rules.admission=null"], None),
+    ([FILTER + "void_turns: true}"], "rules.x.void_turns without an environment: a response is"),
+    ([FILTER + "void_turns: true}", *IN_TURNS], None),
+    ([FILTER + "void_turns: false}"], "cut and repeats are all off; write null in the place of the rule"),
+    ([FILTER + "repeats: 1}"], "write algorithm.rules.x.repeats=10"),
+    ([FILTER + "cut: true, ngram: 0}"], "ngram=0 must be"),
+])  # fmt: skip
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     problems = found("algorithm=dapo", *overrides)
     assert len(problems) == bool(complaint) and all(complaint in problem for problem in problems)

@@ -17,17 +17,14 @@ from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.types import FinishReason, Rollout, ScoreStatus
 
 
-@pytest.mark.parametrize(
-    ("rollout", "kept"),
-    [
-        (talk(CALL, ANSWER), True),
-        (talk(ANSWER), True),
-        (talk(FAILED, ANSWER), False),
-        (talk(CALL, VOID), False),
-        (talk(CALL, ANSWER, finish=FinishReason.LENGTH), False),  # a limit of turns
-        (talk(CALL, finish=FinishReason.LENGTH, cut_off=True), False),
-    ],
-)
+@pytest.mark.parametrize(("rollout", "kept"), [
+    (talk(CALL, ANSWER), True),
+    (talk(ANSWER), True),
+    (talk(FAILED, ANSWER), False),
+    (talk(CALL, VOID), False),
+    (talk(CALL, ANSWER, finish=FinishReason.LENGTH), False),  # a limit of turns
+    (talk(CALL, finish=FinishReason.LENGTH, cut_off=True), False),
+])  # fmt: skip
 def test_a_bonus_for_the_format_is_added_and_a_malus_for_its_lack(rollout, kept):
     assert TurnFormatReward(0.2).shape(rollout, 3) == (0.2 if kept else 0.0)
     assert TurnFormatReward(-0.2).shape(rollout, 3) == (0.0 if kept else -0.2)
