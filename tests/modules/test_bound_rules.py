@@ -25,18 +25,15 @@ def test_the_papers_options_have_no_problem():
     assert list(FixedBounds.problems({"low": 0, "high": float("inf")})) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"low": {"end": 1.2}}, "low.end=1.2 is not a lower bound: "),
-        ({"high": {"start": 1.0}}, "high.start=1.0 is not an upper bound: "),
-        ({"high": {"start": 4}}, "high.start=4 is beyond high.end=3.0, "),
-        ({"low": {"step": 0}}, "low.step=0 never reaches the end; "),
-        ({"low": {"stop": 1}}, "low needs start, end and step, got start, end, step, stop; "),
-        ({"target": 1.0}, "target=1.0 is not a share (measure=share); "),
-        ({"target": 0, "measure": "ratio"}, "target=0 is always met; "),
-    ],
-)
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({"low": {"end": 1.2}}, "low.end=1.2 is not a lower bound: "),
+    ({"high": {"start": 1.0}}, "high.start=1.0 is not an upper bound: "),
+    ({"high": {"start": 4}}, "high.start=4 is beyond high.end=3.0, "),
+    ({"low": {"step": 0}}, "low.step=0 never reaches the end; "),
+    ({"low": {"stop": 1}}, "low needs start, end and step, got start, end, step, stop; "),
+    ({"target": 1.0}, "target=1.0 is not a share (measure=share); "),
+    ({"target": 0, "measure": "ratio"}, "target=0 is always met; "),
+])  # fmt: skip
 def test_a_search_that_cannot_be_is_refused(changes, problem):
     (found,) = AdaptiveBounds.problems(changed(**changes))
     assert found.startswith(problem) and "; " in found
@@ -117,15 +114,12 @@ def test_a_search_with_memory_balances_the_contributions_of_several_updates():
     assert plain.state_dict() == {}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["rest={low: 1.2, high: 3}"], "rest.low=1.2 is not a lower bound"),
-        (["rest={low: 0.8}"], "must have low and high"),
-        (["memory=4", "scope=microbatch"], "memory=4 averages over updates"),
-        (["memory=0.5"], "algorithm.bounds.memory"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "complaint"), [
+    (["rest={low: 1.2, high: 3}"], "rest.low=1.2 is not a lower bound"),
+    (["rest={low: 0.8}"], "must have low and high"),
+    (["memory=4", "scope=microbatch"], "memory=4 averages over updates"),
+    (["memory=0.5"], "algorithm.bounds.memory"),
+])  # fmt: skip
 def test_rests_and_memories_that_cannot_be_are_refused(overrides, complaint):
     (text,) = found("algorithm=bapo", *(f"algorithm.bounds.{override}" for override in overrides))
     assert complaint in text

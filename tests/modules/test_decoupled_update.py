@@ -61,13 +61,10 @@ def by_hand(policy, batch, weigh, low, high):
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 0.5), (0.2, 0.0), (-0.3, 0.0)])
-@pytest.mark.parametrize(
-    ("correction", "weigh"),
-    [
-        (TRUNCATED, lambda w: torch.minimum(w, torch.tensor(1.3))),
-        (MASKED, lambda w: w * ((w >= 0.7) & (w <= 1.6))),
-    ],
-)
+@pytest.mark.parametrize(("correction", "weigh"), [
+    (TRUNCATED, lambda w: torch.minimum(w, torch.tensor(1.3))),
+    (MASKED, lambda w: w * ((w >= 0.7) & (w <= 1.6))),
+])  # fmt: skip
 def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, weigh, mean, spread):
     batch = decoupled_batch(mean, spread)
     outputs, gradient = step(random_policy(), BOUNDS, batch, correction=correction, micro_batch_tokens=200)

@@ -180,15 +180,12 @@ def test_no_tensor_of_all_tokens_times_vocabulary_is_ever_made():
     assert largest.numel == 4 * 100
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
-        ({"chunk_tokens": 0}, "chunk_tokens must be at least 1, got 0"),
-        ({"targets": torch.zeros(3, dtype=torch.long)}, r"got \[7, 5\], \[11, 5\], \[3\]"),
-        ({"head_weight": torch.zeros(11, 4)}, r"got \[7, 5\], \[11, 4\], \[7\]"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
+    ({"chunk_tokens": 0}, "chunk_tokens must be at least 1, got 0"),
+    ({"targets": torch.zeros(3, dtype=torch.long)}, r"got \[7, 5\], \[11, 5\], \[3\]"),
+    ({"head_weight": torch.zeros(11, 4)}, r"got \[7, 5\], \[11, 4\], \[7\]"),
+])  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(change, message):
     hidden, head_weight, targets = inputs()
     with pytest.raises(ValueError, match=message):

@@ -152,14 +152,10 @@ def test_scoring_rollouts_equals_the_pass_of_an_update_to_the_bit():
 
 @pytest.mark.slow
 @pytest.mark.drill
-@pytest.mark.parametrize(
-    ("packing", "is_mixed", "options"),
-    [
-        ("none", False, {}),
-        ("padding_free", True, {"lora": LoraOptions(2, 4), "activation_checkpointing": True}),
-    ],
-    ids=["padded", "packed, mixed, lora, checkpointed"],
-)
+@pytest.mark.parametrize(("packing", "is_mixed", "options"), [
+    ("none", False, {}),
+    ("padding_free", True, {"lora": LoraOptions(2, 4), "activation_checkpointing": True}),
+], ids=["padded", "packed, mixed, lora, checkpointed"])  # fmt: skip
 def test_compiled_layers_compute_the_same_for_batches_of_any_shape(packing, options, is_mixed, tmp_path):
     if missing_to_build("C++") is not None:  # such a machine refuses the run
         assert any("model.compile=true needs" in problem for problem in found("model.compile=true"))

@@ -114,15 +114,12 @@ def test_adapters_of_conv1d_are_merged_as_they_act(folder):
         assert torch.allclose(plain(ids).logits, policy.model(ids).logits, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("family", "words"),
-    [
-        ("qwen3_moe", r"experts of Qwen3MoeForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
-        ("glm4_moe", r"Glm4MoeForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
-        ("mixtral", r"gate of MixtralForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
-        ("mamba", r"'out_proj' is incompatible with Mamba.*; write .*=\[dt_proj,in_proj,x_proj\]"),
-    ],
-)
+@pytest.mark.parametrize(("family", "words"), [
+    ("qwen3_moe", r"experts of Qwen3MoeForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
+    ("glm4_moe", r"Glm4MoeForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
+    ("mixtral", r"gate of MixtralForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
+    ("mamba", r"'out_proj' is incompatible with Mamba.*; write .*=\[dt_proj,in_proj,x_proj\]"),
+])  # fmt: skip
 def test_what_cannot_be_adapted_is_refused_at_the_start_with_what_can_which_then_trains(
     folder, family, words, tmp_path
 ):
@@ -131,16 +128,10 @@ def test_what_cannot_be_adapted_is_refused_at_the_start_with_what_can_which_then
         CHECKS["LoRA"](tmp_path / "own")  # also trains what the refusal suggests
 
 
-@pytest.mark.parametrize(
-    ("family", "words"),
-    [
-        ("qwen3_5_text", "has layers of type linear_attention"),
-        ("jamba", "has"),
-        ("mamba", "has"),
-        ("bart", "is an encoder with a decoder"),
-        ("gemma3", "has parts other than its language model"),
-    ],
-)
+@pytest.mark.parametrize(("family", "words"), [
+    ("qwen3_5_text", "has layers of type linear_attention"), ("jamba", "has"), ("mamba", "has"),
+    ("bart", "is an encoder with a decoder"), ("gemma3", "has parts other than its language model"),
+])  # fmt: skip
 def test_what_the_engine_cannot_hold_is_refused_before_anything_starts(family, words, tmp_path):
     AutoConfig.for_model(family).save_pretrained(tmp_path)
     with pytest.raises(

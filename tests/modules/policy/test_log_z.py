@@ -67,14 +67,11 @@ def test_responses_to_one_prompt_share_it_even_where_their_beginning_is_too_old(
     assert found[1].tolist() == pytest.approx([expected])
 
 
-@pytest.mark.parametrize(
-    ("layout", "cells"),
-    [
-        (Layout.PADDED, [0, 1, 5, 6, 7, 10, 11]),  # rows of five
-        (Layout.PACKED, [0, 1, 4, 5, 6, 9, 10]),  # lengths of 4, 5 and 3
-        (Layout.SHARED, [0, 1, 3, 4, 5, 0, 1]),  # the third stands behind the prompt of the first
-    ],
-)
+@pytest.mark.parametrize(("layout", "cells"), [
+    (Layout.PADDED, [0, 1, 5, 6, 7, 10, 11]),  # rows of five
+    (Layout.PACKED, [0, 1, 4, 5, 6, 9, 10]),  # lengths of 4, 5 and 3
+    (Layout.SHARED, [0, 1, 3, 4, 5, 0, 1]),  # the third stands behind the prompt of the first
+])  # fmt: skip
 def test_cells_of_the_prompts_by_hand(layout, cells):
     numbers, prompts, responses = np.array([0, 1, 0]), np.array([2, 3, 2]), np.array([2, 2, 1])
     grid = arranged(layout, numbers, prompts, prompts + responses)

@@ -123,14 +123,11 @@ def test_the_state_dict_holds_the_adapters_alone_and_brings_them_back_exactly(fo
         policy.load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        (("query",), "target_modules=.'query'.*not found.*write all-linear"),
-        (("lm_head",), "head and embeddings cannot be adapted"),
-        (("embed_tokens", "q_proj"), "head and embeddings cannot be adapted"),
-    ],
-)
+@pytest.mark.parametrize(("targets", "message"), [
+    (("query",), "target_modules=.'query'.*not found.*write all-linear"),
+    (("lm_head",), "head and embeddings cannot be adapted"),
+    (("embed_tokens", "q_proj"), "head and embeddings cannot be adapted"),
+])  # fmt: skip
 def test_layers_that_cannot_be_adapted_are_refused(targets, message, folder):
     with pytest.raises(ConfigError, match=message):
         adapted(folder, targets=targets)

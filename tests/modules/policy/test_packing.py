@@ -222,15 +222,11 @@ def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(
     assert [call[2] for call in calls] == [(-1, -1), (4, 4) if family == "qwen2_windowed" else (-1, -1)]
 
 
-@pytest.mark.parametrize(
-    ("error", "on_meta"),
-    [
-        (FileNotFoundError("Cannot find a build variant for this system:\n\ntorch29"), False),
-        (ValueError("Version 3 of it is not available in the local cache"), False),
-        (ImportError("no such library"), True),
-    ],
-    ids=["no build", "offline", "not loaded"],
-)
+@pytest.mark.parametrize(("error", "on_meta"), [
+    (FileNotFoundError("Cannot find a build variant for this system:\n\ntorch29"), False),
+    (ValueError("Version 3 of it is not available in the local cache"), False),
+    (ImportError("no such library"), True),
+], ids=["no build", "offline", "not loaded"])  # fmt: skip
 def test_a_kernel_that_the_hub_does_not_give_is_no_fault_of_the_model(error, on_meta, kernels_hub, tmp_path):
     kernels_hub(error)
     options = ModelOptions(family_folder("llama", tmp_path), attention=FLASH_HUB)
@@ -241,13 +237,10 @@ def test_a_kernel_that_the_hub_does_not_give_is_no_fault_of_the_model(error, on_
     assert str(error).partition(":")[0] in problem and problem.endswith("); write model.attention=sdpa")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention"),
-        ({"attn_temperature_tuning": True}, "scales attention by the place in the row"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention"),
+    ({"attn_temperature_tuning": True}, "scales attention by the place in the row"),
+])  # fmt: skip
 def test_models_in_which_sequences_would_mix_are_refused(change, message, tmp_path):
     path = family_folder("qwen2", tmp_path)
     config = AutoConfig.from_pretrained(path)
