@@ -119,18 +119,15 @@ def test_the_curves_are_the_sums_of_the_losses_own_terms():
         )
 
 
-@pytest.mark.parametrize(
-    ("order", "target", "expected"),
-    [
-        ("upper_first", 0.25, [0.5, 1.25, 0.25, True]),
-        ("upper_first", 0.3, [0.5, 1.5, 0.4, True]),
-        ("upper_first", 0.5, [0.5, 2.0, 0.5, True]),
-        ("upper_first", 0.6, [0.75, 2.0, 0.75, True]),
-        ("upper_first", 0.8, [0.75, 2.0, 0.75, False]),
-        ("lower_first", 0.3, [0.75, 1.25, 0.5, True]),
-        ("lower_first", 0.7, [0.75, 2.0, 0.75, True]),
-    ],
-)
+@pytest.mark.parametrize(("order", "target", "expected"), [
+    ("upper_first", 0.25, [0.5, 1.25, 0.25, True]),
+    ("upper_first", 0.3, [0.5, 1.5, 0.4, True]),
+    ("upper_first", 0.5, [0.5, 2.0, 0.5, True]),
+    ("upper_first", 0.6, [0.75, 2.0, 0.75, True]),
+    ("upper_first", 0.8, [0.75, 2.0, 0.75, False]),
+    ("lower_first", 0.3, [0.75, 1.25, 0.5, True]),
+    ("lower_first", 0.7, [0.75, 2.0, 0.75, True]),
+])  # fmt: skip
 def test_the_search_stops_at_the_first_bounds_that_meet_the_target(order, target, expected):
     curves = (torch.tensor(curve, dtype=torch.float64) for curve in ([1.0, 2.0, 3.0], [3.0, 1.0]))
     found = search_bounds(*curves, LOWS, HIGHS, target, order, "share")
@@ -171,16 +168,9 @@ def test_curves_carry_no_gradient_and_leave_their_inputs_as_they_are():
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(tokens, copies, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "step", "points"),
-    [
-        (0.6, 0.9, 0.02, 16),
-        (1.2, 3.0, 0.05, 37),
-        (0.8, 0.95, 0.05, 4),
-        (1.2, 2.0, 0.1, 9),
-        (0.8, 0.8, 0.02, 1),
-    ],
-)
+@pytest.mark.parametrize(("start", "end", "step", "points"), [
+    (0.6, 0.9, 0.02, 16), (1.2, 3.0, 0.05, 37), (0.8, 0.95, 0.05, 4), (1.2, 2.0, 0.1, 9), (0.8, 0.8, 0.02, 1),
+])  # fmt: skip
 def test_the_papers_grids_reach_their_end(start, end, step, points):
     grid = bound_grid(start, end, step)
     assert grid.dtype == torch.float32 and grid.shape == (points,)
@@ -196,27 +186,20 @@ def test_a_step_that_does_not_fit_stops_before_the_end():
 ONES = torch.ones(4)
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "message"),
-    [
-        (bound_grid, (0.6, 0.9, 0.0), "step of a bound must be positive, got 0.0"),
-        (bound_grid, (0.9, 0.6, 0.1), "got start 0.9 and end 0.6"),
-        (bound_grid, (0.6, float("nan"), 0.1), "got start 0.6 and end nan"),
-        (contribution_curves, (ONES, ONES, ONES, None, LOWS, HIGHS, "value"), "kind must be one of gradient"),
-        (contribution_curves, (ONES, ONES[:3], ONES, None, LOWS, HIGHS), r"advantage .* of ratio, \[4\]"),
-        (contribution_curves, (ONES, ONES, ONES, ONES[:1], LOWS, HIGHS), r"weight must .* got \[1\]"),
-        (contribution_curves, (ONES, ONES, ONES, None, LOWS[:0], HIGHS), "lows must be an ascending"),
-        (contribution_curves, (ONES, ONES, ONES, None, LOWS, HIGHS[0]), "highs must be an ascending"),
-        (search_bounds, (HIGHS, LOWS, LOWS, HIGHS, 0.4, "both", "share"), "order must be one of upper_first"),
-        (
-            search_bounds,
-            (HIGHS, LOWS, LOWS, HIGHS, 0.4, "upper_first", "sum"),
-            "measure must be one of share",
-        ),
-        (search_bounds, (LOWS, HIGHS, LOWS, HIGHS, 0.4, "upper_first", "share"), r"highs, \[3\], got \[2\]"),
-        (positive_contribution, (ONES, ONES, "mean"), "measure must be one of share, ratio, got 'mean'"),
-    ],
-)
+@pytest.mark.parametrize(("function", "arguments", "message"), [
+    (bound_grid, (0.6, 0.9, 0.0), "step of a bound must be positive, got 0.0"),
+    (bound_grid, (0.9, 0.6, 0.1), "got start 0.9 and end 0.6"),
+    (bound_grid, (0.6, float("nan"), 0.1), "got start 0.6 and end nan"),
+    (contribution_curves, (ONES, ONES, ONES, None, LOWS, HIGHS, "value"), "kind must be one of gradient"),
+    (contribution_curves, (ONES, ONES[:3], ONES, None, LOWS, HIGHS), r"advantage .* of ratio, \[4\]"),
+    (contribution_curves, (ONES, ONES, ONES, ONES[:1], LOWS, HIGHS), r"weight must .* got \[1\]"),
+    (contribution_curves, (ONES, ONES, ONES, None, LOWS[:0], HIGHS), "lows must be an ascending"),
+    (contribution_curves, (ONES, ONES, ONES, None, LOWS, HIGHS[0]), "highs must be an ascending"),
+    (search_bounds, (HIGHS, LOWS, LOWS, HIGHS, 0.4, "both", "share"), "order must be one of upper_first"),
+    (search_bounds, (HIGHS, LOWS, LOWS, HIGHS, 0.4, "upper_first", "sum"), "measure must be one of share"),
+    (search_bounds, (LOWS, HIGHS, LOWS, HIGHS, 0.4, "upper_first", "share"), r"highs, \[3\], got \[2\]"),
+    (positive_contribution, (ONES, ONES, "mean"), "measure must be one of share, ratio, got 'mean'"),
+])  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(*arguments)

@@ -31,16 +31,13 @@ def test_each_step_counts_alike_and_a_response_without_steps_is_one():
     assert torch.equal(weigh(step_mean, MASK, 5, 2), step_mean(MASK, 2))
 
 
-@pytest.mark.parametrize(
-    ("weights", "name"),
-    [
-        (lambda: token_mean(MASK, 0), "total"),
-        (lambda: sequence_mean(MASK, 0), "num_sequences"),
-        (lambda: fixed_length(MASK, -1, 8), "num_sequences"),
-        (lambda: fixed_length(MASK, 2, 0), "length"),
-        (lambda: step_mean(MASK, 0), "num_steps"),
-    ],
-)
+@pytest.mark.parametrize(("weights", "name"), [
+    (lambda: token_mean(MASK, 0), "total"),
+    (lambda: sequence_mean(MASK, 0), "num_sequences"),
+    (lambda: fixed_length(MASK, -1, 8), "num_sequences"),
+    (lambda: fixed_length(MASK, 2, 0), "length"),
+    (lambda: step_mean(MASK, 0), "num_steps"),
+])  # fmt: skip
 def test_a_normaliser_that_is_not_positive_is_refused(weights, name):
     with pytest.raises(ValueError, match=f"{name} must be positive"):
         weights()

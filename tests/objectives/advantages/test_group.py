@@ -8,15 +8,12 @@ from bapo_lightning.objectives.advantages.group import group_advantages
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
 
 
-@pytest.mark.parametrize(
-    ("scale", "baseline", "expected"),
-    [
-        ("none", "mean", [[0.5, -0.5, -0.5, 0.5], [-0.25, -0.25, -0.25, 0.75]]),
-        ("none", "leave_one_out", [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [-1 / 3, -1 / 3, -1 / 3, 1.0]]),
-        ("std", "mean", [[0.8660239, -0.8660239, -0.8660239, 0.8660239], [*[-0.499999] * 3, 1.499997]]),
-        ("std", "leave_one_out", [[1.154699, -1.154699, -1.154699, 1.154699], [*[-0.666665] * 3, 1.999996]]),
-    ],
-)
+@pytest.mark.parametrize(("scale", "baseline", "expected"), [
+    ("none", "mean", [[0.5, -0.5, -0.5, 0.5], [-0.25, -0.25, -0.25, 0.75]]),
+    ("none", "leave_one_out", [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [-1 / 3, -1 / 3, -1 / 3, 1.0]]),
+    ("std", "mean", [[0.8660239, -0.8660239, -0.8660239, 0.8660239], [*[-0.499999] * 3, 1.499997]]),
+    ("std", "leave_one_out", [[1.154699, -1.154699, -1.154699, 1.154699], [*[-0.666665] * 3, 1.999996]]),
+])  # fmt: skip
 def test_the_advantages_of_two_groups_are_the_literal_numbers(scale, baseline, expected):
     torch.testing.assert_close(
         group_advantages(REWARDS, scale, baseline), torch.tensor(expected), rtol=0, atol=1e-6
@@ -54,14 +51,11 @@ def test_a_group_of_one_has_no_spread_and_no_others(scale, baseline):
         group_advantages(torch.ones(3, 1), scale, baseline)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"scale": "mad"}, "scale must be 'std' or 'none', got 'mad'"),
-        ({"baseline": "median"}, "baseline must be 'mean' or 'leave_one_out', got 'median'"),
-        ({"rewards": torch.ones(3)}, r"rewards must be \[problems, group size\], got shape \[3\]"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"scale": "mad"}, "scale must be 'std' or 'none', got 'mad'"),
+    ({"baseline": "median"}, "baseline must be 'mean' or 'leave_one_out', got 'median'"),
+    ({"rewards": torch.ones(3)}, r"rewards must be \[problems, group size\], got shape \[3\]"),
+])  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         group_advantages(**{"rewards": REWARDS, **arguments})

@@ -71,16 +71,13 @@ def test_the_difference_is_limited_to_20_nats():
     assert masked_is(broken).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: truncated_is(GAPS, cap=0), "cap must be positive .* got 0"),
-        (lambda: truncated_is(GAPS, cap=float("nan")), "cap must be positive"),
-        (lambda: masked_is(GAPS, low=1.0), "got low 1.0 and high 5.0"),
-        (lambda: masked_is(GAPS, low=-0.1), "0 <= low < 1 < high"),
-        (lambda: masked_is(GAPS, high=1), "got low 0.5 and high 1"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: truncated_is(GAPS, cap=0), "cap must be positive .* got 0"),
+    (lambda: truncated_is(GAPS, cap=float("nan")), "cap must be positive"),
+    (lambda: masked_is(GAPS, low=1.0), "got low 1.0 and high 5.0"),
+    (lambda: masked_is(GAPS, low=-0.1), "0 <= low < 1 < high"),
+    (lambda: masked_is(GAPS, high=1), "got low 0.5 and high 1"),
+])  # fmt: skip
 def test_arguments_that_make_no_sense_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
