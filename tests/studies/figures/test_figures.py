@@ -58,22 +58,16 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own():
     assert "scale.num_rollout_batches=2" in plan.runs.common
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["figure="], "write one of 2, 4, 5"),
-        (["figure=3"], "figure=3 is no figure; write one of 2, 4, 5"),
-        (["figure=2", "algorithm=bapo"], "is set by the variants of studies/conf/figures/protocol.yaml"),
-        (["seed=one"], "seed=one must be whole numbers"),
-        (["2"], "2 cannot be read; write KEY=VALUE"),
-        (
-            ["model.path={"],
-            "model.path={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML",
-        ),
-        pytest.param(["figure=2", "scale.nothing=1"], "scale.nothing", marks=pytest.mark.slow),
-        (["launcher=cloud"], "hydra/launcher=cloud is not a choice here; it takes local"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["figure="], "write one of 2, 4, 5"),
+    (["figure=3"], "figure=3 is no figure; write one of 2, 4, 5"),
+    (["figure=2", "algorithm=bapo"], "is set by the variants of studies/conf/figures/protocol.yaml"),
+    (["seed=one"], "seed=one must be whole numbers"),
+    (["2"], "2 cannot be read; write KEY=VALUE"),
+    (["model.path={"], "model.path={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML"),
+    pytest.param(["figure=2", "scale.nothing=1"], "scale.nothing", marks=pytest.mark.slow),
+    (["launcher=cloud"], "hydra/launcher=cloud is not a choice here; it takes local"),
+])  # fmt: skip
 def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp_path, capsys):
     assert main([*arguments, f"output_root={tmp_path}"]) == 2
     assert complaint in capsys.readouterr().err

@@ -103,59 +103,44 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
     assert "2 runs in" in (text := capsys.readouterr().out) and "2 finished before" in text
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("seeds", "seeds cannot be read; write KEY=VALUE"),
-        ("sedes=3", "sedes is not an option; did you mean seeds?"),
-        ("seeds=1", "seeds=1 must be"),
-        ("gate=[nobody]", "gate names nobody, which is none of methods"),
-        ("worlds.table.axes.staleness=[]", "worlds.table.axes.staleness"),
-        ("worlds.table.world.num_context=3", "did you mean num_contexts?"),
-        ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
-        ("methods.grpo.set.algorithm=gprp", "gprp"),
-        ("only=[grpo,bapo]", "only names bapo; write some of grpo, higher"),
-        (
-            "methods.grpo.set.algorithm=direct_advantage",
-            "methods.grpo: algorithm=direct_advantage has a stage that gives advantages by the text of "
-            "responses (step_advantages), and exact worlds have none",
-        ),
-        ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
-        ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
-        ("seeds={", "seeds={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML"),
-        ("[0=1", "[0=1 cannot be read"),
-        ("common=[1]", "common=[1] cannot be read (Cannot merge DictConfig with ListConfig"),
-        ("methods=abc", "methods=abc must be a mapping"),
-        ("methods.a/b={label: a, set: {algorithm: grpo}}", "methods.a/b must be letters, digits and"),
-        ("group_size=1", "methods.grpo.set: scale.group_size=1 is refused by the advantages"),
-        ("output=\udcff", "cannot be read"),
-        ("only=5", "only=5 must be a list, or null"),
-        ("only=[]", "methods names none; leave it out, or write one at least"),
-        ("drawn=[grpo]", "drawn names grpo, the method that all others are compared with; leave it out"),
-        ("controls=[grpo]", "controls names grpo, the method that all others"),
-        (
-            "measure_every=481",
-            "measure_every=481 measures nothing of num_updates=480; write measure_every=480",
-        ),
-        ("worlds.table.axes.staleness=[7]", "axes.staleness=7 does not divide num_updates=480"),
-        ("worlds.table.axes.epochs=[7]", "axes.epochs=7 at staleness 8 does not divide num_updates=480"),
-        (
-            "verdict={endpoint: x, matters: 0.1, law: [{name: a, claim: b, method: nobody, expected: -1}]}",
-            "verdict.law: a names nobody, which is none of methods",
-        ),
-        ("worlds.table.axes.learning_rate=[-1]", "axes.learning_rate=-1 is no rate; write positive ones"),
-        (
-            "worlds.table.axes.wrong_tokens=[3, -1]",
-            "worlds.table.world.wrong_tokens=-1 must be a whole number",
-        ),
-        (
-            "worlds.table.axes.key_prior=[0.1, 0.4]",
-            "key_prior=0.4 and popular_prior=0.6 must be below 1 together",
-        ),
-        ("worlds.factored.world.num_decisions=6", "right_tokens and wrong_tokens must be at least 6"),
-        ("worlds.table.world._target_=torch.nn.Identity", "no studies.exact.world.ExactWorld"),
-    ],
-)
+@pytest.mark.parametrize(("argument", "message"), [
+    ("seeds", "seeds cannot be read; write KEY=VALUE"),
+    ("sedes=3", "sedes is not an option; did you mean seeds?"),
+    ("seeds=1", "seeds=1 must be"),
+    ("gate=[nobody]", "gate names nobody, which is none of methods"),
+    ("worlds.table.axes.staleness=[]", "worlds.table.axes.staleness"),
+    ("worlds.table.world.num_context=3", "did you mean num_contexts?"),
+    ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
+    ("methods.grpo.set.algorithm=gprp", "gprp"),
+    ("only=[grpo,bapo]", "only names bapo; write some of grpo, higher"),
+    ("methods.grpo.set.algorithm=direct_advantage",
+     "methods.grpo: algorithm=direct_advantage has a stage that gives advantages by the text of "
+     "responses (step_advantages), and exact worlds have none"),
+    ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
+    ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
+    ("seeds={", "seeds={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML"),
+    ("[0=1", "[0=1 cannot be read"),
+    ("common=[1]", "common=[1] cannot be read (Cannot merge DictConfig with ListConfig"),
+    ("methods=abc", "methods=abc must be a mapping"),
+    ("methods.a/b={label: a, set: {algorithm: grpo}}", "methods.a/b must be letters, digits and"),
+    ("group_size=1", "methods.grpo.set: scale.group_size=1 is refused by the advantages"),
+    ("output=\udcff", "cannot be read"),
+    ("only=5", "only=5 must be a list, or null"),
+    ("only=[]", "methods names none; leave it out, or write one at least"),
+    ("drawn=[grpo]", "drawn names grpo, the method that all others are compared with; leave it out"),
+    ("controls=[grpo]", "controls names grpo, the method that all others"),
+    ("measure_every=481", "measure_every=481 measures nothing of num_updates=480; write measure_every=480"),
+    ("worlds.table.axes.staleness=[7]", "axes.staleness=7 does not divide num_updates=480"),
+    ("worlds.table.axes.epochs=[7]", "axes.epochs=7 at staleness 8 does not divide num_updates=480"),
+    ("verdict={endpoint: x, matters: 0.1, law: [{name: a, claim: b, method: nobody, expected: -1}]}",
+     "verdict.law: a names nobody, which is none of methods"),
+    ("worlds.table.axes.learning_rate=[-1]", "axes.learning_rate=-1 is no rate; write positive ones"),
+    ("worlds.table.axes.wrong_tokens=[3, -1]", "worlds.table.world.wrong_tokens=-1 must be a whole number"),
+    ("worlds.table.axes.key_prior=[0.1, 0.4]",
+     "key_prior=0.4 and popular_prior=0.6 must be below 1 together"),
+    ("worlds.factored.world.num_decisions=6", "right_tokens and wrong_tokens must be at least 6"),
+    ("worlds.table.world._target_=torch.nn.Identity", "no studies.exact.world.ExactWorld"),
+])  # fmt: skip
 def test_wrong_input_is_one_error_before_anything_is_computed(argument, message, tmp_path, capsys):
     assert main([argument, f"output={tmp_path / 'map'}"]) == 2
     assert message in capsys.readouterr().err

@@ -68,17 +68,14 @@ def test_p_values_are_adjusted_over_all_comparisons_of_the_map(results):
     assert len(given) > 10 and smallest.adjusted == pytest.approx(len(given) * smallest.p)
 
 
-@pytest.mark.parametrize(
-    ("cost", "bounds", "is_passed"),
-    [
-        (Interval(0.1, 0.01, 8), Interval(-0.1, 0.01, 8), True),
-        (Interval(0.1, 0.01, 8), Interval(0.0004, 0.0003, 8), False),
-        (Interval(0.009, 0.001, 8), Interval(-0.1, 0.01, 8), False),
-        (Interval(-0.1, 0.01, 8), Interval(-0.1, 0.01, 8), False),
-        (Interval(0.1, 0.2, 8), Interval(-0.1, 0.01, 8), False),
-        (Interval(0.1, 0.01, 2), Interval(-0.1, 0.01, 2), False),
-    ],
-)
+@pytest.mark.parametrize(("cost", "bounds", "is_passed"), [
+    (Interval(0.1, 0.01, 8), Interval(-0.1, 0.01, 8), True),
+    (Interval(0.1, 0.01, 8), Interval(0.0004, 0.0003, 8), False),
+    (Interval(0.009, 0.001, 8), Interval(-0.1, 0.01, 8), False),
+    (Interval(-0.1, 0.01, 8), Interval(-0.1, 0.01, 8), False),
+    (Interval(0.1, 0.2, 8), Interval(-0.1, 0.01, 8), False),
+    (Interval(0.1, 0.01, 2), Interval(-0.1, 0.01, 2), False),
+])  # fmt: skip
 def test_the_gate_asks_for_a_size_besides_significance(cost, bounds, is_passed):
     assert GateResult({"fresh - grpo": cost, "narrow - grpo": bounds}).is_passed == is_passed
 
