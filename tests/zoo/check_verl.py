@@ -44,11 +44,9 @@ def update(seed: int) -> dict[str, Tensor]:
     logp = (old + 0.4 * torch.randn(B, T, generator=draw)).clamp_max(0)
     advantages = torch.randn(B, 1, generator=draw) - 0.3
     return {
-        "mask": torch.arange(T) < lengths[:, None],
-        "logp": logp,
-        "old": old,
+        "mask": torch.arange(T) < lengths[:, None], "logp": logp, "old": old,
         "advantages": advantages.expand(B, T),
-    }
+    }  # fmt: skip
 
 
 def by_verl(loss_mode: str, given: dict[str, Tensor], rows: slice, **options: Any) -> tuple[Tensor, Any]:

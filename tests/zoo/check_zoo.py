@@ -39,15 +39,9 @@ from tests.zoo.reference import references
 
 SEEDS = (0, 1, 2)
 LIMITS = {
-    "reference": 1e-6,
-    "differences": 1e-5,
-    "slopes": 1e-9,
-    "rows": 1e-9,
-    "split": 1e-9,
-    "packing": 1e-9,
-    "ranks": 1e-9,
-    "at ratio 1": 1e-9,
-}
+    "reference": 1e-6, "differences": 1e-5, "slopes": 1e-9, "rows": 1e-9, "split": 1e-9, "packing": 1e-9,
+    "ranks": 1e-9, "at ratio 1": 1e-9,
+}  # fmt: skip
 
 
 def checks(name: str) -> dict[str, float | str]:

@@ -28,14 +28,9 @@ COMMANDS = Path(__file__).with_name("commands.yaml")
 PAGE = "docs/results/presets.md"
 NO_SETTINGS = {"name", "defaults", "_target_", "_partial_"}
 KINDS = {
-    "script": "authors' script",
-    "config": "authors' configuration file",
-    "example": "framework's example",
-    "default": "default of the code",
-    "paper": "paper",
-    "unread": "another's reading",
-    "ours": "ours",
-}
+    "script": "authors' script", "config": "authors' configuration file", "example": "framework's example",
+    "default": "default of the code", "paper": "paper", "unread": "another's reading", "ours": "ours",
+}  # fmt: skip
 WITH_COMMANDS = {"script", "config", "example"}
 WITHOUT_FLAGS = {"flowrl_authors_code": "a file of code", "p3o": "a file of code"}
 _FILE = re.compile(r"[\w.-]+\.(?:sh|ya?ml|md|py)\b")
@@ -176,27 +171,19 @@ def tables() -> dict[str, str]:
     differing = [(each.name, row) for each in known for row in each.rows if not row.is_equal]
     odd, settings = len({name for name, _ in differing}), sum(len(each.rows) for each in known)
     parts: dict[str, tuple[list[str], list[Sequence[Any]]]] = {
-        "counts": (
-            ["presets", "settings", "that differ", "presets that differ"],
-            [(len(known), settings, len(differing), odd)],
-        ),
+        "counts": (["presets", "settings", "that differ", "presets that differ"],
+                   [(len(known), settings, len(differing), odd)]),
         "differing": (
             ["preset", "setting", "here", "there", "where", "reason"],
-            [
-                (f"`{name}`", row.key, shown(row.here), shown(row.there), row.where, row.reason)
-                for name, row in differing
-            ],
+            [(f"`{name}`", row.key, shown(row.here), shown(row.there), row.where, row.reason)
+             for name, row in differing],
         ),
-        "same": (
-            ["preset", "source", "which is", "settings"],
-            [(f"`{each.name}`", each.source, KINDS[each.kind], _equal(each)) for each in known],
-        ),
-        "flags": (
-            ["preset", "flags", "about the run"],
-            [_flags(each) for each in known if each.name in commands()],
-        ),
+        "same": (["preset", "source", "which is", "settings"],
+                 [(f"`{each.name}`", each.source, KINDS[each.kind], _equal(each)) for each in known]),
+        "flags": (["preset", "flags", "about the run"],
+                  [_flags(each) for each in known if each.name in commands()]),
         "sources": (["name", "repository and commit"], list(written()["sources"].items())),
-    }
+    }  # fmt: skip
     return {name: markdown_table(*part) for name, part in parts.items()}
 
 

@@ -54,51 +54,20 @@ class Outcome:
 PPO = "tests/trainer/ppo/test_"
 SKYRL = "tests/train/algorithms/test_"
 SUITES = (
-    Suite(
-        "CS336 2025",
-        "cs336_2025",
-        "stanford-cs336/assignment5-alignment",
-        "eb2c562",
-        ("tests/test_grpo.py",),
-        "tests/_snapshots/test_compute_naive_policy_gradient_loss.npz",
-        own_conftest=True,
-    ),
-    Suite(
-        "CS336 2026",
-        "cs336_2026",
-        "stanford-cs336/assignment5-alignment",
-        "c2734a2",
-        ("tests/test_grpo.py",),
-        "tests/_snapshots/test_compute_rollout_rewards.npz",
-        own_conftest=True,
-    ),
-    Suite(
-        "verl",
-        "verl_stand_in",
-        "verl-project/verl",
-        "1dda039",
-        (
-            f"{PPO}core_algos_on_cpu.py",
-            f"{PPO}rollout_corr.py",
-            f"{PPO}rollout_corr_integration.py",
-            f"{PPO}loss_aggregation_on_cpu.py",
-            f"{PPO}dynamic_policy_losses_on_cpu.py",
-        ),
-        "verl/trainer/ppo/core_algos.py",
-    ),
-    Suite(
-        "SkyRL",
-        "skyrl_stand_in",
-        "NovaSky-AI/SkyRL",
-        "a956457",
-        (
-            f"{SKYRL}off_policy_correction.py",
-            f"{SKYRL}losses.py",
-            "tests/backends/skyrl_train/utils/test_ppo_utils.py",
-        ),
-        "skyrl/backends/skyrl_train/utils/ppo_utils.py",
-    ),
-)
+    Suite("CS336 2025", "cs336_2025", "stanford-cs336/assignment5-alignment", "eb2c562",
+          ("tests/test_grpo.py",), "tests/_snapshots/test_compute_naive_policy_gradient_loss.npz",
+          own_conftest=True),
+    Suite("CS336 2026", "cs336_2026", "stanford-cs336/assignment5-alignment", "c2734a2",
+          ("tests/test_grpo.py",), "tests/_snapshots/test_compute_rollout_rewards.npz", own_conftest=True),
+    Suite("verl", "verl_stand_in", "verl-project/verl", "1dda039",
+          (f"{PPO}core_algos_on_cpu.py", f"{PPO}rollout_corr.py", f"{PPO}rollout_corr_integration.py",
+           f"{PPO}loss_aggregation_on_cpu.py", f"{PPO}dynamic_policy_losses_on_cpu.py"),
+          "verl/trainer/ppo/core_algos.py"),
+    Suite("SkyRL", "skyrl_stand_in", "NovaSky-AI/SkyRL", "a956457",
+          (f"{SKYRL}off_policy_correction.py", f"{SKYRL}losses.py",
+           "tests/backends/skyrl_train/utils/test_ppo_utils.py"),
+          "skyrl/backends/skyrl_train/utils/ppo_utils.py"),
+)  # fmt: skip
 
 
 def suite_of(checkout: Path) -> Suite:

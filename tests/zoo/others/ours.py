@@ -107,18 +107,11 @@ def table(
         axis.flatten() for axis in torch.meshgrid(*map(torch.arange, logp.shape), indexing="ij")
     )
     return table_of(
-        logp.flatten(),
-        (old if sampled is None else sampled).flatten(),
-        old.flatten(),
-        entropy=torch.zeros_like(count).flatten(),
-        age=torch.zeros_like(sequence),
-        sequence=sequence,
-        group=sequence,
-        position=position,
-        count=count.flatten(),
-        advantage=advantage.expand_as(logp).flatten(),
-        weight=count.flatten(),
-    )
+        logp.flatten(), (old if sampled is None else sampled).flatten(), old.flatten(),
+        entropy=torch.zeros_like(count).flatten(), age=torch.zeros_like(sequence), sequence=sequence,
+        group=sequence, position=position, count=count.flatten(),
+        advantage=advantage.expand_as(logp).flatten(), weight=count.flatten(),
+    )  # fmt: skip
 
 
 def bounded(tokens: TokenTable, low: float = 0.0, high: float = torch.inf) -> TokenTable:

@@ -282,31 +282,21 @@ class Losses(Registry):
 
 UTILS = "skyrl.backends.skyrl_train.utils"
 stand_in(
-    f"{UTILS}.off_policy_correction_utils",
-    compute_off_policy_correction=compute_off_policy_correction,
-    compute_outlier_token_mask=compute_outlier_token_mask,
-    compute_sequence_mask=compute_sequence_mask,
-    compute_tis_ratio=compute_tis_ratio,
-    compute_token_mask=compute_token_mask,
-)
+    f"{UTILS}.off_policy_correction_utils", compute_off_policy_correction=compute_off_policy_correction,
+    compute_outlier_token_mask=compute_outlier_token_mask, compute_sequence_mask=compute_sequence_mask,
+    compute_tis_ratio=compute_tis_ratio, compute_token_mask=compute_token_mask,
+)  # fmt: skip
 stand_in(
-    f"{UTILS}.ppo_utils",
-    AdaptiveKLController=NO_CONTROLLER,
-    AdvantageEstimatorRegistry=Registry(REGISTRIES),
-    FixedKLController=NO_CONTROLLER,
-    PolicyLossRegistry=Losses(REGISTRIES),
+    f"{UTILS}.ppo_utils", AdaptiveKLController=NO_CONTROLLER, AdvantageEstimatorRegistry=Registry(REGISTRIES),
+    FixedKLController=NO_CONTROLLER, PolicyLossRegistry=Losses(REGISTRIES),
     apply_loss_reduction_to_advantages_minibatch=apply_loss_reduction_to_advantages_minibatch,
-    compute_advantages_and_returns=REGISTRY,
-    compute_approx_kl=compute_approx_kl,
-    compute_gae_advantage_return=NO_CRITIC,
-    compute_grpo_outcome_advantage=grpo,
+    compute_advantages_and_returns=REGISTRY, compute_approx_kl=compute_approx_kl,
+    compute_gae_advantage_return=NO_CRITIC, compute_grpo_outcome_advantage=grpo,
     compute_maxrl_advantage=estimator(maxrl),
     compute_reinforce_plus_plus_outcome_advantage=NotHere("rewards are of responses, not of tokens"),
-    compute_rloo_outcome_advantage=estimator(rloo),
-    reduce_loss=reduce_loss,
-    register_advantage_estimator=REGISTRY,
-    register_policy_loss=REGISTRY,
-)
+    compute_rloo_outcome_advantage=estimator(rloo), reduce_loss=reduce_loss,
+    register_advantage_estimator=REGISTRY, register_policy_loss=REGISTRY,
+)  # fmt: skip
 stand_in(f"{UTILS}.torch_utils", masked_mean=masked_mean)
 NAMES = ("Algorithm", "ClipCov", "DPPO", "KLCov", "OffPolicyCorrection", "SAPO")
 stand_in("skyrl.train.config", CISPOConfig=checked_cispo, **{f"{name}Config": Options for name in NAMES})

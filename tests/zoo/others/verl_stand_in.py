@@ -185,20 +185,15 @@ def vectorised() -> list[Any]:
 REGISTRY = NotHere("verl's registry of advantages")
 grpo_vectorised, rloo_vectorised = vectorised()
 stand_in(
-    "verl.trainer.ppo.core_algos",
-    ADV_ESTIMATOR_REGISTRY=REGISTRY,
-    register_adv_est=REGISTRY,
-    get_adv_estimator_fn=REGISTRY,
-    agg_loss=agg_loss,
+    "verl.trainer.ppo.core_algos", ADV_ESTIMATOR_REGISTRY=REGISTRY, register_adv_est=REGISTRY,
+    get_adv_estimator_fn=REGISTRY, agg_loss=agg_loss,
     compute_gae_advantage_return=NotHere("there is no critic of tokens"),
     compute_grpo_outcome_advantage=estimator(group_advantages),
     compute_grpo_vectorized_outcome_advantage=grpo_vectorised,
-    compute_policy_loss_dro=compute_policy_loss_dro,
-    compute_policy_loss_vanilla=compute_policy_loss_vanilla,
-    compute_rloo_outcome_advantage=estimator(rloo),
-    compute_rloo_vectorized_outcome_advantage=rloo_vectorised,
+    compute_policy_loss_dro=compute_policy_loss_dro, compute_policy_loss_vanilla=compute_policy_loss_vanilla,
+    compute_rloo_outcome_advantage=estimator(rloo), compute_rloo_vectorized_outcome_advantage=rloo_vectorised,
     kl_penalty=NotHere("there is no KL penalty with the gradient of another estimate"),
-)
+)  # fmt: skip
 stand_in(
     "verl.trainer.ppo.rollout_corr_helper",
     SUPPORTED_ROLLOUT_RS_OPTIONS=frozenset(NAMES),

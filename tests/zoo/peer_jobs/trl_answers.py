@@ -41,17 +41,14 @@ def trainer(options: dict[str, Any], parts: int) -> Any:
     )  # fmt: skip
     made = object.__new__(GRPOTrainer)
     vars(made).update(
-        {name: getattr(arguments, name) for name in SAME},
-        args=arguments,
+        {name: getattr(arguments, name) for name in SAME}, args=arguments,
         model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
-        accelerator=Accelerator(cpu=True),
-        current_gradient_accumulation_steps=parts,
+        accelerator=Accelerator(cpu=True), current_gradient_accumulation_steps=parts,
         epsilon_low=arguments.epsilon,
         epsilon_high=arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high,
-        aux_loss_enabled=False,
-        _entropy_bonus_enabled=arguments.entropy_coef != 0,
+        aux_loss_enabled=False, _entropy_bonus_enabled=arguments.entropy_coef != 0,
         _metrics=defaultdict(lambda: defaultdict(list)),
-    )
+    )  # fmt: skip
     return made
 
 
@@ -60,15 +57,10 @@ def loss(part: Table, options: dict[str, Any], parts: int, whole: Table) -> Tens
     made, ids = trainer(options, parts), part["mask"].long()
     made._get_per_token_logps_and_entropies = lambda *_, **__: (part["logp"], part["entropy"], None)
     inputs = {
-        "prompt_ids": ids[:, :1],
-        "prompt_mask": ids[:, :1],
-        "completion_ids": ids,
-        "completion_mask": ids,
-        "advantages": part["advantage"][:, 0],
-        "old_per_token_logps": part["proximal_logp"],
-        "sampling_per_token_logps": part["behaviour_logp"],
-        "num_items_in_batch": whole["mask"].sum(),
-    }
+        "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids, "completion_mask": ids,
+        "advantages": part["advantage"][:, 0], "old_per_token_logps": part["proximal_logp"],
+        "sampling_per_token_logps": part["behaviour_logp"], "num_items_in_batch": whole["mask"].sum(),
+    }  # fmt: skip
     return made._compute_loss(made.model, inputs)
 
 
