@@ -18,12 +18,9 @@ def batch(
     lengths = torch.ones_like(rewards, dtype=torch.long) if lengths is None else torch.as_tensor(lengths)
     size = len(rewards)
     return RewardBatch(
-        rewards,
-        lengths,
-        torch.zeros_like(rewards),
-        tuple(problems or map(str, range(size))),
+        rewards, lengths, torch.zeros_like(rewards), tuple(problems or map(str, range(size))),
         tuple(is_new or [True] * size),
-    )
+    )  # fmt: skip
 
 
 def random_batch(seed: int = 0) -> RewardBatch:

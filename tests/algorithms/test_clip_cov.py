@@ -7,11 +7,9 @@ from bapo_lightning.configuration.compose import compose_run
 
 # Covariances 3, 0.5, 3 and 0.5, without the last row, which stands for no token.
 COVERING = {
-    "advantages": exact(2, 1, -2, -1, 9),
-    "behaviour_logp": exact(-1.0, -2.0, -4.0, -3.0, -99.0),
-    "count": exact(1, 1, 1, 1, 0),
-    "high": 1.2,
-}
+    "advantages": exact(2, 1, -2, -1, 9), "behaviour_logp": exact(-1.0, -2.0, -4.0, -3.0, -99.0),
+    "count": exact(1, 1, 1, 1, 0), "high": 1.2,
+}  # fmt: skip
 
 
 def kept(made, **options):

@@ -22,26 +22,18 @@ from bapo_lightning.tools.commands.export import main
 
 TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 SETTINGS = [
-    "algorithm=flowrl",
-    "model.packing=padding_free",
-    "scale.micro_batch_tokens=300",
-    "callbacks.validation.every=0",
-    "callbacks.entropy_rule.every=0",
-    "callbacks.checkpoint.every=8",
-]
+    "algorithm=flowrl", "model.packing=padding_free", "scale.micro_batch_tokens=300",
+    "callbacks.validation.every=0", "callbacks.entropy_rule.every=0", "callbacks.checkpoint.every=8",
+]  # fmt: skip
 
 
 def two_responses(**changes):
     """One of two tokens, whose ratios multiply to 1.1, and one of a single token with a ratio of 3."""
     columns = {
-        "behaviour_logp": exact(-1.0, -2.0 - log(1.1), -1.0 - log(3.0)),
-        "logp": exact(-1.0, -2.0, -1.0),
-        "reference_logp": exact(-2.0, -4.0, -0.5),
-        "log_z": exact(0.25, 0.25, -1.0),
-        "sequence": torch.tensor([0, 0, 1]),
-        "low": 0.8,
-        "high": 1.2,
-    }
+        "behaviour_logp": exact(-1.0, -2.0 - log(1.1), -1.0 - log(3.0)), "logp": exact(-1.0, -2.0, -1.0),
+        "reference_logp": exact(-2.0, -4.0, -0.5), "log_z": exact(0.25, 0.25, -1.0),
+        "sequence": torch.tensor([0, 0, 1]), "low": 0.8, "high": 1.2,
+    }  # fmt: skip
     return table(exact(0.1, 0.1, -0.2), **columns | changes)
 
 

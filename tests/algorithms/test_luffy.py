@@ -20,11 +20,9 @@ TOKENIZER = SimpleNamespace(encode=lambda text, add_special_tokens: [*map(ord, t
 
 def test_tokens_of_an_expert_count_p_over_p_plus_gamma_and_others_their_ratio_without_bounds():
     tokens = table(
-        [2.0, 2.0, -1.0, 3.0],
-        torch.tensor([0.1, 0.9, 7.0, 0.1]),
-        behaviour_logp=torch.tensor([0.0, 0.0, -4.0, -2.0]),
-        origin=torch.tensor([EXPERT, EXPERT, 0, 0]),
-    )
+        [2.0, 2.0, -1.0, 3.0], torch.tensor([0.1, 0.9, 7.0, 0.1]),
+        behaviour_logp=torch.tensor([0.0, 0.0, -4.0, -2.0]), origin=torch.tensor([EXPERT, EXPERT, 0, 0]),
+    )  # fmt: skip
     # 0.1 / 0.2 = 0.5 and 0.9 / 1.0 = 0.9
     assert luffy(tokens).tolist() == pytest.approx([1.0, 1.8, -7.0, 0.3])
 

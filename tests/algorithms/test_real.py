@@ -11,11 +11,9 @@ HOMONYMS = {"real": "real numbers"}
 def of_groups(log_ratio, advantage, temperature=0.5):
     """Two groups of three responses; the first has responses of two tokens."""
     made = table(
-        advantage,
-        log_ratio.exp(),
-        sequence=torch.tensor([0, 0, 1, 1, 2, 2, 3, 4, 5]),
+        advantage, log_ratio.exp(), sequence=torch.tensor([0, 0, 1, 1, 2, 2, 3, 4, 5]),
         group=torch.tensor([0] * 6 + [1] * 3),
-    )
+    )  # fmt: skip
     return prepared(REAL(temperature), made)
 
 

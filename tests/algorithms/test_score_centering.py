@@ -22,12 +22,10 @@ def made(logits: torch.Tensor, before: torch.Tensor, token: int, advantage: floa
     """One token of a vocabulary, and the likeliest `size` of those that could have come."""
     logp, noted = logits.log_softmax(-1), before.topk(size)
     return table(
-        torch.tensor([advantage], dtype=torch.float64),
-        logp=logp[token].view(1),
-        behaviour_logp=before[token].view(1),
-        candidate_logp=logp[noted.indices].view(1, -1),
+        torch.tensor([advantage], dtype=torch.float64), logp=logp[token].view(1),
+        behaviour_logp=before[token].view(1), candidate_logp=logp[noted.indices].view(1, -1),
         candidate_behaviour_logp=noted.values.view(1, -1),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("weight", "low", "high"), SETTINGS)

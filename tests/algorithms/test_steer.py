@@ -29,11 +29,9 @@ def test_tokens_that_hardly_move_the_entropy_are_spared():
 def test_probabilities_below_the_authors_least_one_count_as_it():
     # q = 1e-12 counts as 1e-8: omega = 1e-8 / 1e-8 * (log 1e-8 + 10) with p = 1e-10, and 2 * 0.5 * 0.6 beside
     made = table(
-        exact(1, 1),
-        logp=exact(log(1e-10), log(0.5)),
-        behaviour_logp=exact(log(1e-12), log(0.25)),
+        exact(1, 1), logp=exact(log(1e-10), log(0.5)), behaviour_logp=exact(log(1e-12), log(0.25)),
         entropy=10.0,
-    )
+    )  # fmt: skip
     omega = [abs(log(1e-8) + 10), abs(log(0.5) + 10)]
     expected = [0.8 ** (each / max(omega)) for each in omega]
     assert weight_by_entropy_change(made).tolist() == pytest.approx(expected)
