@@ -46,13 +46,11 @@ def written(folder, rows, suffix="parquet"):
 
 def verl_row(question, answer, index, **changes):
     return {
-        "data_source": "math_dapo",
-        "prompt": [{"role": "user", "content": question}],
-        "ability": "MATH",
+        "data_source": "math_dapo", "prompt": [{"role": "user", "content": question}], "ability": "MATH",
         "reward_model": {"ground_truth": answer, "style": "rule"},
         "extra_info": {"index": index, "model_difficulty": {"R1-Qwen-1.5B": 16, "R1-Qwen-7B": index}},
         **changes,
-    }
+    }  # fmt: skip
 
 
 VERL = {"problem": "prompt", "answer": "reward_model.ground_truth", "source": "data_source"}
@@ -255,12 +253,9 @@ def test_the_prompt_is_a_chat_where_the_model_has_a_format_for_it():
 
     problem = Problem("mine/0", "What is 2 + 3?", "5")
     tokenizer = SimpleNamespace(
-        encode=encode,
-        apply_chat_template=apply_chat_template,
-        chat_template=None,
-        bos_token_id=None,
+        encode=encode, apply_chat_template=apply_chat_template, chat_template=None, bos_token_id=None,
         name_or_path="",
-    )
+    )  # fmt: skip
     tokenizer.get_chat_template = lambda template: template or tokenizer.chat_template
     assert bytes(rule(tokenizer, problem).tolist()) == b"What is 2 + 3?"
     tokenizer.chat_template = "..."

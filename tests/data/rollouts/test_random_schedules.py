@@ -23,16 +23,12 @@ def random_regime(rng, groups_per_batch=1):
     epochs, minibatches, overlap = rng.randint(1, 2), rng.randint(1, 3), rng.random() < 0.7
     partial = rng.random() < 0.5
     return Regime(
-        name="random",
-        epochs=epochs,
-        minibatches=minibatches,
-        max_new_tokens=6,
-        async_generation=overlap,
+        name="random", epochs=epochs, minibatches=minibatches, max_new_tokens=6, async_generation=overlap,
         max_age=epochs * minibatches - 1 + rng.randint(0, 8) if overlap or rng.random() < 0.3 else None,
         stale_action=rng.choice(["evict", "mask"]) if partial else "evict",
         partial_tokens=rng.randint(1, 6) if partial else None,
         max_segments=rng.choice([None, 2]) if partial else None,
-    )
+    )  # fmt: skip
 
 
 def windowed(rng, groups_per_batch):
