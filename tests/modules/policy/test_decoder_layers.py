@@ -16,13 +16,9 @@ from bapo_lightning.system.host import missing_to_build
 ROUNDING = 0.2  # nats: what a proof of a sync allows for
 KINDS = pytest.mark.parametrize(
     ("family", "lora", "packing"),
-    [
-        ("llama", None, "none"),
-        ("qwen2", LoraOptions(2, 4), "padding_free"),
-        ("qwen3", None, "padding_free"),
-        ("qwen3", LoraOptions(2, 4), "none"),
-    ],
-)
+    [("llama", None, "none"), ("qwen2", LoraOptions(2, 4), "padding_free"), ("qwen3", None, "padding_free"),
+     ("qwen3", LoraOptions(2, 4), "none")],
+)  # fmt: skip
 
 
 def batch_for(family, num_groups=2, seed=0):
