@@ -38,14 +38,11 @@ def random_columns(seed=0):
     logp = -generator.gamma(1.0, 1.0, size)
     age = generator.integers(0, 5, size)
     return {
-        "logp": logp,
-        "behaviour_logp": np.minimum(logp + spread * generator.standard_normal(size), 0),
+        "logp": logp, "behaviour_logp": np.minimum(logp + spread * generator.standard_normal(size), 0),
         "proximal_logp": np.minimum(logp + spread * generator.standard_normal(size), 0),
-        "advantage": np.repeat(generator.standard_normal(12), lengths),
-        "sequence": sequence,
-        "age": age,
+        "advantage": np.repeat(generator.standard_normal(12), lengths), "sequence": sequence, "age": age,
         "age_at_entry": np.minimum(age, 2),
-    }
+    }  # fmt: skip
 
 
 def made_of(columns):
@@ -68,11 +65,9 @@ def test_two_responses_have_the_literal_weights():
 def test_opsm_drops_negative_responses_that_became_unlikely():
     drift = torch.tensor([0.3, -0.1, 0.0, 0.3, -0.3, 0.1], dtype=torch.float64)  # means 0.1, 0.15, -0.1
     made = table(
-        torch.tensor([-1.0, -1, 1, 1, -1, -1], dtype=torch.float64),
-        behaviour_logp=-1.0,
-        logp=-1 - drift,
+        torch.tensor([-1.0, -1, 1, 1, -1, -1], dtype=torch.float64), behaviour_logp=-1.0, logp=-1 - drift,
         sequence=torch.tensor([0, 0, 1, 1, 2, 2]),
-    )
+    )  # fmt: skip
     assert opsm(made, 0.05).tolist() == [0, 0, 1, 1, 1, 1]
     assert opsm(made, 0.11).tolist() == [1] * 6
 
