@@ -37,15 +37,10 @@ def mean_of_tokens(mask):
 
 def bapo(target=0.5, **options):
     return AdaptiveBounds(
-        low={"start": 0.6, "end": 0.9, "step": 0.02},
-        high={"start": 1.2, "end": 3.0, "step": 0.05},
-        target=target,
-        kind="gradient",
-        order="upper_first",
-        measure="share",
-        weight="rollout_prob",
+        low={"start": 0.6, "end": 0.9, "step": 0.02}, high={"start": 1.2, "end": 3.0, "step": 0.05},
+        target=target, kind="gradient", order="upper_first", measure="share", weight="rollout_prob",
         **{"scope": "minibatch"} | options,
-    )
+    )  # fmt: skip
 
 
 def method(rule, batch_advantages=None):
@@ -55,12 +50,8 @@ def method(rule, batch_advantages=None):
 
 def protocol(**changes):
     settings = {
-        "num_updates": 16,
-        "problems_per_update": 4,
-        "minibatches": 2,
-        "epochs": 2,
-        "measure_every": 4,
-    }
+        "num_updates": 16, "problems_per_update": 4, "minibatches": 2, "epochs": 2, "measure_every": 4,
+    }  # fmt: skip
     return Protocol(
         optimizer=lambda parameters: torch.optim.AdamW(parameters, 0.1, weight_decay=0.0),
         scheduler=lambda optimizer: linear_warmup(optimizer, 4),

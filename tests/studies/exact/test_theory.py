@@ -65,17 +65,11 @@ def every_answer(parameters, behaviour, baseline):
     entropy = -(logp.exp() * logp).sum(-1, keepdim=True).expand_as(logp)
     number = torch.arange(logp.numel())
     return table_of(
-        logp.flatten(),
-        behaviour_logp.flatten(),
-        entropy=entropy.flatten(),
-        age=torch.zeros_like(number),
-        sequence=number,
-        group=number // logp.shape[-1],
-        position=torch.zeros_like(number),
-        count=torch.ones(logp.numel()),
-        advantage=(WORLD.right.squeeze(-2) - baseline).flatten(),
+        logp.flatten(), behaviour_logp.flatten(), entropy=entropy.flatten(), age=torch.zeros_like(number),
+        sequence=number, group=number // logp.shape[-1], position=torch.zeros_like(number),
+        count=torch.ones(logp.numel()), advantage=(WORLD.right.squeeze(-2) - baseline).flatten(),
         weight=behaviour_logp.exp().flatten() / WORLD.num_contexts,
-    )
+    )  # fmt: skip
 
 
 def follow(baseline, steps=3000, rate=6.0):

@@ -17,17 +17,12 @@ from studies.map.exact import CountBar, counted
 from studies.map.plan import MapConfig, read_map
 
 SMALL = [
-    "seeds=2",
-    "gate_seeds=2",
-    "num_updates=8",
-    "processes=1",
-    "drawn=[bapo_50]",
-    "only=[grpo,wide_low,wide_high,end,bapo_50]",
-    "worlds.table.world.num_contexts=8",
+    "seeds=2", "gate_seeds=2", "num_updates=8", "processes=1", "drawn=[bapo_50]",
+    "only=[grpo,wide_low,wide_high,end,bapo_50]", "worlds.table.world.num_contexts=8",
     "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
     "worlds.factored.world.num_classes=2",
     "worlds.factored.axes={learning_rate: [0.1], staleness: [2], wrong_tokens: [9]}",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +79,11 @@ def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
 @pytest.mark.drill
 def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_runs(tmp_path, capsys):
     settings = [
-        "map=locks",
-        f"output={tmp_path / 'map'}",
+        "map=locks", f"output={tmp_path / 'map'}",
         *("seeds=2", "gate_seeds=2", "num_updates=8", "measure_every=4", "problems_per_update=4"),
-        *("gate=[]", "controls=[]", "drawn=[bapo_50]"),
-        "only=[grpo,bapo_50]",
+        *("gate=[]", "controls=[]", "drawn=[bapo_50]"), "only=[grpo,bapo_50]",
         "worlds.locks.axes={staleness: [4], scale.max_new_tokens: [10]}",
-    ]
+    ]  # fmt: skip
     with forked_children():
         assert main(settings) == 0
     (result,) = json.loads((tmp_path / "map/map.json").read_text())
