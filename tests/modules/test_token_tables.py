@@ -24,14 +24,8 @@ from bapo_lightning.callbacks.writers import (
     token_records,
 )
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.modules import token_tables
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.token_tables import (
-    columns_read,
-    gather_columns,
-    gather_tables,
-    prepared_for_update,
-    step_scale_of_update,
-)
 from bapo_lightning.objectives.bounds import BoundSearch, contributions, positive_shares
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
@@ -93,14 +87,14 @@ def exchange(rank, port, path):
     dist.gather = counted
     own, device = tables_of(rank), torch.device("cpu")
     # Only rank 0's columns count: others may have callbacks that do not know what rank 0's know.
-    gathered = gather_tables(own, ("age", "origin") if not rank else ())
-    whole = gather_tables(own, NAMES)
-    read, start = gather_columns(Sums().prepare, own, device)
+    gathered = token_tables.gather_tables(own, ("age", "origin") if not rank else ())
+    whole = token_tables.gather_tables(own, NAMES)
+    read, start = token_tables.gather_columns(Sums().prepare, own, device)
     found = {
         "gathered": gathered and gathered.columns, "whole": whole and whole.columns, "read": read.columns,
-        "start": start, "sent": sent, "sums": prepared_for_update(Sums(), own, BOUNDS, 3),
-        "picks": prepared_for_update(Picks(), own, BOUNDS, 3),
-        "scale": step_scale_of_update(lambda each: each.ratio.mean(), own),
+        "start": start, "sent": sent, "sums": token_tables.prepared_for_update(Sums(), own, BOUNDS, 3),
+        "picks": token_tables.prepared_for_update(Picks(), own, BOUNDS, 3),
+        "scale": token_tables.step_scale_of_update(lambda each: each.ratio.mean(), own),
     }  # fmt: skip
     torch.save(found, f"{path}/{rank}.pt")
     dist.destroy_process_group()
@@ -139,7 +133,7 @@ def test_every_rank_reads_the_whole_update_even_one_without_tokens(ranks):
         assert_same(found["read"], concatenate(everything(), needed_by(Sums().prepare)))
         assert found["start"] == sum(sum(SIZES[before]) for before in range(rank))
         assert found["scale"] == float(ratio.mean())
-    assert prepared_for_update(lambda table: table.ratio, everything(), BOUNDS, 4) == [{}] * 4
+    assert token_tables.prepared_for_update(lambda table: table.ratio, everything(), BOUNDS, 4) == [{}] * 4
 
 
 @pytest.mark.parametrize(
@@ -149,7 +143,7 @@ def test_every_rank_reads_the_whole_update_even_one_without_tokens(ranks):
 def test_prepared_columns_are_those_of_one_process_and_finite_in_blank_micro_batches(
     ranks, name, objective, column
 ):
-    alone = [part[column] for part in prepared_for_update(objective, everything(), BOUNDS, 3)]
+    alone = [part[column] for part in token_tables.prepared_for_update(objective, everything(), BOUNDS, 3)]
     own = [part[column] for rank, sizes in SIZES.items() for part in ranks[rank][name][: len(sizes)]]
     assert len(own) == len(alone) and all(map(torch.equal, own, alone))
     for rank, sizes in SIZES.items():
@@ -171,7 +165,7 @@ def test_callbacks_say_what_they_read_and_only_silent_ones_from_elsewhere_may_re
             return {}
 
     def read(*callbacks):
-        return columns_read(SimpleNamespace(callbacks=callbacks))
+        return token_tables.columns_read(SimpleNamespace(callbacks=callbacks))
 
     nothing = (ModelCheckpoint(), Callback(), ConsoleLogger(every=1), TokenWriter("folder", every=0))
     assert read(*nothing) == set()
@@ -221,11 +215,11 @@ def test_reading_a_column_without_asking_is_one_clear_error():
             return {"own": table["log_z"]}
 
     with pytest.raises(TrainingError, match=r"Hasty\.prepare reads the column weight"):
-        prepared_for_update(Hasty(), [tokens], BOUNDS, 1)
+        token_tables.prepared_for_update(Hasty(), [tokens], BOUNDS, 1)
     with pytest.raises(TrainingError, match="no column log_z; an objective that reads it must list it in"):
-        prepared_for_update(Blind(), [tokens], BOUNDS, 1)
+        token_tables.prepared_for_update(Blind(), [tokens], BOUNDS, 1)
     with pytest.raises(TrainingError, match="a callback reads the column slope"):
-        _ = gather_tables([tokens], {"ratio"}).slope
+        _ = token_tables.gather_tables([tokens], {"ratio"}).slope
 
 
 def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():

@@ -8,16 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.builders import (
-    VOCAB_SIZE,
-    adaptive,
-    budget_for,
-    gradients,
-    group,
-    random_model,
-    random_policy,
-    step,
-)
+from tests import builders
 
 from bapo_lightning.data.batches.batch import collate, split_over_ranks
 from bapo_lightning.data.batches.model_input import Layout
@@ -34,7 +25,9 @@ def conversation(generator, turns, versions=(0,)):
     """Turns of one to four tokens with feedback of one to five between them."""
 
     def ids(most):
-        return array("i", [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(1, most))])
+        return array(
+            "i", [generator.randrange(builders.VOCAB_SIZE) for _ in range(generator.randint(1, most))]
+        )
 
     segments = []
     for number in range(turns):
@@ -54,7 +47,7 @@ def conversations(seed=0, versions=(0,), turns=(2, 1, 3, 2)):
         others = [conversation(generator, count, versions) for count in turns[1:]]
         rollouts = [first, *(replace(other, prompt_ids=first.prompt_ids) for other in others)]
         advantages = [generator.gauss(0, 1) for _ in rollouts]
-        groups.append(group(f"p{number}", rollouts, [float(a > 0) for a in advantages], advantages))
+        groups.append(builders.group(f"p{number}", rollouts, [float(a > 0) for a in advantages], advantages))
     return groups
 
 
@@ -70,7 +63,7 @@ def sampled(rollout):
 
 def by_hand(groups, low, high):
     """Gradient of the clipped surrogate over the sampled tokens alone, and their log-probs by response."""
-    policy, losses, scores = random_policy(), [], []
+    policy, losses, scores = builders.random_policy(), [], []
     for item in groups:
         for sample, advantage in zip(item.samples, item.advantages, strict=True):
             logp = policy.model(torch.tensor([list(sample.rollout.token_ids)])).logits[0].log_softmax(-1)
@@ -80,18 +73,18 @@ def by_hand(groups, low, high):
                 ratio = (logp[place - 1, token] - behaviour).exp()
                 losses.append(-torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage))
     torch.stack(losses).mean().backward()
-    return gradients(policy), scores
+    return builders.gradients(policy), scores
 
 
 @pytest.mark.parametrize("packing", ["none", "padding_free"])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_the_gradient_of_turns_is_that_of_a_masked_computation_by_hand(packing, parts, tmp_path):
-    random_model().save_pretrained(tmp_path)
+    builders.random_model().save_pretrained(tmp_path)
     policy, groups = build_policy(ModelOptions(str(tmp_path), packing=packing), 1.0), conversations()
     expected, scores = by_hand(groups, 0.8, 1.3)
     batch = collate(groups, METRICS)
-    budget = 100_000 if parts == 1 else budget_for(batch, parts)
-    outputs, found = step(policy, FixedBounds(0.8, 1.3), batch, micro_batch_tokens=budget)
+    budget = 100_000 if parts == 1 else builders.budget_for(batch, parts)
+    outputs, found = builders.step(policy, FixedBounds(0.8, 1.3), batch, micro_batch_tokens=budget)
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
     assert len(outputs["tokens"].ratio) == sum(map(len, scores)) == batch.num_tokens
     for found, own in zip(policy.response_logprobs(batch.rollouts, 1000), scores, strict=True):
@@ -100,7 +93,7 @@ def test_the_gradient_of_turns_is_that_of_a_masked_computation_by_hand(packing, 
 
 def without_attention():
     """A policy whose next token depends on the last one alone."""
-    model = random_model()
+    model = builders.random_model()
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_().requires_grad_(False)
@@ -115,7 +108,7 @@ def test_feedback_changes_nothing_but_through_the_context():
         """The same feedback with random tokens before its last one, which the next turn is sampled after."""
         if not segment.is_feedback:
             return segment
-        changed = [generator.randrange(VOCAB_SIZE) for _ in segment.token_ids[:-1]]
+        changed = [generator.randrange(builders.VOCAB_SIZE) for _ in segment.token_ids[:-1]]
         return Segment.of_feedback(array("i", [*changed, segment.token_ids[-1]]))
 
     def changed(sample):
@@ -127,7 +120,7 @@ def test_feedback_changes_nothing_but_through_the_context():
     found = []
     for batch in (collate(groups, METRICS), collate(others, METRICS)):
         policy.zero_grad()
-        outputs, gradient = step(policy, adaptive(), batch)
+        outputs, gradient = builders.step(policy, builders.adaptive(), batch)
         columns = outputs["tokens"].columns
         found.append((columns, outputs["bounds"], gradient))
     (columns, bounds, gradient), (other_columns, other_bounds, other_gradient) = found

@@ -15,13 +15,8 @@ from tests.configuration.compositions import composed, found
 from tests.configuration.small_commands import COMMANDS
 from tests.runs.test_fake_gpu import done, keeps_to_its_device
 
+from bapo_lightning.algorithms.direct_advantage import make
 from bapo_lightning.algorithms.direct_advantage.critic import StepCritic, build_critic
-from bapo_lightning.algorithms.direct_advantage.make import (
-    CriticOptions,
-    make_critic,
-    read_critic,
-    split_problems,
-)
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.types import Problem
@@ -37,7 +32,7 @@ def made(tmp_path_factory):
     folder, output = tmp_path_factory.mktemp("critics") / "critic", io.StringIO()
     plain = composed("experiment=quickstart", "debug=fast") | {"critic": {"to": str(folder), **OWN}}
     with redirect_stdout(output), torch.random.fork_rng():
-        make_critic(plain)
+        make.make_critic(plain)
     return folder, output.getvalue()
 
 
@@ -75,41 +70,41 @@ def test_the_command_makes_the_same_and_says_what_to_do_next(made, tmp_path):
 def test_one_mistake_gives_one_complaint_that_names_it(own, complaint):
     plain = composed() | {"critic": {"to": "unused", **own}}
     with pytest.raises(ConfigError) as error:
-        read_critic(plain)
+        make.read_critic(plain)
     (text,) = error.value.problems
     assert complaint in text
 
 
 def test_a_folder_must_be_named_and_a_mistake_of_the_run_is_told():
     with pytest.raises(ConfigError, match=r"critic\.to is missing; write critic\.to=VALUE"):
-        read_critic(composed() | {"critic": {}})
+        make.read_critic(composed() | {"critic": {}})
     with pytest.raises(ConfigError, match=r"scale\.prompts_per_batch=0 must be"):
-        read_critic(composed("scale.prompts_per_batch=0") | {"critic": {"to": "unused"}})
+        make.read_critic(composed("scale.prompts_per_batch=0") | {"critic": {"to": "unused"}})
 
 
 def test_it_needs_no_critic_itself_whatever_the_algorithm():
-    config, options = read_critic(composed("algorithm=direct_advantage") | {"critic": {"to": "unused"}})
+    config, options = make.read_critic(composed("algorithm=direct_advantage") | {"critic": {"to": "unused"}})
     assert config.algorithm.stage_nodes == {} and options.split == r"\n+"
 
 
 def test_problems_are_learnt_from_or_held_out():
     problems = [Problem(str(number), "", "") for number in range(20)]
-    train, held_out = split_problems(problems, CriticOptions(to="unused", num_problems=10), seed=0)
+    train, held_out = make.split_problems(problems, make.CriticOptions(to="unused", num_problems=10), seed=0)
     assert (len(train), len(held_out), len({*train, *held_out})) == (9, 1, 10)
-    train, held_out = split_problems(problems, CriticOptions(to="unused", held_out=0.99), seed=0)
+    train, held_out = make.split_problems(problems, make.CriticOptions(to="unused", held_out=0.99), seed=0)
     assert (len(train), len(held_out)) == (1, 19)
     with pytest.raises(DataError, match="a critic needs two problems"):
-        split_problems(problems[:1], CriticOptions(to="unused"), seed=0)
+        make.split_problems(problems[:1], make.CriticOptions(to="unused"), seed=0)
 
 
 def test_a_folder_that_is_there_is_replaced_only_if_that_is_allowed(tmp_path):
     plain = composed() | {"critic": {"to": str(written_description(tmp_path / "critic"))}}
     with pytest.raises(DataError, match=r"critic exists already; .* or critic.overwrite=true"):
-        make_critic(plain)
+        make.make_critic(plain)
     (tmp_path / "critic/config.json").unlink()
     plain["critic"] = {"to": str(tmp_path / "critic"), "overwrite": True}
     with pytest.raises(DataError, match="is not a model folder"):
-        make_critic(plain)
+        make.make_critic(plain)
 
 
 @pytest.mark.slow
@@ -174,7 +169,7 @@ def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_p
 
 
 def test_make_fuzz_changes_every_option_of_the_command():
-    assert COMMANDS["critic"].values["critic"].keys() == CriticOptions.model_fields.keys()
+    assert COMMANDS["critic"].values["critic"].keys() == make.CriticOptions.model_fields.keys()
 
 
 @pytest.mark.parametrize("key", ["samples", "completions", "epochs", "batch_size"])
@@ -182,7 +177,7 @@ def test_no_size_is_beyond_what_a_machine_can_hold(key):
     with pytest.raises(
         ConfigError, match=rf"critic\.{key}=1000001 must be a whole number in \[[01], 1000000\]"
     ):
-        read_critic(composed() | {"critic": {"to": "critic", key: 1_000_001}})
+        make.read_critic(composed() | {"critic": {"to": "critic", key: 1_000_001}})
 
 
 def test_a_model_whose_weights_are_not_its_own_becomes_no_critic(tmp_path):
