@@ -1,14 +1,6 @@
 import pytest
 
-from bapo_lightning.data.problems.columns import (
-    MissingField,
-    UnusableRow,
-    get_path,
-    gold_answer,
-    last_box,
-    number_of,
-    text_of,
-)
+from bapo_lightning.data.problems.columns import MissingField, UnusableRow, get_path, gold_answer, last_box
 from bapo_lightning.data.problems.solutions import require_solutions, solutions
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.types import Problem
@@ -65,9 +57,3 @@ def test_a_solution_is_a_text_or_a_list_of_texts(cell, texts):
         require_solutions([Problem("q", "", ""), problem], "solution")
     with pytest.raises(DataError, match=r"^column=proof: .*data.train.mapping.keep=\[proof\]"):
         require_solutions([problem], "proof")
-
-
-def test_a_difficulty_is_a_number_or_stands_in_a_text():
-    cells = {3: 3.0, 2.5: 2.5, "Level 5": 5.0, "0.75": 0.75, "Level ?": None, None: None}
-    assert {cell: number_of(cell) for cell in cells} == cells
-    assert (text_of(27.0), text_of(2.5)) == ("27", "2.5")

@@ -107,6 +107,12 @@ def test_what_is_no_question_is_refused(cell, words, tmp_path):
     (1e23, 1e23),
     ("62.5%", 62.5),
     ("2024-01", 2024.0),
+    (3, 3.0),
+    (2.5, 2.5),
+    (0.25, 0.25),
+    ("0.75", 0.75),
+    ("Level ?", None),
+    ("none", None),
 ])  # fmt: skip
 def test_a_difficulty_of_the_field_is_a_number(cell, number, tmp_path):
     assert one(tmp_path, {"q": "p", "a": "2", "d": cell}, difficulty="d").metadata["difficulty"] == number

@@ -36,6 +36,13 @@ def test_an_answer_is_what_the_file_has(cell, answer, suffix, tmp_path):
     assert [problem.answer for problem in table(path)] == ["a", answer, "0.5"]
 
 
+def test_cells_of_csv_are_what_the_file_has(tmp_path):
+    answers = ["0012", "NA", "None", "12345678901234567890", "2024-01-02", "34.0"]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["problem,answer", *(f"p{i},{text}" for i, text in enumerate(answers))]))
+    assert [problem.answer for problem in table(path)] == answers
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".JSONL", ".ndjson", ".jsonl.gz", ".json.bz2", ".jsonl.zst"])
 def test_files_of_every_packing_are_read(suffix, tmp_path):
     path, text = tmp_path / f"own{suffix}", ("\ufeff" + ROW % '"2"' * 3).encode()
@@ -74,12 +81,35 @@ TORN = r"could not be loaded \(line %d of own\.jsonl is not JSON: %s.*, at chara
     ("own.json", '[{"problem": "1"\n"answer": 2}]', TORN.replace("jsonl", "json") % (2, "Expecting", 1)),
     ("own.jsonl", "[" * 100_000, r"line 1 of own\.jsonl is nested too deep"),
     ("own.jsonl", ROW % '"\\ud800"', "half a character"),
-    ("own.jsonl", ROW % '"proof"', "proof instead of a gold answer"),
-    ("own.jsonl", ROW % '"unknown"', "unknown instead of a gold answer"),
     ("own", ROW % '"1"', "not a table of a known type"),
     ("own.parquet.gz", "x", "not a table of a known type"),
+    ("own.xlsx", "PK", r"own\.xlsx is not a table of a known type; they are \.jsonl"),
+    ("own.jsonl", "", r"own\.jsonl is empty$"),
+    ("own.csv", "", r"own\.csv is empty$"),
+    ("own.parquet", "", r"own\.parquet is empty$"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence(name, text, words, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=words):
         table(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("own.jsonl", '{"problem": "caf\xe9", "answer": "1"}\n'), ("own.csv", "problem,answer\ncaf\xe9,1\n"),
+])  # fmt: skip
+def test_a_file_that_is_not_utf_8_is_named_with_the_byte(name, text, tmp_path):
+    (tmp_path / name).write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=rf"{name} is not UTF-8 \(byte 1[79]\); save it as UTF-8"):
+        table(tmp_path / name)
+
+
+def test_a_folder_without_tables_is_refused_at_once(tmp_path):
+    (tmp_path / "notes.md").touch()
+    with pytest.raises(DataError, match=r"no file in it ends with \.jsonl"):
+        table(tmp_path)
+
+
+def test_a_name_with_brackets_is_no_pattern(tmp_path):
+    path = tmp_path / "own[1].jsonl"
+    path.write_text(ROW % '"2"')
+    assert len(table(path)) == 1
