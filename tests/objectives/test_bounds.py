@@ -120,12 +120,9 @@ def test_the_curves_are_the_sums_of_the_losses_own_terms():
 
 
 @pytest.mark.parametrize(("order", "target", "expected"), [
-    ("upper_first", 0.25, [0.5, 1.25, 0.25, True]),
-    ("upper_first", 0.3, [0.5, 1.5, 0.4, True]),
-    ("upper_first", 0.5, [0.5, 2.0, 0.5, True]),
-    ("upper_first", 0.6, [0.75, 2.0, 0.75, True]),
-    ("upper_first", 0.8, [0.75, 2.0, 0.75, False]),
-    ("lower_first", 0.3, [0.75, 1.25, 0.5, True]),
+    ("upper_first", 0.25, [0.5, 1.25, 0.25, True]), ("upper_first", 0.3, [0.5, 1.5, 0.4, True]),
+    ("upper_first", 0.5, [0.5, 2.0, 0.5, True]), ("upper_first", 0.6, [0.75, 2.0, 0.75, True]),
+    ("upper_first", 0.8, [0.75, 2.0, 0.75, False]), ("lower_first", 0.3, [0.75, 1.25, 0.5, True]),
     ("lower_first", 0.7, [0.75, 2.0, 0.75, True]),
 ])  # fmt: skip
 def test_the_search_stops_at_the_first_bounds_that_meet_the_target(order, target, expected):

@@ -10,9 +10,7 @@ ASKED = [{"role": "user", "content": "1+1?"}]
 
 
 @pytest.mark.parametrize("cell", [
-    ASKED,
-    {"role": ["user"], "content": ["1+1?"]},
-    [{"from": "human", "value": "1+1?"}],
+    ASKED, {"role": ["user"], "content": ["1+1?"]}, [{"from": "human", "value": "1+1?"}],
     [{"role": "user", "content": [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]}],
     json.dumps(ASKED),
     str(ASKED),
@@ -24,10 +22,7 @@ def test_messages_in_any_layout_are_read(cell):
 
 @pytest.mark.parametrize(("cell", "named"), [
     ([{"speaker": "me", "text": "1+1?"}], "speaker, text"),
-    ({"ground_truth": "4"}, "ground_truth"),
-    ([["4"]], "a list"),
-    (b"4", "bytes"),
-    (object(), "an object"),
+    ({"ground_truth": "4"}, "ground_truth"), ([["4"]], "a list"), (b"4", "bytes"), (object(), "an object"),
     ([{"role": "user", "content": [{"type": "image", "url": "a"}]}], "a part that is not text"),
 ])  # fmt: skip
 def test_what_is_no_text_is_refused_by_its_fields_as_problem_and_as_answer(cell, named):

@@ -124,12 +124,9 @@ def test_the_account_tells_where_every_row_has_gone():
 
 @pytest.mark.parametrize(("target", "option", "fits", "refused"), [
     (ColumnMapping, "answer_form", "last_box", "boxed"),
-    (problem_table, "size", 3, 0),
-    (problem_table, "limit", None, -1),
-    (mixture, "weights", {"a": 0.5}, {"a": 0}),
-    (Length, "max_chars", None, 0),
-    (Scripts, "max_foreign", 0.0, -0.1),
-    (LeakageFilter, "min_share", 1.0, 1.1),
+    (problem_table, "size", 3, 0), (problem_table, "limit", None, -1),
+    (mixture, "weights", {"a": 0.5}, {"a": 0}), (Length, "max_chars", None, 0),
+    (Scripts, "max_foreign", 0.0, -0.1), (LeakageFilter, "min_share", 1.0, 1.1),
     (reasoning_gym_problems, "split", "train", "test"),
     (reasoning_gym_problems, "validation_share", 0.25, 0),
 ])  # fmt: skip

@@ -7,15 +7,10 @@ from bapo_lightning.types import Problem
 
 
 @pytest.mark.parametrize(("text", "box"), [
-    (r"so $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
-    (r"first \boxed{1}, then \boxed{ 2 }", "2"),
-    (r"\fbox{a}", "a"),
-    (r"$\boxed 5$", "5"),
-    (r"$\boxed \frac12$", None),
+    (r"so $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"), (r"first \boxed{1}, then \boxed{ 2 }", "2"),
+    (r"\fbox{a}", "a"), (r"$\boxed 5$", "5"), (r"$\boxed \frac12$", None),
     (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
-    (r"\boxed{never closed", None),
-    (r"\boxed{never closed\}", None),
-    (r"\boxedtext{1}", None),
+    (r"\boxed{never closed", None), (r"\boxed{never closed\}", None), (r"\boxedtext{1}", None),
     ("none", None),
 ])  # fmt: skip
 def test_the_last_box_of_a_solution(text, box):

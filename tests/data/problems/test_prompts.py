@@ -91,10 +91,8 @@ def with_bos(tokenizer, adds="#"):
 @pytest.mark.parametrize(("prompt", "adds", "expected"), [
     (PlainPrompt(), "#", "#37+85="),  # what it puts behind the text would end the response
     (PlainPrompt("#1:{problem}"), "#", "#1:37+85="),
-    (PlainPrompt(bos=False), "#", "37+85="),
-    (PlainPrompt(bos=True), None, "#37+85="),
-    (PlainPrompt(), None, "37+85="),
-    (PlainPrompt(), "0", "37+85="),
+    (PlainPrompt(bos=False), "#", "37+85="), (PlainPrompt(bos=True), None, "#37+85="),
+    (PlainPrompt(), None, "37+85="), (PlainPrompt(), "0", "37+85="),
     (ChatPrompt(None, "{problem}"), "#", "#0.000;1.37+85=;#"),
     (ChatPrompt(None, "{problem}", "12"), "#", "#0.000;1.37+85=;#12"),
     (MessagesPrompt(), "#", "#0.000;1.37+85=;#"),

@@ -32,9 +32,7 @@ def one(tmp_path, row, **mapping):
     ('["34"]', {"answer_form": "json_list"}, "34"),  # SkyWork-OR1
     ("\u2212\u00bd\u200b", {}, "\u2212\u00bd\u200b"),  # a minus, a fraction and an invisible end
     ("e\u0301 \U0001f44d\U0001f3fd", {}, "e\u0301 \U0001f44d\U0001f3fd"),  # combined, not composed anew
-    (0.5, {}, "0.5"),
-    (True, {}, "True"),
-    (["4"], {}, "4"),
+    (0.5, {}, "0.5"), (True, {}, "True"), (["4"], {}, "4"),
 ])  # fmt: skip
 def test_an_answer_of_the_field_is_read(cell, mapping, answer, tmp_path):
     assert one(tmp_path, {"q": "1+1?", "a": cell}, **mapping).answer == answer
@@ -44,9 +42,7 @@ def test_an_answer_of_the_field_is_read(cell, mapping, answer, tmp_path):
     ("proof", {}, "proof instead of a gold answer"),
     ("unknown", {}, "unknown instead of a gold answer"),
     (r"It holds \boxed{proof}", {"answer_form": "last_box"}, "proof instead"),
-    ("", {}, "no gold answer"),
-    (None, {}, "no gold answer"),
-    ("####", BEHIND, "no gold answer"),
+    ("", {}, "no gold answer"), (None, {}, "no gold answer"), ("####", BEHIND, "no gold answer"),
     (r"\boxed{}", {"answer_form": "last_box"}, "no gold answer"),
     ("[]", {"answer_form": "json_list"}, "no gold answer"),
     ('{"a": 1}', {"answer_form": "json_list"}, "not a JSON list"),
@@ -72,14 +68,10 @@ def test_a_question_of_the_field_is_read(row, mapping, prompt, tmp_path):
 
 
 @pytest.mark.parametrize(("cell", "words"), [
-    (TOLD, "a conversation, not one question"),
-    (TOLD + ASKED, "a conversation"),
-    ([], "not text"),
+    (TOLD, "a conversation, not one question"), (TOLD + ASKED, "a conversation"), ([], "not text"),
     ([{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}], "a conversation"),
     ([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "1?"}]}], "not text"),
-    ({"text": "1+1?"}, "text; name a field"),
-    ("", "no problem text"),
-    ("  ", "no problem text"),
+    ({"text": "1+1?"}, "text; name a field"), ("", "no problem text"), ("  ", "no problem text"),
     (None, "no problem text"),
 ])  # fmt: skip
 def test_what_is_no_question_is_refused(cell, words, tmp_path):
@@ -88,31 +80,11 @@ def test_what_is_no_question_is_refused(cell, words, tmp_path):
 
 
 @pytest.mark.parametrize(("cell", "number"), [
-    ("3/8", 0.375),
-    ("Level 5", 5.0),
-    ("Level-5", 5.0),
-    ("Lv.5", 5.0),
-    (None, None),
-    ("n/a", None),
-    ("0/0", None),
-    ("1/1e2", 0.01),
-    ("-1/4", -0.25),
-    (1e-05, 1e-05),
-    ("1.5E-7", 1.5e-07),
-    (1.5e-300, 1.5e-300),
-    (".5", 0.5),
-    ("-.5", -0.5),
-    ("1,200", 1200.0),
-    ("12,34", 12.0),
-    (1e23, 1e23),
-    ("62.5%", 62.5),
-    ("2024-01", 2024.0),
-    (3, 3.0),
-    (2.5, 2.5),
-    (0.25, 0.25),
-    ("0.75", 0.75),
-    ("Level ?", None),
-    ("none", None),
+    ("3/8", 0.375), ("Level 5", 5.0), ("Level-5", 5.0), ("Lv.5", 5.0), (None, None), ("n/a", None),
+    ("0/0", None), ("1/1e2", 0.01), ("-1/4", -0.25), (1e-05, 1e-05), ("1.5E-7", 1.5e-07),
+    (1.5e-300, 1.5e-300), (".5", 0.5), ("-.5", -0.5), ("1,200", 1200.0), ("12,34", 12.0), (1e23, 1e23),
+    ("62.5%", 62.5), ("2024-01", 2024.0), (3, 3.0), (2.5, 2.5), (0.25, 0.25), ("0.75", 0.75),
+    ("Level ?", None), ("none", None),
 ])  # fmt: skip
 def test_a_difficulty_of_the_field_is_a_number(cell, number, tmp_path):
     assert one(tmp_path, {"q": "p", "a": "2", "d": cell}, difficulty="d").metadata["difficulty"] == number

@@ -119,11 +119,8 @@ def test_formats_and_calls_of_special_tokens_are_read_by_rewards_and_environment
 
 
 @pytest.mark.parametrize(("prompt", "turns", "is_thought"), [
-    ("2+3=?<think>\n", ["a</think>5"], True),
-    ("2+3=?<think>", ["a</think>5"], True),
-    ("2+3=?<think></think>", ["5"], False),
-    ("<think>" + "2+3=? " * 9, ["5"], False),
-    ("", ["5"], False),
+    ("2+3=?<think>\n", ["a</think>5"], True), ("2+3=?<think>", ["a</think>5"], True),
+    ("2+3=?<think></think>", ["5"], False), ("<think>" + "2+3=? " * 9, ["5"], False), ("", ["5"], False),
     ("2+3=?", ["1", "5"], True),  # the last turn's, which a reply's template opened
 ])  # fmt: skip
 def test_a_thought_that_prompt_or_reply_opened_is_the_responses(prompt, turns, is_thought):

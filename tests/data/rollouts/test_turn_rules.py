@@ -18,9 +18,7 @@ from bapo_lightning.types import FinishReason, Rollout, ScoreStatus
 
 
 @pytest.mark.parametrize(("rollout", "kept"), [
-    (talk(CALL, ANSWER), True),
-    (talk(ANSWER), True),
-    (talk(FAILED, ANSWER), False),
+    (talk(CALL, ANSWER), True), (talk(ANSWER), True), (talk(FAILED, ANSWER), False),
     (talk(CALL, VOID), False),
     (talk(CALL, ANSWER, finish=FinishReason.LENGTH), False),  # a limit of turns
     (talk(CALL, finish=FinishReason.LENGTH, cut_off=True), False),

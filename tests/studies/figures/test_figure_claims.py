@@ -22,11 +22,8 @@ def table(bapo, grpo):
 
 @pytest.mark.parametrize(("bapo", "grpo", "verdict"), [
     # Differences 0.1, 0.1, 0.09: paired, the spread of the values does not matter.
-    ([0.9, 0.8, 0.7], [0.8, 0.7, 0.61], HOLDS),
-    ([0.8, 0.7, 0.61], [0.9, 0.8, 0.7], OPPOSITE),
-    ([0.9, 0.7, 0.8], [0.8, 0.8, 0.7], OPEN),
-    ([0.9], [0.8], NO_DATA),
-    ([], [0.8, 0.7], NO_DATA),
+    ([0.9, 0.8, 0.7], [0.8, 0.7, 0.61], HOLDS), ([0.8, 0.7, 0.61], [0.9, 0.8, 0.7], OPPOSITE),
+    ([0.9, 0.7, 0.8], [0.8, 0.8, 0.7], OPEN), ([0.9], [0.8], NO_DATA), ([], [0.8, 0.7], NO_DATA),
 ])  # fmt: skip
 def test_a_claim_holds_when_the_interval_of_the_paired_differences_excludes_zero(bapo, grpo, verdict):
     assert judge("9", PAIR, table(bapo, grpo)).verdict == verdict
@@ -44,10 +41,7 @@ def test_a_claim_about_a_number_is_turned_so_that_positive_agrees():
 
 @pytest.mark.parametrize(("bapo", "verdict"), [
     ([0.801, 0.702, 0.609], HOLDS),  # differences 0.001, 0.002, -0.001: p = 0.001
-    ([0.8, 0.7, 0.61], HOLDS),
-    ([0.9, 0.8, 0.72], OPPOSITE),
-    ([0.82, 0.7, 0.61], OPEN),
-    ([], NO_DATA),
+    ([0.8, 0.7, 0.61], HOLDS), ([0.9, 0.8, 0.72], OPPOSITE), ([0.82, 0.7, 0.61], OPEN), ([], NO_DATA),
 ])  # fmt: skip
 def test_two_variants_are_alike_when_a_test_of_equivalence_shows_it(bapo, verdict):
     claim = Claim("alike", "reward_last", more="bapo", less="grpo", within=0.02)
