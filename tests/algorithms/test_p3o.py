@@ -21,13 +21,3 @@ def test_it_caps_by_the_effective_sample_size_and_pulls_back():
 def test_it_does_not_explode_where_a_token_became_impossible():
     made = table(torch.tensor([0.0, 0.0]), torch.tensor([1e-6, 1.0]), prepared={"sample_size": 0.5})
     assert pulls(P3O(), made) == pytest.approx([-0.5, 0.0])
-
-
-def test_at_ratio_one_it_is_reinforce():
-    made = table(torch.tensor([1.0, -2.0]))
-    assert size(made) == 1 and pulls(P3O(), prepared(P3O(), made)) == [1, -2]
-
-
-def test_a_row_that_stands_for_several_tokens_counts_as_often():
-    rows = table(torch.ones(2), torch.tensor([2.0, 1.0]), count=torch.tensor([1.0, 3.0]))
-    assert size(rows) == size(table(torch.ones(4), torch.tensor([2.0, 1.0, 1.0, 1.0])))
