@@ -13,13 +13,12 @@ SETTINGS = (
     "debug=fast", "callbacks.validation.every=0",
     "callbacks.checkpoint.every=5", "callbacks.checkpoint.keep=9",
 )  # fmt: skip
+PARTIAL = "regime=partial", "scale.partial_tokens=4"
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: value for key, value in row.items() if "second" not in key.rpartition("_")[2]} for row in parsed
-    ]
+    return [{key: row[key] for key in row if "second" not in key.rpartition("_")[2]} for row in parsed]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -56,10 +55,6 @@ def check_resumed_run(
     assert [row["step"] for row in rows(whole)] == list(range(4 * batches))
     one, other = weights(whole), weights(resumed)
     assert all(torch.equal(one[key], other[key]) for key in one)
-    differing = {
-        key
-        for row, again in zip(rows(whole), rows(resumed), strict=True)
-        for key in row
-        if row[key] != again.get(key)
-    }
+    pairs = zip(rows(whole), rows(resumed), strict=True)
+    differing = {key for row, again in pairs for key in row if row[key] != again.get(key)}
     assert not {key for key in differing if not key.startswith(("sync/", "time/"))}

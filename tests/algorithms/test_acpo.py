@@ -6,11 +6,8 @@ from bapo_lightning.algorithms.acpo import ACPO
 
 
 def test_bounds_widen_with_the_spread_of_a_bin_of_probability():
-    made = table(
-        exact(1, 1, 1, -1),
-        logp=exact(0.9, 0.9, 0.1, 0.15).log(),
-        behaviour_logp=exact(0.9, 0.6, 0.05, 0.15).log(),
-    )
+    logp, behaviour_logp = exact(0.9, 0.9, 0.1, 0.15).log(), exact(0.9, 0.6, 0.05, 0.15).log()
+    made = table(exact(1, 1, 1, -1), logp=logp, behaviour_logp=behaviour_logp)
     own = prepared(ACPO(spread=1.0), made)
     # ratios 1 and 1.5 from 0.8 on: e = 0.2 + 0.25; ratios 2 and 1 below 0.2: e = 0.2 + 0.5
     assert own["reach"].tolist() == pytest.approx([0.45, 0.45, 0.7, 0.7])

@@ -44,29 +44,21 @@ def every_other_answer_is_right(problems, completions):
     return [Score(float(right), ScoreStatus.CORRECT if right else ScoreStatus.WRONG) for right in verdicts]
 
 
-def batch(count, size=4):
-    scores = [1.0] + [0.0] * (size - 1)
-    return [
-        group(
-            str(number), [rollout([number], [7], [-1.0], version=2)] * size, scores, [1.5, -0.5, -0.5, -0.5]
-        )
-        for number in range(count)
-    ]
+def batch():
+    answers = [[rollout([number], [7], [-1.0], version=2)] * 4 for number in range(8)]
+    own = [1.0, 0.0, 0.0, 0.0], [1.5, -0.5, -0.5, -0.5]
+    return [group(str(number), four, *own) for number, four in enumerate(answers)]
 
 
 NO_RULES = Rules()
 
 
-def sampled(entropy=0.0, count=8, rules=NO_RULES, **options):
+def sampled(entropy=0.0, rules=NO_RULES, **options):
     engine = Recorder(longest=3)
     engine.load_weights(None, 3)
-    source = replace(
-        sampler(engine, max_new_tokens=6, max_restarts=0),
-        reward=every_other_answer_is_right,
-        advantages=group_advantages,
-        rules=rules,
-    )
-    groups, metrics = SecondSampling(**options).sampled(source, batch(count), entropy, version=3)
+    parts = {"reward": every_other_answer_is_right, "advantages": group_advantages, "rules": rules}
+    source = replace(sampler(engine, max_new_tokens=6, max_restarts=0), **parts)
+    groups, metrics = SecondSampling(**options).sampled(source, batch(), entropy, version=3)
     return engine, groups, metrics
 
 
@@ -75,28 +67,26 @@ def test_right_answers_of_the_first_prompts_take_the_first_places_with_an_advant
     origins = [[sample.rollout.origin for sample in item.samples] for item in groups]
     hot, own = Origin.TEMPERED, Origin.POLICY
     assert origins == [[hot, hot, own, own]] * 2 + [[own] * 4] * 6
-    assert groups[0].advantages == (1.0, 1.0, -0.5, -0.5) and groups[2] == batch(8)[2]
+    assert groups[0].advantages == (1.0, 1.0, -0.5, -0.5) and groups[2] == batch()[2]
     assert all(sample.score.value == 1.0 for sample in groups[0].samples[:2])
     assert groups[1].samples[0].rollout.prompt_ids == groups[1].samples[3].rollout.prompt_ids
     assert (groups[0].newest_version, groups[0].oldest_version) == (3, 2)
-    assert {name: metrics[f"rollout/second_{name}"] for name in ("temperature", "right", "used")} == {
-        "temperature": 1.2, "right": 4, "used": 4,
-    }  # fmt: skip
+    found = {name: metrics[f"rollout/second_{name}"] for name in ("temperature", "right", "used")}
+    assert found == {"temperature": 1.2, "right": 4, "used": 4}
 
 
 def test_a_policy_above_the_target_is_sampled_colder_and_half_as_much_is_taken():
     engine, groups, metrics = sampled(entropy=0.6)
     assert engine.asked[1] == SamplingParams(0.8, (9,)) and metrics["rollout/second_used"] == 2
-    assert [sum(sample.rollout.origin is Origin.TEMPERED for sample in item.samples) for item in groups] == [
-        2, 0, 0, 0, 0, 0, 0, 0,
-    ]  # fmt: skip
+    taken = [[sample.rollout.origin is Origin.TEMPERED for sample in item.samples] for item in groups]
+    assert [sum(each) for each in taken] == [2, 0, 0, 0, 0, 0, 0, 0]
     assert sampled(entropy=0.5)[2]["rollout/second_temperature"] == 1.2
 
 
 def test_no_more_are_taken_than_may_be_and_none_that_is_not_right_enough():
     assert sampled(most=3)[2]["rollout/second_used"] == 3
     _, groups, metrics = sampled(above=5.0)
-    assert metrics["rollout/second_used"] == 0 and groups == batch(8)
+    assert metrics["rollout/second_used"] == 0 and groups == batch()
 
 
 def test_the_second_sampling_has_random_numbers_of_its_own():
@@ -108,7 +98,7 @@ def test_the_second_sampling_has_random_numbers_of_its_own():
 
 def test_answers_that_are_not_trained_on_are_not_taken():
     _, groups, metrics = sampled(rules=ruled(keeps=lambda sample: False))
-    assert metrics["rollout/second_right"] == 0 and groups == batch(8)
+    assert metrics["rollout/second_right"] == 0 and groups == batch()
 
 
 @pytest.mark.parametrize(("overrides", "complaint"), [

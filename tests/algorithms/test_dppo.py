@@ -9,11 +9,8 @@ from bapo_lightning.objectives.objective import slopes
 
 
 def test_it_masks_by_the_change_of_probability():
-    made = table(
-        exact(1, 1, 1, -1, 1),
-        logp=exact(0.5, 0.5, 0.02, 0.5, 0.3).log(),
-        behaviour_logp=exact(0.3, 0.4, 0.001, 0.7, 0.5).log(),
-    )
+    logp, behaviour_logp = exact(0.5, 0.5, 0.02, 0.5, 0.3).log(), exact(0.3, 0.4, 0.001, 0.7, 0.5).log()
+    made = table(exact(1, 1, 1, -1, 1), logp=logp, behaviour_logp=behaviour_logp)
     # risen by 0.2: masked; by 0.1: kept; twentyfold, but by 0.019 only: kept; fallen by 0.2: masked if A < 0
     assert pulls(dppo, made) == pytest.approx([0.0, 1.25, 20.0, 0.0, 0.6])
     assert pulls(lambda tokens: dppo(tokens, cap=3.0), made)[2] == pytest.approx(3.0)

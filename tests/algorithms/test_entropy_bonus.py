@@ -83,9 +83,8 @@ def test_the_gradient_is_that_of_the_mean_entropy_over_the_vocabulary():
 
 def test_the_gradient_does_not_depend_on_the_micro_batches():
     policy, batch = policy_and_batch()
-    whole, split = (
-        bonus_gradient(policy, batch, micro_batch_tokens=budget) for budget in (100_000, budget_for(batch, 5))
-    )
+    budgets = (100_000, budget_for(batch, 5))
+    whole, split = (bonus_gradient(policy, batch, micro_batch_tokens=budget) for budget in budgets)
     torch.testing.assert_close(split, whole)
 
 
@@ -111,18 +110,13 @@ def test_no_part_remembers_an_update_that_is_skipped():
     """Its tokens are finite here, so that neither the bounds nor the objective can know of it."""
     bonus = EntropyBonus(target=10.0, start=0.1, step=0.01, most=1.0)
     seen = []
-    note = L.pytorch.callbacks.LambdaCallback(
-        on_train_batch_end=lambda trainer, made, *_: seen.append(
-            (made.bound_rule.past.clone(), made.objective.past.clone())
-        )
-    )
-    fit(
-        Policy(random_model(), 1.0),
-        poisoned={2},
-        bounds=adaptive(memory=4),
-        objective=bonus,
-        callbacks=[note],
-    )
+
+    def note(trainer, made, *_):
+        seen.append((made.bound_rule.past.clone(), made.objective.past.clone()))
+
+    callbacks = [L.pytorch.callbacks.LambdaCallback(on_train_batch_end=note)]
+    options = {"bounds": adaptive(memory=4), "objective": bonus, "callbacks": callbacks}
+    fit(Policy(random_model(), 1.0), poisoned={2}, **options)
     for part in zip(*seen, strict=True):
         changed = [not torch.equal(before, after) for before, after in pairwise(part)]
         assert changed == [True, False, True, True]

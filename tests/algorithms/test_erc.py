@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 from tests.algorithms.by_hand import exact
-from tests.algorithms.resuming import check_resumed_run
+from tests.algorithms.resuming import PARTIAL, check_resumed_run
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.erc import erc
@@ -21,9 +21,8 @@ def test_it_cuts_the_gradient_where_the_entropy_has_left_its_range_and_keeps_the
 
 
 def test_it_is_ppo_with_a_dual_clip_of_10_where_no_entropy_has_changed():
-    made = table(
-        exact(1, -1, -1, -1), exact(2, 0.5, 9, 11), entropy=0.3, entry_entropy=0.3, low=0.8, high=1.28
-    )
+    own = {"entropy": 0.3, "entry_entropy": 0.3, "low": 0.8, "high": 1.28}
+    made = table(exact(1, -1, -1, -1), exact(2, 0.5, 9, 11), **own)
     assert torch.equal(slopes(erc, made), slopes(partial(clip, dual_clip=10.0), made))
     assert slopes(erc, made).tolist() == [0, 0, -1, 0]
 
@@ -39,6 +38,4 @@ def test_it_asks_for_the_entropy_at_entry():
 
 @pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
-    check_resumed_run(
-        tmp_path, '"time/proximal_seconds"', "algorithm=erc", "regime=partial", "scale.partial_tokens=4"
-    )
+    check_resumed_run(tmp_path, '"time/proximal_seconds"', "algorithm=erc", *PARTIAL)

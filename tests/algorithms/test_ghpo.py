@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 from tests.algorithms.by_hand import past_group
-from tests.algorithms.resuming import check_resumed_run
+from tests.algorithms.resuming import PARTIAL, check_resumed_run
 from tests.configuration.compositions import found
 
 from bapo_lightning.algorithms.ghpo import Hints
@@ -33,11 +33,8 @@ def test_each_hint_shows_more_and_the_last_one_is_the_end():
         hint, prompt = made
         shown.append((hint, "".join(map(chr, prompt))))
     # A placeholder in the problem's own text stays.
-    assert shown == [
-        (0.25, "What is {hint}? so far: ab"),
-        (0.5, "What is {hint}? so far: abcd"),
-        (0.75, "What is {hint}? so far: abcdef"),
-    ]
+    expected = [(0.25, "ab"), (0.5, "abcd"), (0.75, "abcdef")]
+    assert shown == [(hint, f"What is {{hint}}? so far: {text}") for hint, text in expected]
 
 
 def test_there_is_no_hint_for_a_group_with_a_right_answer_or_a_problem_without_a_solution():
@@ -73,4 +70,4 @@ def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
 
 @pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
-    check_resumed_run(tmp_path, '"hint": 0.5', "algorithm=ghpo", "regime=partial", "scale.partial_tokens=4")
+    check_resumed_run(tmp_path, '"hint": 0.5', "algorithm=ghpo", *PARTIAL)

@@ -9,11 +9,8 @@ from bapo_lightning.algorithms.kl_cov import KLCov
 
 def test_the_tokens_of_highest_covariance_are_picked():
     # Covariances 3.75, 0.75, 2.25 and 1.25, without the last row, which stands for no token.
-    made = table(
-        exact(2, 1, -2, -3, 9),
-        behaviour_logp=exact(-1.0, -2.0, -4.0, -3.0, -99.0),
-        count=exact(1, 1, 1, 1, 0),
-    )
+    behaviour_logp, count = exact(-1.0, -2.0, -4.0, -3.0, -99.0), exact(1, 1, 1, 1, 0)
+    made = table(exact(2, 1, -2, -3, 9), behaviour_logp=behaviour_logp, count=count)
     assert KLCov().prepare(made)["picked"].tolist() == [1, 0, 0, 0, 0]
     assert KLCov(share=0.6).prepare(made)["picked"].tolist() == [1, 0, 1, 0, 0]
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.algorithms.resuming import check_resumed_run
+from tests.algorithms.resuming import PARTIAL, check_resumed_run
 from tests.configuration.compositions import found
 from tests.origins import check_layouts
 from tests.token_tables import table
@@ -29,13 +29,11 @@ def test_tokens_of_an_expert_count_p_over_p_plus_gamma_and_others_their_ratio_wi
 
 def test_an_experts_token_counts_most_where_the_policy_gives_it_gamma():
     probabilities = torch.tensor([0.001, 0.05, 0.1, 0.2, 0.99], dtype=torch.float64)
-    tokens = table(
-        torch.ones(5, dtype=torch.float64), probabilities, behaviour_logp=0.0, origin=torch.tensor(EXPERT)
-    )
+    ones, origin = torch.ones(5, dtype=torch.float64), torch.tensor(EXPERT)
+    tokens = table(ones, probabilities, behaviour_logp=0.0, origin=origin)
     by_log_ratio = slopes(luffy, tokens) * probabilities
-    assert by_log_ratio.tolist() == pytest.approx(
-        [0.1 * p / (p + 0.1) ** 2 for p in probabilities.tolist()], rel=1e-6
-    )
+    expected = [0.1 * p / (p + 0.1) ** 2 for p in probabilities.tolist()]
+    assert by_log_ratio.tolist() == pytest.approx(expected, rel=1e-6)
     assert by_log_ratio.argmax() == 2
 
 
@@ -68,6 +66,4 @@ def test_experts_leave_room_for_the_policy():
 
 @pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
-    check_resumed_run(
-        tmp_path, '"origin": "expert"', "algorithm=luffy", "regime=partial", "scale.partial_tokens=4"
-    )
+    check_resumed_run(tmp_path, '"origin": "expert"', "algorithm=luffy", *PARTIAL)

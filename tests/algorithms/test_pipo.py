@@ -51,6 +51,5 @@ def test_past_groups_must_be_kept():
 
 @pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
-    check_resumed_run(
-        tmp_path, '"origin": "replayed"', "algorithm=pipo", "regime=pipo", "algorithm.stages.replay.window=2"
-    )
+    own = "algorithm=pipo", "regime=pipo", "algorithm.stages.replay.window=2"
+    check_resumed_run(tmp_path, '"origin": "replayed"', *own)

@@ -33,6 +33,5 @@ def test_it_asks_for_mean_log_probs_at_entry_and_now():
 
 @pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
-    check_resumed_run(
-        tmp_path, '"origin": "replayed"', "algorithm=rover", "regime=reuse", "correction=truncated_is"
-    )
+    own = "algorithm=rover", "regime=reuse", "correction=truncated_is"
+    check_resumed_run(tmp_path, '"origin": "replayed"', *own)

@@ -52,6 +52,5 @@ def test_without_staleness_or_with_no_tail_it_is_ppo():
 def test_rows_of_several_tokens_count_as_often_and_those_of_none_not_at_all():
     counted = made([1.1, 1.2, 1.3, 9.0], [1] * 4, count=exact(8, 1, 1, 0))
     several = made([1.1] * 8 + [1.2, 1.3], [1] * 10)
-    assert prepared(SAT(), counted)["contraction"][:3].tolist() == pytest.approx(
-        prepared(SAT(), several)["contraction"][7:].tolist()
-    )
+    found, expected = (prepared(SAT(), each)["contraction"].tolist() for each in (counted, several))
+    assert found[:3] == pytest.approx(expected[7:])

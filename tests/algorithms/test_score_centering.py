@@ -66,9 +66,6 @@ def test_a_head_of_none_centres_nothing_and_places_without_candidates_are_left()
     assert logits.grad.tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])
     one = torch.ones(1, dtype=torch.float64)
     assert score_centering(table(one), head=0).isfinite().all(), "an engine that notes none is enough"
-    empty = table(
-        one,
-        candidate_logp=torch.full((1, 2), NO_CANDIDATE, dtype=torch.float64),
-        candidate_behaviour_logp=torch.full((1, 2), NO_CANDIDATE, dtype=torch.float64),
-    )
+    none = torch.full((1, 2), NO_CANDIDATE, dtype=torch.float64)
+    empty = table(one, candidate_logp=none, candidate_behaviour_logp=none)
     assert score_centering(empty).isfinite().all()

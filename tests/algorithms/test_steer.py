@@ -9,9 +9,8 @@ from bapo_lightning.algorithms.steer import STEER, weight_by_entropy_change
 
 def test_what_would_move_the_entropy_most_weighs_least():
     # |A r (1 - p)(log p + H)|: 1 * 2 * 0.5 * |log 0.5 + 0.1| = 0.593, none without advantage, half of it
-    made = table(
-        exact(1, 0, -0.5), exact(2, 2, 2), logp=log(0.5), behaviour_logp=log(0.25), entropy=0.1, high=9.0
-    )
+    own = {"logp": log(0.5), "behaviour_logp": log(0.25), "entropy": 0.1, "high": 9.0}
+    made = table(exact(1, 0, -0.5), exact(2, 2, 2), **own)
     assert weight_by_entropy_change(made).tolist() == pytest.approx([0.8, 1.0, 0.8**0.5])
     assert weight_by_entropy_change(made, most=1.2, shape="linear").tolist() == pytest.approx([0.8, 1.2, 1.0])
     assert STEER()(prepared(STEER(), made)).tolist() == pytest.approx([1.6, 0, -(0.8**0.5)])
