@@ -8,14 +8,8 @@ from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import scheduler_kind
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.rollout.engine import (
-    UNSYNCED_VERSION,
-    EngineDied,
-    Generation,
-    RolloutEngine,
-    SamplingParams,
-    Streamed,
-)
+from bapo_lightning.rollout import engine as engines
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, Streamed
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import Proof, SyncReport
 from bapo_lightning.types import (
@@ -40,7 +34,7 @@ def segment(count, version=0, start=0):
     return Segment(array("i", range(start, start + count)), array("f", [-1.0] * count), version)
 
 
-class ScriptedEngine(RolloutEngine):
+class ScriptedEngine(engines.RolloutEngine):
     """The length of a response is drawn from its problem; tokens count up, so that lost ones show."""
 
     def __init__(self, longest, seed=0, dies=lambda: False):
@@ -149,38 +143,25 @@ def number_prompt(tokenizer, problem):
 
 def reward_by_length(problems, completions):
     """Some groups are uniform: every third problem is always answered wrongly."""
-    verdicts = [
-        completion.num_tokens % 2 == 0 and int(problem.id) % 3 > 0
-        for problem, completion in zip(problems, completions, strict=True)
-    ]
+    pairs = zip(problems, completions, strict=True)
+    verdicts = [done.num_tokens % 2 == 0 and int(problem.id) % 3 > 0 for problem, done in pairs]
     return [Score(float(right), ScoreStatus.CORRECT if right else ScoreStatus.WRONG) for right in verdicts]
 
 
 def sampler(engine, max_new_tokens, max_restarts):
+    tokenizer, sampling = NumberTokenizer(), engines.SamplingParams(1.0, (STOP,))
+    source = RestartingEngine(engine, ScriptedSync(), tokenizer.vocab_size, max_restarts)
     return RolloutSampler(
-        RestartingEngine(engine, ScriptedSync(), NumberTokenizer.vocab_size, max_restarts),
-        NumberTokenizer(),
-        number_prompt,
-        reward_by_length,
-        SamplingParams(1.0, (STOP,)),
-        max_new_tokens,
-        seed=0,
+        source, tokenizer, number_prompt, reward_by_length, sampling, max_new_tokens, seed=0
     )
 
 
 def scheduler(
-    engine,
-    regime,
-    groups_per_batch,
-    num_batches,
-    num_problems=40,
-    group_size=2,
-    observers=(),
-    rules=None,
+    engine, regime, groups_per_batch, num_batches, num_problems=40, observers=(), rules=None,
     max_restarts=10_000,
-):
+):  # fmt: skip
     problems = [Problem(str(index), "", "") for index in range(num_problems)]
     stream = ProblemStream(problems, seed=0, overlong=[Problem(OVERLONG, "", "")])
     source = replace(sampler(engine, regime.max_new_tokens, max_restarts), rules=Rules(rules or {}))
     kind = scheduler_kind(regime)
-    return kind(stream, source, regime, group_size, groups_per_batch, num_batches, observers)
+    return kind(stream, source, regime, 2, groups_per_batch, num_batches, observers)

@@ -60,10 +60,9 @@ def test_weights_are_proven_while_the_engine_samples_and_before_a_batch_is_given
     rollouts.close()
 
 
-@pytest.mark.parametrize(
-    ("dies", "error", "words"),
-    [(lambda: 1 / 0, ZeroDivisionError, "division"), (lambda: True, EngineError, "died after 2 restarts")],
-)
+@pytest.mark.parametrize(("dies", "error", "words"), [
+    (lambda: 1 / 0, ZeroDivisionError, "division"), (lambda: True, EngineError, "died after 2 restarts"),
+])  # fmt: skip
 def test_an_error_of_the_generating_thread_is_raised_in_training(dies, error, words):
     rollouts = collector(ScriptedEngine(4, dies=dies), max_restarts=2)
     with pytest.raises(error, match=words):
@@ -122,17 +121,23 @@ def test_a_long_wait_says_what_it_is_for(capsys):
     assert f"training has waited 0 s for a rollout batch: {words}" in capsys.readouterr().err
 
 
-def overlapping(max_age):
+def overlapping(max_age, kind=AsyncProtocol, **options):
     """The protocol of batches of two groups and two updates, and the versions that the engine was given."""
-    regime = Regime("async", 1, 2, max_new_tokens=6, async_generation=True, max_age=max_age)
+    regime = Regime("async", 1, 2, max_new_tokens=6, async_generation=True, max_age=max_age, **options)
     engine, given = ScriptedEngine(regime.max_new_tokens), []
 
     def refresh():
         given.append(protocol.trainer.version)
         engine.load_weights(None, protocol.trainer.version)
 
-    protocol = AsyncProtocol(scheduler(engine, regime, groups_per_batch=2, num_batches=4), refresh, needed=2)
-    return protocol, engine, given
+    protocol = kind(scheduler(engine, regime, groups_per_batch=2, num_batches=4), refresh, needed=2)
+    return protocol, given
+
+
+def visit(protocol, version):
+    """The trainer comes by after so many updates, and brings weights if they are wanted."""
+    protocol.visit(TrainerState(version, version))
+    protocol.serve_weights()
 
 
 def one_pass(protocol):
@@ -144,34 +149,24 @@ def one_pass(protocol):
 
 
 def test_weights_come_only_where_a_pass_would_begin():
-    protocol, _, given = overlapping(max_age=1)
+    protocol, given = overlapping(max_age=1)
     protocol.visit(TrainerState(0, 0))
     assert not protocol.may_begin() and protocol.wants_weights
     assert not protocol.has_batch(2)
     assert (given, protocol.wants_weights, protocol.may_begin()) == ([0], False, True)
     one_pass(protocol)
     assert protocol.has_batch(2) and len(protocol.take(2)) == 2
-    protocol.visit(TrainerState(1, 1))
-    protocol.serve_weights()
+    visit(protocol, 1)
     assert given == [0] and not protocol.may_begin()  # no room before the next batch
-    protocol.visit(TrainerState(2, 2))
-    protocol.serve_weights()
+    visit(protocol, 2)
     assert given == [0, 2] and protocol.may_begin()
 
 
 def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it():
-    regime = Regime("stream", 1, 2, max_new_tokens=6, async_generation=True, max_age=7, stream="keep")
-    engine, given = ScriptedEngine(6), []
-
-    def refresh():
-        given.append(protocol.trainer.version)
-        engine.load_weights(None, protocol.trainer.version)
-
-    protocol = StreamProtocol(scheduler(engine, regime, 2, num_batches=4), refresh, needed=2)
+    protocol, given = overlapping(7, StreamProtocol, stream="keep")
     streaming, scored = Streaming(protocol.scheduler), []
     for version in range(12):
-        protocol.visit(TrainerState(version // 6, version // 6))
-        protocol.serve_weights()
+        visit(protocol, version // 6)
         assert protocol.may_begin() and given == list(range(version // 6 + 1))
         finished, _ = protocol.sampled(streaming.sample(protocol.begin()))
         assert not protocol.in_pass
@@ -185,21 +180,17 @@ def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it()
 
 
 def test_no_weights_come_during_a_pass_and_none_begins_while_the_engine_is_held():
-    protocol, _, given = overlapping(max_age=3)
-    protocol.visit(TrainerState(0, 0))
-    protocol.serve_weights()
+    protocol, given = overlapping(max_age=3)
+    visit(protocol, 0)
     one_pass(protocol)
     protocol.take(2)
     assert protocol.may_begin() and given == [0]  # taking a batch made room
-    protocol, _, given = overlapping(max_age=7)
-    protocol.visit(TrainerState(0, 0))
-    protocol.serve_weights()
+    protocol, given = overlapping(max_age=7)
+    visit(protocol, 0)
     protocol.begin()
-    protocol.visit(TrainerState(1, 1))
-    protocol.serve_weights()
+    visit(protocol, 1)
     assert protocol.in_pass and given == [0]
-    protocol = overlapping(max_age=7)[0]
-    protocol.visit(TrainerState(0, 0))
-    protocol.serve_weights()
+    protocol, _ = overlapping(max_age=7)
+    visit(protocol, 0)
     protocol.held = True
     assert not protocol.may_begin() and not protocol.wants_weights

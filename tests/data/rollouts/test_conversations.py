@@ -18,6 +18,14 @@ from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Score, ScoreStatus
 
 
+def talked(source):
+    """What becomes of one sample of the problem in a pass."""
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    (rollout,) = group.rollouts
+    return rollout
+
+
 def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
     source = made()
     (group,) = groups = source.start([ITEM], 1)
@@ -31,9 +39,8 @@ def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
     feedback = rollout.segments[1]
     assert feedback.is_feedback and feedback.version == NO_VERSION and list(feedback.logprobs) == [0.0]
     seen = []
-    source = replace(
-        source, reward=lambda problems, asked: seen.extend(asked) or [Score(1.0, ScoreStatus.CORRECT)]
-    )
+    right = [Score(1.0, ScoreStatus.CORRECT)]
+    source = replace(source, reward=lambda problems, asked: seen.extend(asked) or right)
     (scored,) = source.score(groups, 3)
     assert (scored.oldest_version, scored.newest_version, scored.num_tokens) == (3, 3, 6)
     (completion,) = seen
@@ -46,9 +53,8 @@ def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
 def test_an_empty_reply_still_parts_two_turns():
     begun = Rollout(array("i", [4]))
     for token in (0, 1):
-        begun = begun.extended(segment(2, 3, start=2 * token), FinishReason.STOP, 9).answered(
-            Reply(), array("i")
-        )
+        turn = begun.extended(segment(2, 3, start=2 * token), FinishReason.STOP, 9)
+        begun = turn.answered(Reply(), array("i"))
     begun = begun.extended(segment(1, 3, start=4), FinishReason.LENGTH, 9)
     assert [list(turn) for turn in begun.turns] == [[0, 1], [2, 3], [4]] and begun.num_feedback_tokens == 0
     begun = begun.extended(segment(1, 3, start=5), FinishReason.STOP, 9)
@@ -108,10 +114,7 @@ def test_seeds_differ_by_turn_and_are_the_same_however_replies_come():
 def test_limits_cut_a_conversation(changes, tokens, replies):
     environment = Counting()
     source = made(environment, **changes)
-    source = replace(source, max_new_tokens=changes.get("max_new_tokens", 6))
-    (group,) = groups = source.start([ITEM], 1)
-    one_pass(source, groups)
-    (rollout,) = group.rollouts
+    rollout = talked(replace(source, max_new_tokens=changes.get("max_new_tokens", 6)))
     assert (rollout.length, len(rollout.replies), len(environment.seen)) == (tokens, replies, replies)
     assert rollout.finish is FinishReason.LENGTH and not rollout.segments[-1].is_feedback
 
@@ -121,10 +124,7 @@ def test_a_conversation_whose_environment_is_lost_is_cut():
         def respond(self, turn):
             return replace(super().respond(turn), is_lost=turn.number == 1)
 
-    source = made(Lost())
-    (group,) = groups = source.start([ITEM], 1)
-    one_pass(source, groups)
-    (rollout,) = group.rollouts
+    rollout = talked(made(Lost()))
     assert (rollout.length, len(rollout.replies), rollout.finish) == (4, 2, FinishReason.LENGTH)
     assert conversation_metrics([rollout])["turns/lost_share"] == 1.0
     assert rollout.replies[-1].is_lost and not rollout.segments[-1].is_feedback
@@ -138,10 +138,8 @@ def test_a_turn_knows_when_it_is_the_last():
             last.append(turn.is_last)
             return super().respond(turn)
 
-    source = made(Asking(turns=lambda problem: 9), max_turns=2)
-    one_pass(source, source.start([ITEM], 1))
-    source = made(Asking(turns=lambda problem: 9))  # six tokens, in turns of two
-    one_pass(source, source.start([ITEM], 1))
+    talked(made(Asking(turns=lambda problem: 9), max_turns=2))
+    talked(made(Asking(turns=lambda problem: 9)))  # six tokens, in turns of two
     assert last == [False, True, False, False, True]
 
 
@@ -156,10 +154,8 @@ def test_a_long_reply_is_cut_by_tokens_and_special_tokens_are_left_out():
             text = " ".join(str(FEEDBACK + place) for place in range(20))
             return replace(super().respond(turn), text="</</s>s>" + text)
 
-    source = made(Long(), max_reply_tokens=4, tokenizer=Special())
-    (group,) = groups = source.start([ITEM], 1)
-    one_pass(source, groups)
-    assert list(group.rollouts[0].segments[1].token_ids) == [500, 501, 502, 503]
+    rollout = talked(made(Long(), max_reply_tokens=4, tokenizer=Special()))
+    assert list(rollout.segments[1].token_ids) == [500, 501, 502, 503]
 
 
 def test_nothing_of_a_pass_remains_when_its_engine_dies_and_no_turn_is_answered_twice():
@@ -231,9 +227,8 @@ def test_a_fault_of_the_environment_names_the_turn():
             return "four"
 
     for environment, message in [(Broken(), "ZeroDivisionError"), (Mistyped(), "return a bapo_lightning")]:
-        source = made(environment)
         with pytest.raises(EnvironmentFault, match=f"turn 0 of problem 4: .*{message}"):
-            one_pass(source, source.start([ITEM], 1))
+            talked(made(environment))
 
 
 def replying(**fields):
@@ -245,10 +240,7 @@ def replying(**fields):
         def respond(self, turn):
             return Reply(**{"text": "500", **fields}) if turn.number == 0 else Reply(is_done=True)
 
-    source = made(Replying())
-    (group,) = groups = source.start([ITEM], 1)
-    one_pass(source, groups)
-    return group.rollouts[0].replies[0]
+    return talked(made(Replying())).replies[0]
 
 
 @pytest.mark.parametrize(("name", "value"), [
