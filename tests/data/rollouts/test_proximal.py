@@ -40,10 +40,8 @@ class EntryTrainer:
 
     def response_scores(self, rollouts, token_budget, names):
         shift = {"logp": -100.0, "entropy": 0.0, "mean_logp": -50.0}
-        return [
-            tuple(array("f", [shift[name] + 10 * token for token in range(item.length)]) for name in names)
-            for item in rollouts
-        ]
+        places = [[10 * token for token in range(item.length)] for item in rollouts]
+        return [tuple(array("f", [shift[name] + at for at in own]) for name in names) for own in places]
 
 
 def test_an_expert_gets_the_entropies_of_the_policy_and_no_proximal_log_probs():
@@ -74,16 +72,10 @@ def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
     assert set(none) == {"time/proximal_seconds"}
     # -0.1 and 0 in the first rollout, +0.3 in the resumed one's second segment, 0 in the last; -8 and -7 are
     # staleness
-    assert metrics == pytest.approx(
-        {
-            "mismatch/abs_logp_diff_mean": 0.1,
-            "mismatch/abs_logp_diff_max": 0.3,
-            "mismatch/logp_diff_mean": 0.05,
-            "mismatch/ratio_max": math.exp(0.3),
-            "mismatch/kl": (math.exp(-0.1) - 0.9 + math.exp(0.3) - 1.3) / 4,
-        },
-        rel=1e-4,
-    )
+    kl = (math.exp(-0.1) - 0.9 + math.exp(0.3) - 1.3) / 4
+    expected = {"abs_logp_diff_mean": 0.1, "abs_logp_diff_max": 0.3, "logp_diff_mean": 0.05, "kl": kl}
+    expected = {f"mismatch/{name}": value for name, value in {**expected, "ratio_max": math.exp(0.3)}.items()}
+    assert metrics == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_first_weights_score_every_sample_whoever_wrote_it():

@@ -96,29 +96,17 @@ def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES, witnessed=Fa
     random_model().save_pretrained(tmp_path)
     witness, policy = Witness(), random_policy()
     engine = WitnessedEngine(str(tmp_path), witness, policy) if witnessed else HFEngine(str(tmp_path))
-    data = RolloutDataModule(
-        sampler=RolloutSampler(
-            engine=RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=0),
-            tokenizer=LettersTokenizer(),
-            prompt=PlainPrompt(),
-            reward=reward_of_even_length,
-            sampling=SamplingParams(1.0, (1, 2, 3)),
-            max_new_tokens=8,
-            seed=0,
-            advantages=lambda rewards: group_advantages(rewards, scale="std"),
-        ),
-        stream=ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0),
-        regime=regime,
-        group_size=4,
-        prompts_per_batch=4,
-        num_rollout_batches=num_batches,
-        seed=0,
-        folder=folder,
-    )
+    sampler = RolloutSampler(
+        engine=RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=0),
+        tokenizer=LettersTokenizer(), prompt=PlainPrompt(), reward=reward_of_even_length,
+        sampling=SamplingParams(1.0, (1, 2, 3)), max_new_tokens=8, seed=0, advantages=group_advantages,
+    )  # fmt: skip
+    stream = ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0)
+    sizes = {"group_size": 4, "prompts_per_batch": 4, "num_rollout_batches": num_batches}
+    data = RolloutDataModule(sampler, stream, regime, **sizes, seed=0, folder=folder)
     silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    trainer = L.Trainer(
-        accelerator="cpu", max_epochs=1, callbacks=[witness, *callbacks], **dict.fromkeys(silent, False)
-    )
+    options = {"accelerator": "cpu", "max_epochs": 1} | dict.fromkeys(silent, False)
+    trainer = L.Trainer(callbacks=[witness, *callbacks], **options)
     trainer.fit(module(policy, FixedBounds(0.8, 1.2), max_age=regime.age_bound), datamodule=data)
     return witness, policy
 
@@ -134,9 +122,7 @@ ONE_UPDATE = "sync 0, produce 0, update 1, sync 1, produce 1, update 2, sync 2, 
     (1, 1, ONE_UPDATE, [[0]] * 3), (2, 1, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
     (1, 2, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
 ])  # fmt: skip
-def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(
-    tmp_path, epochs, minibatches, events, ages
-):
+def test_a_batch_is_sampled_by_the_newest_weights(tmp_path, epochs, minibatches, events, ages):
     regime = Regime("test", epochs, minibatches, max_new_tokens=8)
     witness, _ = trained(tmp_path, regime, num_batches=3, witnessed=True)
     assert witness.events == events.split(", ") and witness.ages == ages

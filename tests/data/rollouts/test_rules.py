@@ -99,9 +99,8 @@ def groups(scores):
 
 def test_the_batch_holds_rewards_lengths_and_ids_and_its_answer_becomes_the_advantages():
     seen, made = [], groups([[1.0, 0.0], [0.0, 0.0]])
-    found = with_batch_advantages(
-        lambda batch: seen.append(batch) or batch.rewards - 0.25, made, 1, Rules().admits
-    )
+    less = lambda batch: seen.append(batch) or batch.rewards - 0.25  # noqa: E731
+    found = with_batch_advantages(less, made, 1, Rules().admits)
     (batch,) = seen
     assert batch.rewards.tolist() == [[1, 0], [0, 0]] and batch.lengths.tolist() == [[3, 4], [3, 4]]
     assert batch.problems == ("p0", "p1") and batch.is_new == (True, False)
@@ -112,9 +111,7 @@ def test_the_batch_holds_rewards_lengths_and_ids_and_its_answer_becomes_the_adva
 
 def test_groups_that_only_fill_a_batch_are_no_part_of_it_and_keep_advantages_of_zero():
     made = groups([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
-    admits = DynamicSampling(max_rounds=1).admits
-    found = with_batch_advantages(
-        lambda batch: torch.full_like(batch.rewards, len(batch.problems)), made, 3, admits
-    )
+    admits, counted = DynamicSampling(1).admits, lambda one: torch.full_like(one.rewards, len(one.problems))
+    found = with_batch_advantages(counted, made, 3, admits)
     assert [item.advantages for item in found] == [(0, 0), (1, 1), (0, 0)]
     assert with_batch_advantages(pytest.fail, made[::2], 2, admits) == made[::2]

@@ -85,10 +85,8 @@ def test_an_engine_has_forgotten_what_the_recorded_one_lost_when_new_weights_com
     middle = [began, {"do": "sampled", "finished": []}] if event["do"] == "resumed" else [began]
     visits = [{"do": "visit", "clock": clock, "version": 0} for clock in range(3)]
     rows = [visits[0], {"do": "sync"}, *middle, visits[1], event, visits[2]]
-    engine, regime = (
-        ScriptedEngine(50),
-        replace(asynchronous(Random(1), 1), stream="keep", partial_tokens=None),
-    )
+    engine = ScriptedEngine(50)
+    regime = replace(asynchronous(Random(1), 1), stream="keep", partial_tokens=None)
     source = scheduler(engine, regime, 2, 4)
     collector = ScheduledStream(source, source.sampler, lambda: engine.load_weights(None, 0), 2, rows)
     for clock, has_some in enumerate((False, True, False)):
@@ -100,19 +98,16 @@ def test_a_run_that_follows_a_stream_and_is_killed_keeps_ages_and_fates(tmp_path
     """What was running begins anew, with other random numbers and in another order."""
     kills = 0
     for seed in range(NUM_RUNS // 2):
-        recorded = recorded_run(tmp_path / f"{seed}", seed, regime=stream, talks=seed % 2 == 0)
-        again = followed(
-            recorded, tmp_path / f"{seed}-again", regime=stream, talks=seed % 2 == 0, kill_rate=0.2
-        )
+        options = {"regime": stream, "talks": seed % 2 == 0}
+        recorded = recorded_run(tmp_path / f"{seed}", seed, **options)
+        again = followed(recorded, tmp_path / f"{seed}-again", **options, kill_rate=0.2)
         assert again.fates()["trained", None] == recorded.fates()["trained", None]
         kills += again.kills
     assert kills > 5
 
 
 @pytest.mark.parametrize("regime", [asynchronous, stream])
-def test_another_policy_under_the_same_schedule_keeps_batches_whole_and_ages_within_the_bound(
-    regime, tmp_path
-):
+def test_another_policy_under_a_schedule_keeps_batches_whole_and_ages_within_the_bound(regime, tmp_path):
     added = 0
     for seed in range(NUM_RUNS):
         options = {"regime": regime}
@@ -157,8 +152,7 @@ def test_a_schedule_that_is_missing_damaged_or_open_is_refused(tmp_path):
 
 
 COURSE = [
-    {"do": "visit", "clock": 0, "version": 0},
-    {"do": "sync"},
+    {"do": "visit", "clock": 0, "version": 0}, {"do": "sync"},
     {"do": "pass", "version": 0, "evicted": [], "requests": [["0/1", [0, 1]], ["0/2", [0, 1]]]},
     {"do": "sampled", "finished": ["0/1", "0/2"], "rounds": [[0, 1], [2, 3]]},
     {"do": "scored", "ready": ["0/1"], "rejected": ["0/2"]},
@@ -166,10 +160,8 @@ COURSE = [
     {"do": "take", "groups": ["0/1"], "filtered": ["0/2"]},
     {"do": "pass", "version": 1, "evicted": [], "requests": [["0/3", [0, 1]], ["1/1", [1]]]},
     {"do": "sampled", "finished": ["0/3"], "steps": 21},
-    {"do": "scored", "ready": ["0/3"], "rejected": []},
-    {"do": "evict", "groups": ["0/3"]},
-    {"do": "end"},
-]
+    {"do": "scored", "ready": ["0/3"], "rejected": []}, {"do": "evict", "groups": ["0/3"]}, {"do": "end"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

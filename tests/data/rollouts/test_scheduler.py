@@ -43,10 +43,9 @@ def chosen(made, ready, running, count=9):
     return [int(group.problem.id) for group in taken]
 
 
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [(1, [0, 1]), (2, [0, 1, 3]), (3, [0, 1, 3, 4]), (4, [0, 1, 3, 4, 5]), (None, [5, 4, 3, 1, 0])],
-)
+@pytest.mark.parametrize(("window", "expected"), [
+    (1, [0, 1]), (2, [0, 1, 3]), (3, [0, 1, 3, 4]), (4, [0, 1, 3, 4, 5]), (None, [5, 4, 3, 1, 0]),
+])  # fmt: skip
 def test_so_many_groups_overtake_a_slow_one(window, expected):
     assert chosen(order(window), ready=[5, 4, 3, 1, 0], running=[2]) == expected
 

@@ -44,11 +44,9 @@ def byte_level(kind=PreTrainedTokenizerFast, **options):
     return made
 
 
-KINDS = pytest.mark.parametrize(
-    "made",
-    [byte_level(), byte_level(clean_up_tokenization_spaces=True), byte_level(InPython)],
-    ids=["fast", "cleaning", "own"],
-)
+KINDS = pytest.mark.parametrize("made", [
+    byte_level(), byte_level(clean_up_tokenization_spaces=True), byte_level(InPython),
+], ids=["fast", "cleaning", "own"])  # fmt: skip
 
 
 def encoded(tokenizer, text):
@@ -79,9 +77,9 @@ def judging(tokenizer, ends=()):
 
 
 @KINDS
-@pytest.mark.parametrize(
-    "text", [f"a {token} b" for token in (*SPECIAL[1:], "<plain>")] + ["a b", "\u00e9 \U0001f600"]
-)
+@pytest.mark.parametrize("text", [
+    *(f"a {token} b" for token in (*SPECIAL[1:], "<plain>")), "a b", "\u00e9 \U0001f600",
+])  # fmt: skip
 def test_only_end_tokens_and_padding_vanish(made, text):
     eot = made.convert_tokens_to_ids("<|eot|>")
     row = encoded(made, f"<pad>{text}<|eot|><end><pad>")
@@ -131,11 +129,9 @@ def test_a_thought_that_prompt_or_reply_opened_is_the_responses(prompt, turns, i
     assert (seen[0].text, seen[0].is_thought) == (turns[-1], is_thought)
 
 
-@pytest.mark.parametrize(
-    "tokenizer",
-    [byte_level(), byte_level(clean_up_tokenization_spaces=True), byte_level(Counting), NumberTokenizer()],
-    ids=["fast", "cleaning", "own", "slow"],
-)
+@pytest.mark.parametrize("tokenizer", [
+    byte_level(), byte_level(clean_up_tokenization_spaces=True), byte_level(Counting), NumberTokenizer(),
+], ids=["fast", "cleaning", "own", "slow"])  # fmt: skip
 def test_texts_of_many_responses_are_those_of_one_at_a_time(tokenizer):
     generator = random.Random(3)
     lengths = (40, 0, 1, 300, 7) * 20

@@ -53,10 +53,8 @@ def test_samples_without_an_answer_cut_or_repeating_themselves_are_left_out():
 def test_repeats_are_those_of_a_plain_count_and_never_reach_over_two_turns():
     generator = torch.Generator().manual_seed(0)
     for ngram in (1, 2, 3):
-        turns = [
-            array("i", torch.randint(-1, 2, (length,), generator=generator).tolist())
-            for length in (0, 1, 7, 30)
-        ]
+        drawn = [torch.randint(-1, 2, (length,), generator=generator) for length in (0, 1, 7, 30)]
+        turns = [array("i", turn.tolist()) for turn in drawn]
         every = [tuple(turn[at : at + ngram]) for turn in turns for at in range(len(turn) - ngram + 1)]
         assert most_repeated(turns, ngram) == max(map(every.count, every))
     assert most_repeated([array("i", [1]), array("i", [2])], 2) == 0
@@ -64,13 +62,9 @@ def test_repeats_are_those_of_a_plain_count_and_never_reach_over_two_turns():
 
 
 def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
-    source = made(
-        advantages=lambda rewards: rewards - rewards.mean(1, True),
-        rules=ruled(
-            shape=lambda rollout, version: 0.1 * version * rollout.length,
-            keeps=lambda sample: sample.reward > 0.5,
-        ),
-    )
+    longer = lambda rollout, version: 0.1 * version * rollout.length  # noqa: E731
+    rules = ruled(shape=longer, keeps=lambda sample: sample.reward > 0.5)
+    source = made(advantages=lambda rewards: rewards - rewards.mean(1, True), rules=rules)
     groups = finished(source.start(ITEMS, 2), 2, 3, 1, 4)
     first, second = source.score(groups, version=2)
     assert (first.item, second.item, first.ready_version) == (*ITEMS, 2)
