@@ -21,17 +21,13 @@ from bapo_lightning.system.errors import StaleDataError, TrainingError
 @pytest.mark.parametrize("weighting", [token_mean, sequence_mean, partial(fixed_length, length=20)])
 def test_bounds_loss_and_gradients_do_not_depend_on_the_number_of_micro_batches(weighting):
     batch = stale_batch(random_policy(), num_groups=8)
+    rule, budgets = adaptive(target=0.55), (budget_for(batch, parts) for parts in (1, 2, 5))
     (whole, whole_gradient), *others = (
-        step(
-            random_policy(), adaptive(target=0.55), batch, micro_batch_tokens=budget_for(batch, parts),
-            weighting=weighting,
-        )
-        for parts in (1, 2, 5)
-    )  # fmt: skip
-    search = whole["bounds"][0]
-    assert 1.2 < float(search.high) < 3.0 or 0.6 < float(search.low) < 0.9, (
-        "the case must not sit at an end of the path"
+        step(random_policy(), rule, batch, micro_batch_tokens=each, weighting=weighting) for each in budgets
     )
+    search = whole["bounds"][0]
+    low, high = float(search.low), float(search.high)
+    assert 1.2 < high < 3.0 or 0.6 < low < 0.9, "the case must not sit at an end of the path"
     for outputs, gradient in others:
         assert len(outputs["bounds"]) == 1
         assert outputs["bounds"][0].low == search.low and outputs["bounds"][0].high == search.high
@@ -108,10 +104,8 @@ def test_slopes_know_the_dual_clip_and_the_bounds_of_each_micro_batch():
     parts, _ = module(policy, rule, micro_batch_tokens=budget).micro_batches(batch)
     assert len(searches) == len(parts) >= 5
     sizes = torch.tensor([len(part.advantage) for part in parts])
-    low, high = (
-        torch.stack([getattr(each, name) for each in searches]).repeat_interleave(sizes)
-        for name in ("low", "high")
-    )
+    whole = [torch.stack(bounds).repeat_interleave(sizes) for bounds in zip(*searches, strict=True)]
+    low, high = whole[:2]
     negative = table.advantage < 0
     cut = (~negative & (table.ratio > high)) | (negative & ((table.ratio < low) | (table.ratio > 2)))
     assert torch.equal(table.slope, table.advantage.where(~cut, 0.0))

@@ -12,10 +12,8 @@ from bapo_lightning.objectives.bounds import BoundSearch
 
 def changed(**changes):
     """The paper's options with some values changed, e.g. low={"end": 1.2}."""
-    return PAPER_BOUNDS | {
-        name: PAPER_BOUNDS[name] | value if isinstance(value, dict) else value
-        for name, value in changes.items()
-    }
+    parts = {name: PAPER_BOUNDS[name] | each for name, each in changes.items() if isinstance(each, dict)}
+    return PAPER_BOUNDS | changes | parts
 
 
 def test_the_papers_options_have_no_problem():
@@ -44,9 +42,9 @@ def test_every_problem_is_named_at_once():
     assert [text.partition("=")[0] for text in problems] == ["low.step", "target", "low.end", "high.start"]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "names"), [(1.0, 1.2, ["low"]), (0.8, 0.2, ["high"]), (-0.1, 1, ["low", "high"])]
-)
+@pytest.mark.parametrize(("low", "high", "names"), [
+    (1.0, 1.2, ["low"]), (0.8, 0.2, ["high"]), (-0.1, 1, ["low", "high"]),
+])  # fmt: skip
 def test_fixed_bounds_lie_around_one(low, high, names):
     problems = FixedBounds.problems({"low": low, "high": high})
     assert [text.partition("=")[0] for text in problems] == names

@@ -6,17 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import (
-    adaptive,
-    budget_for,
-    gradients,
-    group,
-    module,
-    random_policy,
-    rollout,
-    stale_batch,
-    step,
-)
+from tests import builders
+from tests.builders import adaptive, budget_for, gradients, module, random_policy, stale_batch, step
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR
 
@@ -90,13 +81,11 @@ def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
 
 def test_bounds_loss_and_gradient_do_not_depend_on_the_split():
     batch = decoupled_batch(num_groups=8)
+    rule, budgets = adaptive(target=0.6), (budget_for(batch, parts) for parts in (1, 2, 5))
     (whole, gradient), *others = (
-        step(
-            random_policy(), adaptive(target=0.6), batch, micro_batch_tokens=budget_for(batch, parts),
-            correction=OF_RESPONSES,
-        )
-        for parts in (1, 2, 5)
-    )  # fmt: skip
+        step(random_policy(), rule, batch, micro_batch_tokens=each, correction=OF_RESPONSES)
+        for each in budgets
+    )
     for outputs, other in others:
         assert outputs["bounds"][0].low == whole["bounds"][0].low
         assert outputs["bounds"][0].high == whole["bounds"][0].high
@@ -142,16 +131,15 @@ def test_the_search_balances_the_corrected_contributions(target):
 def test_response_log_probs_pass_through_the_model_in_micro_batches_without_gradient():
     policy, seen = random_policy(), []
     rollouts = stale_batch(policy).rollouts
-    policy.register_forward_hook(
-        lambda _, inputs, __: seen.append((inputs[0].input_ids.numel(), torch.is_grad_enabled()))
-    )
+    note = lambda _, inputs, __: seen.append((inputs[0].input_ids.numel(), torch.is_grad_enabled()))  # noqa: E731
+    policy.register_forward_hook(note)
     policy.response_logprobs(rollouts, 100)
     assert 1 < len(seen) < len(rollouts) and all(size <= 100 and not graph for size, graph in seen)
 
 
 def test_collate_lays_proximal_log_probs_beside_the_behaviours_and_falls_back_to_them():
-    rollouts = [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])]
-    made = group("p", rollouts, [1.0, 0.0], [1.0, -1.0])
+    rollouts = [builders.rollout([5, 6], [7, 8], [-0.1, -0.2]), builders.rollout([5], [3], [-0.5])]
+    made = builders.group("p", rollouts, [1.0, 0.0], [1.0, -1.0])
     first = replace(made.samples[0], scores={"proximal_logp": [-0.3, -0.4]})
     batch = collate([replace(made, samples=(first, made.samples[1]))], {})
     assert batch.proximal_logp.tolist() == [pytest.approx([0, 0, -0.3, -0.4]), pytest.approx([0, -0.5, 0, 0])]
@@ -172,10 +160,8 @@ def test_warmup_rises_linearly_and_stays():
 
 
 def test_a_scaled_step_leaves_the_schedule_as_it_was():
-    weight = torch.ones(1, requires_grad=True)
-    optimizer = SGD(
-        [{"params": [weight], "lr": 0.5}, {"params": [torch.ones(1, requires_grad=True)]}], lr=8.0
-    )
+    weight, other = (torch.ones(1, requires_grad=True) for _ in range(2))
+    optimizer = SGD([{"params": [weight], "lr": 0.5}, {"params": [other]}], lr=8.0)
     schedule = ExponentialLR(optimizer, gamma=0.5)  # which makes the next rate of the last one
     used = []
     for scale in (1.0, 0.1, 0.5):

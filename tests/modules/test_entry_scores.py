@@ -81,11 +81,10 @@ def test_the_table_has_the_policy_at_entry_beside_the_present_one():
     after = torch.cat(by_full_logits(policy, batch.rollouts), 1)[1:].float()
     assert (before - after).abs().mean(1).min() > 0.03, "a policy that stays as it is shows nothing"
     for parts in (1, 2):
-        tables = [
-            token_table(policy, micro_batch, 0)
-            for share in split_over_ranks(batch, parts)
-            for micro_batch in share.split(10_000, share.response_mask.float())
+        splits = [
+            share.split(10_000, share.response_mask.float()) for share in split_over_ranks(batch, parts)
         ]
+        tables = [token_table(policy, micro_batch, 0) for split in splits for micro_batch in split]
         order = torch.cat([table.sequence for table in tables]).argsort(stable=True)
         names = ("entry_entropy", "entry_mean_logp", "entropy", "mean_logp")
         for name, expected in zip(names, (*before, *after), strict=True):
@@ -111,10 +110,8 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
     assert all(isinstance(own["entry_entropy"], array) and "proximal_logp" not in own for own in scores)
     batch = collate(groups, METRICS, oldest_trained=4)
     (micro_batch,) = batch.split(10_000, batch.response_mask.float())
-    expected = [
-        own[:, own.shape[1] - length :]
-        for own, length in zip(by_full_logits(policy, batch.rollouts), lengths, strict=True)
-    ]
+    pairs = zip(by_full_logits(policy, batch.rollouts), lengths, strict=True)
+    expected = [own[:, own.shape[1] - length :] for own, length in pairs]
     order = micro_batch.sequence.argsort(stable=True)
     found = torch.stack([micro_batch.scores[f"entry_{name}"][order] for name in NAMES])
     torch.testing.assert_close(found, torch.cat(expected, 1)[1:].float(), rtol=1e-4, atol=1e-4)

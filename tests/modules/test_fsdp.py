@@ -134,21 +134,15 @@ def test_two_ranks_choose_the_bounds_that_one_process_would(ranks):
 
 
 def test_hydra_builds_the_strategy_from_its_options():
-    target = "bapo_lightning.modules.fsdp.ShardedStrategy"
-    strategy = instantiate(
-        {"_target_": target, "reduce_every_micro_batch": True, "sharded_checkpoints": False}
-    )
+    node = {"_target_": "bapo_lightning.modules.fsdp.ShardedStrategy"}
+    strategy = instantiate(node | {"reduce_every_micro_batch": True, "sharded_checkpoints": False})
     assert isinstance(strategy, ShardedStrategy)
     assert strategy.sharding == Sharding(reduce_every_micro_batch=True)
 
 
 def test_it_shards_over_the_ranks_of_all_nodes(monkeypatch):
-    sizes = []
-    monkeypatch.setattr(
-        ModelParallelStrategy,
-        "setup_environment",
-        lambda self: sizes.append((self._data_parallel_size, self._tensor_parallel_size)),
-    )
+    sizes, noted = [], lambda self: sizes.append((self._data_parallel_size, self._tensor_parallel_size))
+    monkeypatch.setattr(ModelParallelStrategy, "setup_environment", noted)
     strategy = ShardedStrategy()
     strategy.num_nodes, strategy.parallel_devices = 3, [torch.device("cpu")] * 2
     strategy.setup_environment()

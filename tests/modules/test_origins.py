@@ -18,10 +18,8 @@ from bapo_lightning.types import Origin
 
 def test_a_weight_scales_the_tokens_of_its_group_and_no_others():
     policy = random_policy()
-    tables = [
-        step(policy, BOUNDS, collated(groups_of(policy, (Origin.POLICY,), weight)))[0]["tokens"]
-        for weight in (1.0, 0.25)
-    ]
+    batches = [collated(groups_of(policy, (Origin.POLICY,), weight)) for weight in (1.0, 0.25)]
+    tables = [step(policy, BOUNDS, batch)[0]["tokens"] for batch in batches]
     factor = torch.where(tables[0].group % 3 == 0, 0.25, 1.0)
     torch.testing.assert_close(tables[1].weight, tables[0].weight * factor)
 
@@ -35,9 +33,8 @@ def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_
     tokens = made[Origin.EXPERT]["tokens"]
     expert = tokens.origin == Origin.EXPERT
     assert tokens.age[expert].unique().tolist() == [0] and tokens.age[~expert].unique().tolist() == [3]
-    torch.testing.assert_close(
-        tokens.ratio[expert], tokens.logp[expert].exp().clamp_min(torch.tensor(-20.0).exp())
-    )
+    expected = tokens.logp[expert].exp().clamp_min(torch.tensor(-20.0).exp())
+    torch.testing.assert_close(tokens.ratio[expert], expected)
     # Without the expert's tokens the search finds what it finds with them.
     groups = [
         replace(group, samples=group.samples[1::2], advantages=group.advantages[1::2])
@@ -70,11 +67,9 @@ def test_monitors_measure_the_tokens_of_the_policy():
     update = MonitoredUpdate(0, 0, tokens, outputs["bounds"], batch, owner, {})
     sampled = tokens.origin == Origin.POLICY
     difference = (tokens.logp - tokens.behaviour_logp)[sampled]
-    assert float(MismatchMonitor().measure(update)["mismatch/abs_logp_diff_mean"]) == pytest.approx(
-        float(difference.abs().mean())
-    )
-    assert float(EntropyMonitor().measure(update)["policy/approx_kl"]) == pytest.approx(
-        float((difference.exp() - 1 - difference).mean()), rel=1e-4
-    )
+    mismatch = MismatchMonitor().measure(update)["mismatch/abs_logp_diff_mean"]
+    assert float(mismatch) == pytest.approx(float(difference.abs().mean()))
+    kl = EntropyMonitor().measure(update)["policy/approx_kl"]
+    assert float(kl) == pytest.approx(float((difference.exp() - 1 - difference).mean()), rel=1e-4)
     measured = StalenessMonitor().measure(replace(update, version=3))
     assert (float(measured["staleness/age_mean"]), float(measured["staleness/age_queueing_mean"])) == (3, 3)

@@ -48,10 +48,8 @@ def batch():
 
 
 def owner(mode, batch, parts, guess=None, rule=(), **changes):
-    policy = random_policy()
-    made = module(
-        policy, adaptive(**dict(rule), search=mode), micro_batch_tokens=budget_for(batch, parts), **changes
-    )
+    policy, searching = random_policy(), adaptive(**dict(rule), search=mode)
+    made = module(policy, searching, micro_batch_tokens=budget_for(batch, parts), **changes)
     made.manual_backward = lambda loss: loss.backward()
     made.optimizers = lambda: SimpleNamespace(zero_grad=policy.zero_grad)
     made.apply_gradients = lambda optimizer: 0.0
@@ -152,16 +150,8 @@ def test_what_is_misjudged_by_a_column_of_candidates_alone_is_done_again():
     def gradient(guess):
         candidates.grad = None
         pair = [BoundSearch(torch.tensor(0.8), torch.tensor(high), one, one > 0) for high in (guess, 2.0)]
-        part = speculate(
-            [1, 2],
-            2,
-            pair[0],
-            table,
-            lambda tables: pair[1],
-            OfCandidates(),
-            lambda loss, _: loss.backward(),
-            lambda samples: ([1], 1),
-        )
+        own = table, lambda tables: pair[1], OfCandidates(), lambda loss, _: loss.backward()
+        part = speculate([1, 2], 2, pair[0], *own, lambda samples: ([1], 1))
         return candidates.grad, part.redone
 
     one = torch.tensor(1.0)

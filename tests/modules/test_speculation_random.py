@@ -85,16 +85,8 @@ def check_case(seed, rank, ranks):
             token_loss(table_under(leaf, each), bounds, {}, clip)[0].backward()
 
     def guessed(leaf):
-        return speculate(
-            batch,
-            len(batch),
-            guess,
-            lambda each: table_under(leaf, each),
-            rule.choose,
-            clip,
-            lambda loss, is_last: loss.backward(),
-            lambda samples: gathered(batch, samples),
-        )
+        own = lambda each: table_under(leaf, each), rule.choose, clip, lambda loss, is_last: loss.backward()
+        return speculate(batch, len(batch), guess, *own, lambda samples: gathered(batch, samples))
 
     wanted, _ = gradient_of(weights, plain)
     found, part = gradient_of(weights, guessed)

@@ -18,11 +18,8 @@ from bapo_lightning.system.ranks.collectives import full_tensor
 from bapo_lightning.system.ranks.launch import free_port
 
 MODES = "exact", "guessed"
-WAYS = {
-    "replicated": None,
-    "sharded": Sharding(),
-    "sharded, reduced at once": Sharding(reduce_every_micro_batch=True),
-}
+AT_ONCE = Sharding(reduce_every_micro_batch=True)
+WAYS = {"replicated": None, "sharded": Sharding(), "sharded, reduced at once": AT_ONCE}
 SHIFTS = 0.5, -0.5, -0.4, 0.5, -0.5, 0.4, -0.3, 0.3  # of advantages, by update, which move the bounds
 
 
@@ -69,9 +66,8 @@ def trained(mode, batches, sharding):
 
 def on_rank(rank, port, folder):
     # Ranks score together, so these come first.
-    batches = [
-        stale_batch(random_policy(), num_groups=4 - rank, seed=10 * n + rank) for n in range(len(SHIFTS))
-    ]
+    seeds = [10 * number + rank for number in range(len(SHIFTS))]
+    batches = [stale_batch(random_policy(), num_groups=4 - rank, seed=seed) for seed in seeds]
     for batch, shift in zip(batches, SHIFTS, strict=True):
         batch.advantage.add_(shift)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)

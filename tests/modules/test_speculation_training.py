@@ -116,10 +116,9 @@ def flat(policy):
 RULED = list(product(RULES, get_args(Kind)))
 
 
-@pytest.mark.parametrize(
-    ("rule", "kind", "correction"),
-    [(*each, correction) for each, correction in zip(RULED, cycle(CORRECTIONS), strict=False)],
-)
+@pytest.mark.parametrize(("rule", "kind", "correction"), [
+    (*each, correction) for each, correction in zip(RULED, cycle(CORRECTIONS), strict=False)
+])  # fmt: skip
 def test_weights_and_bounds_are_those_of_two_passes(rule, kind, correction, batches):
     check(batches, {**RULES[rule], "kind": kind}, **CORRECTIONS[correction])
 

@@ -145,11 +145,9 @@ def test_turns_that_are_too_old_are_context(oldest):
     for layout in Layout:
         (micro,) = batch.split(10_000, weights, layout)
         columns = micro.sequence.tolist(), micro.position.tolist(), micro.targets.tolist()
-        assert sorted(zip(*columns, strict=True)) == [
-            (row, place, rollout.response_ids[place])
-            for row, rollout in enumerate(rows)
-            for place in range(rollout.num_tokens_before(oldest), rollout.length)
-        ]
+        kept = [range(rollout.num_tokens_before(oldest), rollout.length) for rollout in rows]
+        expected = [(row, at, rows[row].response_ids[at]) for row, own in enumerate(kept) for at in own]
+        assert sorted(zip(*columns, strict=True)) == expected
 
 
 def test_shares_of_ranks_hold_the_same_tokens():
