@@ -10,17 +10,9 @@ import torch
 import torch.distributed as dist
 from tests.commands import start_ranks
 
+from bapo_lightning.objectives import outcome as outcomes
 from bapo_lightning.objectives.answer_metrics import ProblemMean, evaluation_metrics
-from bapo_lightning.objectives.outcome import (
-    SampleOutcome,
-    average,
-    maj_at_k,
-    majority,
-    pass_at_k,
-    pass_sizes,
-    passed,
-    problem_values,
-)
+from bapo_lightning.objectives.outcome import maj_at_k, majority, pass_at_k, pass_sizes, passed
 from bapo_lightning.system.ranks.launch import free_port
 from bapo_lightning.types import ScoreStatus
 
@@ -30,7 +22,7 @@ CORRECT, WRONG, UNPARSABLE, TIMEOUT = (
 
 
 def outcome(status, answer="", num_tokens=10, is_cut=False):
-    return SampleOutcome(status, answer, num_tokens, is_cut)
+    return outcomes.SampleOutcome(status, answer, num_tokens, is_cut)
 
 
 def random_problems(num_problems, k, seed=0):
@@ -43,12 +35,8 @@ def random_problems(num_problems, k, seed=0):
             CORRECT if answer == "0" else WRONG if answer else generator.choice([UNPARSABLE, TIMEOUT])
             for answer in answers
         ]
-        made.append(
-            [
-                outcome(status, answer, generator.randint(1, 99), generator.random() < 0.3)
-                for status, answer in zip(statuses, answers, strict=True)
-            ]
-        )
+        pairs = zip(statuses, answers, strict=True)
+        made.append([outcome(*pair, generator.randint(1, 99), generator.random() < 0.3) for pair in pairs])
     return made
 
 
@@ -69,12 +57,9 @@ def enumerated(problems, k):
         winners = {answer for answer in ballots if ballots.count(answer) == most}
         return Fraction("0" in winners, max(len(winners), 1))
 
-    return {
+    passes = {size: sum(passed(problem, size) for problem in problems) for size in pass_sizes(k)}
+    return {f"pass@{size}": hits / len(problems) for size, hits in passes.items()} | {
         f"avg@{k}": share(sample.status is CORRECT for sample in samples),
-        **{
-            f"pass@{size}": sum(passed(problem, size) for problem in problems) / len(problems)
-            for size in pass_sizes(k)
-        },
         f"maj@{k}": sum(majority(problem) for problem in problems) / len(problems),
         "right_and_finished": share(sample.status is CORRECT and not sample.is_cut for sample in samples),
         "response_length": share(sample.num_tokens for sample in samples),
@@ -93,7 +78,7 @@ def test_every_metric_is_what_counting_one_by_one_gives(num_problems, k):
     expected = enumerated(problems, k)
     found = {name: float(value) for name, value in metrics.compute().items()}
     assert found == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-12)
-    assert {name for problem in problems for name in problem_values(problem)} == set(expected)
+    assert {name for problem in problems for name in outcomes.problem_values(problem)} == set(expected)
 
 
 def test_a_worked_example():
@@ -134,7 +119,7 @@ def compute_on_rank(rank, port, folder):
     problems = random_problems(9, 4)
     own = (problems[:2], problems[2:], [])[rank]
     metrics, avg, any_right, voted = (
-        evaluation_metrics(4), ProblemMean(average), ProblemMean(partial(passed, k=2)), ProblemMean(majority),
+        evaluation_metrics(4), *map(ProblemMean, (outcomes.average, partial(passed, k=2), majority)),
     )  # fmt: skip
     for metric in (metrics, avg, any_right, voted):
         metric.update(own[:1])

@@ -19,9 +19,8 @@ def test_the_prediction_is_minus_the_learning_rate_times_the_covariance():
 def test_each_quadrant_moves_entropy_as_table_4_says(token, sign):
     alive = torch.arange(4) == token
     assert predicted_entropy_change(LOGP, ADVANTAGE, alive, 1.0).sign().item() == sign
-    assert [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, alive)] == [
-        float(quadrant == {0: 0, 1: 2, 2: 1, 3: 3}[token]) for quadrant in range(4)
-    ]
+    masses = [mass.item() for mass in quadrant_masses(LOGP, ADVANTAGE, alive)]
+    assert masses == [float(quadrant == {0: 0, 1: 2, 2: 1, 3: 3}[token]) for quadrant in range(4)]
 
 
 def test_the_masses_are_shares_of_the_absolute_advantage():
@@ -51,10 +50,9 @@ def test_weights_count_a_token_several_times_and_padding_never():
     alive = torch.ones(2, 3, dtype=torch.bool)
     weighted = predicted_entropy_change(logp, advantage, alive, 0.1, weight)
     assert weighted.item() == pytest.approx(predicted_entropy_change(*flat, torch.ones(4), 0.1).item())
-    expected = [mass.item() for mass in quadrant_masses(*flat, torch.ones(4))]
-    assert [mass.item() for mass in quadrant_masses(logp, advantage, alive, weight)] == pytest.approx(
-        expected
-    )
+    parts = (*flat, torch.ones(4)), (logp, advantage, alive, weight)
+    expected, found = ([mass.item() for mass in quadrant_masses(*each)] for each in parts)
+    assert found == pytest.approx(expected)
 
 
 def test_the_prediction_is_first_order_exact_for_a_softmax_policy_under_natural_gradient_ascent():

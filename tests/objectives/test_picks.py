@@ -76,9 +76,8 @@ def test_ranks_are_those_of_each_response_alone(seed):
 
 
 def test_a_token_is_followed_by_the_next_one_of_its_response():
-    assert at_next(VALUES, table(torch.ones(6), sequence=SEQUENCE)).tolist() == pytest.approx(
-        [0.1, 0.2, 0, 0.1, 0, 0]
-    )
+    found = at_next(VALUES, table(torch.ones(6), sequence=SEQUENCE)).tolist()
+    assert found == pytest.approx([0.1, 0.2, 0, 0.1, 0, 0])
 
 
 def test_the_tokens_of_a_row_are_followed_by_each_other_and_a_row_without_tokens_follows_none():

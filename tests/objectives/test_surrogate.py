@@ -94,12 +94,9 @@ def test_k3_keeps_its_digits_close_to_equal_policies():
 
 
 def test_the_gradient_is_the_advantage_whatever_the_ratio():
-    logp = torch.tensor([-1.0, -3.0, -0.1, -2.0], dtype=torch.float64, requires_grad=True)
-    made = table(
-        torch.tensor([2.0, -1.0, 0.0, 0.5], dtype=torch.float64),
-        logp=logp,
-        behaviour_logp=torch.tensor([-1.0, -0.5, -2.0, -9.0], dtype=torch.float64),
-    )
+    columns = torch.tensor([[2.0, -1, 0, 0.5], [-1, -3, -0.1, -2], [-1, -0.5, -2, -9]], dtype=torch.float64)
+    advantage, logp, behaviour_logp = columns.unbind()
+    made = table(advantage, logp=logp.requires_grad_(), behaviour_logp=behaviour_logp)
     reinforce(made).sum().backward()
     assert logp.grad.tolist() == [2, -1, 0, 0.5]
     found = slopes(reinforce, made.detach())

@@ -15,9 +15,8 @@ REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
     ("std", "leave_one_out", [[1.154699, -1.154699, -1.154699, 1.154699], [*[-0.666665] * 3, 1.999996]]),
 ])  # fmt: skip
 def test_the_advantages_of_two_groups_are_the_literal_numbers(scale, baseline, expected):
-    torch.testing.assert_close(
-        group_advantages(REWARDS, scale, baseline), torch.tensor(expected), rtol=0, atol=1e-6
-    )
+    found = group_advantages(REWARDS, scale, baseline)
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

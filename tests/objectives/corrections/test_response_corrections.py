@@ -19,15 +19,14 @@ from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import kpop
 
 LOG2 = math.log(2)
+ROOTS = 0.99, 1.01, "geometric", True
 
 
 def of_responses(*log_gaps, **columns):
     """A table of responses whose tokens have these gaps, in nats."""
     flat = torch.tensor([value for own in log_gaps for value in own], dtype=torch.float64)
-    sequence = torch.tensor([number for number, own in enumerate(log_gaps) for _ in own])
-    return table(
-        torch.ones_like(flat), behaviour_logp=-9.0, proximal_logp=flat - 9, sequence=sequence, **columns
-    )
+    columns["sequence"] = torch.tensor([number for number, own in enumerate(log_gaps) for _ in own])
+    return table(torch.ones_like(flat), behaviour_logp=-9.0, proximal_logp=flat - 9, **columns)
 
 
 def random_columns(seed=0):
@@ -79,10 +78,7 @@ def test_random_tables_give_what_loops_give(seed):
     for found, expected in [
         (sequence_truncated_is(made, 1.5), reference.sequence_truncated(columns, 1.5)),
         (sequence_masked(made, 0.9, 1.1), reference.sequence_masked(columns, 0.9, 1.1, "product", False)),
-        (
-            sequence_masked(made, 0.99, 1.01, "geometric", True),
-            reference.sequence_masked(columns, 0.99, 1.01, "geometric", True),
-        ),
+        (sequence_masked(made, *ROOTS), reference.sequence_masked(columns, *ROOTS)),
         (outlier_mask(made, 0.5, 2.0), reference.outlier(columns, 0.5, 2.0)),
         (kpop(made, 0.3), reference.kpop(columns, 0.3)),
         (opsm(made, 0.01), reference.opsm(columns, 0.01)),

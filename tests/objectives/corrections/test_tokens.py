@@ -5,18 +5,8 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.corrections.responses import (
-    outlier_mask,
-    sequence_masked,
-    sequence_truncated_is,
-)
-from bapo_lightning.objectives.corrections.tokens import (
-    effective_sample_size,
-    kpop,
-    masked_is,
-    truncated_is,
-    unweighted,
-)
+from bapo_lightning.objectives.corrections import responses, tokens
+from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, truncated_is
 from bapo_lightning.objectives.divergence import mismatch
 
 WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
@@ -43,13 +33,10 @@ def test_masking_drops_what_leaves_the_interval_and_keeps_the_rest_as_it_is():
     assert masked_is(GAPS, low=0, high=2).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 0, 0])
 
 
-@pytest.mark.parametrize(
-    "correction",
-    [
-        truncated_is, masked_is, kpop, unweighted, sequence_truncated_is, outlier_mask,
-        partial(sequence_masked, weigh=True), partial(sequence_masked, level="geometric"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("correction", [
+    truncated_is, masked_is, kpop, tokens.unweighted, responses.sequence_truncated_is, responses.outlier_mask,
+    partial(responses.sequence_masked, weigh=True), partial(responses.sequence_masked, level="geometric"),
+])  # fmt: skip
 def test_a_correction_keeps_shape_weighs_agreement_exactly_1_and_passes_no_gradient(correction):
     log_weight = torch.zeros(6, requires_grad=True)
     weight = correction(gaps(log_weight))
@@ -84,20 +71,13 @@ def test_arguments_that_make_no_sense_are_refused(call, message):
 
 
 def test_effective_sample_size_is_a_share_of_the_tokens():
-    assert float(effective_sample_size(torch.full((5,), 0.3, dtype=torch.float64))) == pytest.approx(1)
-    assert float(effective_sample_size(torch.tensor([1.0, 1.0, 0.0, 0.0]))) == 0.5
-    assert float(effective_sample_size(torch.tensor([1.0, 3.0]))) == pytest.approx(16 / 20)
+    assert float(tokens.effective_sample_size(torch.full((5,), 0.3).double())) == pytest.approx(1)
+    assert float(tokens.effective_sample_size(torch.tensor([1.0, 1.0, 0.0, 0.0]))) == 0.5
+    assert float(tokens.effective_sample_size(torch.tensor([1.0, 3.0]))) == pytest.approx(16 / 20)
 
 
 def test_mismatch_statistics_of_three_tokens():
     found = mismatch(torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.3, -1.8, -0.5]))
-    assert {name: float(value) for name, value in found.items()} == pytest.approx(
-        {
-            "abs_logp_diff_mean": 0.5 / 3,
-            "abs_logp_diff_max": 0.3,
-            "logp_diff_mean": 0.1 / 3,
-            "ratio_max": math.exp(0.3),
-            "kl": (math.exp(0.3) - 1.3 + math.exp(-0.2) - 0.8) / 3,
-        },
-        rel=1e-5,
-    )
+    expected = {"abs_logp_diff_mean": 0.5 / 3, "abs_logp_diff_max": 0.3, "logp_diff_mean": 0.1 / 3}
+    expected |= {"ratio_max": math.exp(0.3), "kl": (math.exp(0.3) - 1.3 + math.exp(-0.2) - 0.8) / 3}
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-5)
