@@ -10,10 +10,8 @@ from bapo_lightning.types import FinishReason, Rollout, Segment
 
 
 def two_samples():
-    rollouts = [
-        rollout([5, 6], [7, 8, 9], [-0.1, -0.2, -0.3], version=4),
-        rollout([5], [3], [-0.5], version=6),
-    ]
+    first = rollout([5, 6], [7, 8, 9], [-0.1, -0.2, -0.3], version=4)
+    rollouts = [first, rollout([5], [3], [-0.5], version=6)]
     return collate([group("p", rollouts, [1.0, 0.0], [1.5, -1.5])], {})
 
 
@@ -31,10 +29,8 @@ def test_collate_puts_prompt_and_response_side_by_side_and_pads_on_the_right():
 
 
 def test_tokens_of_older_versions_are_context_only():
-    segments = (
-        Segment(array("i", [7, 8]), array("f", [-0.1, -0.2]), 4),
-        Segment(array("i", [9]), array("f", [-0.3]), 6),
-    )
+    begun = Segment(array("i", [7, 8]), array("f", [-0.1, -0.2]), 4)
+    segments = begun, Segment(array("i", [9]), array("f", [-0.3]), 6)
     resumed = Rollout(array("i", [5, 6]), segments, FinishReason.STOP)
     assert resumed.versions.tolist() == [4, 4, 6]
     made = group("p", [resumed, rollout([5], [3], [-0.5], version=4)], [1.0, 0.0], [1.5, -1.5])

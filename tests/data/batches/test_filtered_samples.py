@@ -5,16 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.builders import (
-    adaptive,
-    budget_for,
-    group,
-    random_model,
-    random_policy,
-    rollout,
-    stale_batch,
-    step,
-)
+from tests import builders
+from tests.builders import adaptive, budget_for, random_model, random_policy, stale_batch, step
 from tests.modules.test_turn_batches import conversations
 
 from bapo_lightning.data.batches.batch import collate, split_over_ranks
@@ -46,10 +38,9 @@ def groups(left_out=LEFT_OUT, talks=False, kept=True, **changes):
     return found
 
 
-@pytest.mark.parametrize(
-    ("packing", "bounds", "talks"),
-    [("none", BOUNDS[0], True), ("none", BOUNDS[1], False), ("padding_free", BOUNDS[1], True)],
-)
+@pytest.mark.parametrize(("packing", "bounds", "talks"), [
+    ("none", BOUNDS[0], True), ("none", BOUNDS[1], False), ("padding_free", BOUNDS[1], True),
+])  # fmt: skip
 def test_the_gradient_is_that_of_the_minibatch_without_them(packing, bounds, talks, tmp_path):
     random_model().save_pretrained(tmp_path)
     policy = build_policy(ModelOptions(str(tmp_path), packing=packing), 1.0)
@@ -81,9 +72,9 @@ def test_a_share_of_them_alone_has_no_micro_batch_and_the_others_sum_to_the_same
     assert (alone.num_tokens, alone.split(10, alone.response_mask.float())) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("layout", "talks"), [(Layout.PADDED, False), (Layout.PACKED, True), (Layout.SHARED, True)]
-)
+@pytest.mark.parametrize(("layout", "talks"), [
+    (Layout.PADDED, False), (Layout.PACKED, True), (Layout.SHARED, True),
+])  # fmt: skip
 def test_they_stand_in_no_micro_batch_whatever_the_layout(layout, talks):
     batch, alone = (collate(groups(talks=talks, kept=kept), METRICS) for kept in (True, False))
     for budget in (1, 50, 10_000):
@@ -118,8 +109,9 @@ def test_a_group_of_them_alone_keeps_its_tokens_without_advantages():
 
 
 def test_a_group_of_which_only_an_expert_is_left_keeps_its_tokens_likewise():
-    answers = [replace(rollout([1], [2], [-1.0]), origin=origin) for origin in (Origin.EXPERT, Origin.POLICY)]
-    made = group("p", answers, [1.0, 0.0], [1.0, -1.0])
+    answer, origins = builders.rollout([1], [2], [-1.0]), (Origin.EXPERT, Origin.POLICY)
+    answers = [replace(answer, origin=origin) for origin in origins]
+    made = builders.group("p", answers, [1.0, 0.0], [1.0, -1.0])
     made = replace(made, samples=(made.samples[0], replace(made.samples[1], is_trained=False)))
     batch = collate([made], METRICS)
     assert (batch.response_lengths, batch.advantage.tolist()) == ((1, 1), [0.0, 0.0])
@@ -131,7 +123,7 @@ def test_only_tokens_that_are_too_old_count_as_masked():
         old, new = (Segment(array("i", [7] * count), array("f", [-1.0] * count), v) for v in (2, 5))
         return Rollout(array("i", [4]), (old, new), FinishReason.STOP)
 
-    made = group("p", [resumed(3), resumed(4), resumed(1)], [1.0, 0.0, 0.0], [2.0, -1.0, -1.0])
+    made = builders.group("p", [resumed(3), resumed(4), resumed(1)], [1.0, 0.0, 0.0], [2.0, -1.0, -1.0])
     first, second, third = made.samples
     batch = collate([replace(made, samples=(first, replace(second, is_trained=False), third))], METRICS, 4, 6)
     assert batch.response_lengths == (3, 0, 1) and batch.skipped == (3, 8, 1)

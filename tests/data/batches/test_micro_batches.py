@@ -20,10 +20,9 @@ def test_parts_by_hand(layout, lengths, budget, parts):
     assert rows_by_token_budget(lengths, budget, Layout(layout)) == parts
 
 
-@pytest.mark.parametrize(
-    ("prompts", "parts"),
-    [([0, 1, 0, 1, 0, 1], [[0, 2, 4], [1, 3, 5]]), ([0, 0, 0, 0, 1, 1], [[0, 1, 2], [3, 4, 5]])],
-)
+@pytest.mark.parametrize(("prompts", "parts"), [
+    ([0, 1, 0, 1, 0, 1], [[0, 2, 4], [1, 3, 5]]), ([0, 0, 0, 0, 1, 1], [[0, 1, 2], [3, 4, 5]]),
+])  # fmt: skip
 def test_rows_of_one_prompt_stand_together_as_far_as_the_budget_allows(prompts, parts):
     assert sorted(rows_by_token_budget([5] * 6, 15, Layout.SHARED, prompts)) == parts
 
@@ -45,9 +44,8 @@ def test_every_row_stands_in_exactly_one_part_within_the_budget(layout, seed):
 def test_packing_a_wide_spread_of_lengths_needs_fewer_micro_batches_of_even_size():
     generator = random.Random(0)
     lengths = [int(generator.lognormvariate(6, 1)) for _ in range(256)]
-    padded, packed = (
-        rows_by_token_budget(lengths, 8192, layout) for layout in (Layout.PADDED, Layout.PACKED)
-    )
+    layouts = (Layout.PADDED, Layout.PACKED)
+    padded, packed = (rows_by_token_budget(lengths, 8192, layout) for layout in layouts)
     sizes = [sum(lengths[row] for row in part) for part in packed]
     assert (len(padded), len(packed)) == (24, 21)  # 21 is the least that the tokens need
     assert max(sizes) <= 1.01 * min(sizes)

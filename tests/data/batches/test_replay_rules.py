@@ -50,10 +50,8 @@ def test_the_buffer_holds_the_newest_samples_and_gives_none_before_its_rule_is_r
     assert len(buffer) == 1 and buffer.choose(1) == []
     rule.is_ready = True
     (chosen,) = buffer.choose(1)
-    assert chosen.problem.id == "b" and [item.rollout.origin for item in chosen.samples] == [
-        Origin.EXPERT,
-        Origin.REPLAYED,
-    ]
+    origins = [item.rollout.origin for item in chosen.samples]
+    assert chosen.problem.id == "b" and origins == [Origin.EXPERT, Origin.REPLAYED]
     assert not is_replayed(groups[1]) and len(buffer) == 0  # it was reused as often as it may be
 
 

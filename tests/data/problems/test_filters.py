@@ -26,22 +26,16 @@ def problem(name, prompt="", answer="1", difficulty=None):
 def test_lengths_outside_the_bounds_are_removed():
     lengths = {"a": 3, "b": 4, "c": 9, "d": 10, "e": 5}
     problems = [problem(name, "x" * n, "12345" if name == "e" else "1") for name, n in lengths.items()]
-    assert Length(4, 9, 4)(problems, {}) == {
-        "a": "shorter than 4 characters",
-        "d": "longer than 9 characters",
-        "e": "answer longer than 4 characters",
-    }
+    expected = {"a": "shorter than 4 characters", "d": "longer than 9 characters"}
+    assert Length(4, 9, 4)(problems, {}) == expected | {"e": "answer longer than 4 characters"}
     assert Length()(problems, {}) == {}
 
 
 def test_difficulties_outside_the_range_and_unknown_ones_are_removed_and_the_ends_are_kept():
     problems = [problem(str(value), difficulty=value) for value in (0, 1, 15, 16, None)]
-    assert Difficulty(1, 15)(problems, {}) == {
-        "0": "easier than 1",
-        "16": "harder than 15",
-        "None": "difficulty unknown",
-    }
-    assert Difficulty(low=1)(problems, {}) == {"0": "easier than 1", "None": "difficulty unknown"}
+    expected = {"0": "easier than 1", "None": "difficulty unknown"}
+    assert Difficulty(1, 15)(problems, {}) == expected | {"16": "harder than 15"}
+    assert Difficulty(low=1)(problems, {}) == expected
     assert Difficulty()(problems, {}) == {}
     with pytest.raises(DataError, match=r"no problem of data.train has a difficulty; name its column"):
         Difficulty(1, 15)([problem("a"), problem("b")], {})
@@ -51,9 +45,8 @@ def test_the_first_of_problems_that_ask_the_same_is_kept():
     texts = [r"Find $\dfrac{1}{2}+ x$.", r"find  \(\frac 1 2 + x\)", r"Find $\frac{1}{2} + x$."]
     texts += [r"Find $\frac{1}{2} - x$.", "Find 5!", "Find 5", "Find 0.5", "Find 05"]
     texts += ["Find x. [asy]draw(A);[/asy]", "Find x. [asy]draw(B);[/asy]"]
-    problems = [
-        problem(name, text, "21"[name != "c"]) for name, text in zip("abcdefghij", texts, strict=True)
-    ]
+    pairs = zip("abcdefghij", texts, strict=True)
+    problems = [problem(name, text, "21"[name != "c"]) for name, text in pairs]
     assert Duplicates()(problems, {}) == {"b": "duplicate", "c": "duplicate with another answer"}
     different = "duplicates with different answers"
     assert Duplicates("remove_all")(problems, {}) == {"a": different, "b": different, "c": different}
@@ -67,23 +60,16 @@ def test_problems_in_other_scripts_are_removed_and_latex_is_no_script():
         problem("numbers", "1 + 1 = "),
         problem("russian", "Найдите сумму"),
     ]
-    assert Scripts(["LATIN", "GREEK"])(problems, {}) == {
-        "chinese": "another script",
-        "russian": "another script",
-    }
-    assert Scripts(["CYRILLIC"], max_foreign=0.0)(problems, {}) == {
-        "english": "another script",
-        "chinese": "another script",
-    }
+    found = Scripts(["LATIN", "GREEK"])(problems, {})
+    assert found == dict.fromkeys(("chinese", "russian"), "another script")
+    found = Scripts(["CYRILLIC"], max_foreign=0.0)(problems, {})
+    assert found == dict.fromkeys(("english", "chinese"), "another script")
     assert Scripts()(problems, {}) == {}
 
 
 def test_a_filter_sees_what_the_ones_before_it_have_left():
-    problems = [
-        problem("a", "same", difficulty=9),
-        problem("b", "same", difficulty=1),
-        problem("c", "other", difficulty=1),
-    ]
+    asked = ("a", "same", 9), ("b", "same", 1), ("c", "other", 1)
+    problems = [problem(name, text, difficulty=difficulty) for name, text, difficulty in asked]
     filtered = apply_filters(problems, {"difficulty": Difficulty(high=5), "duplicates": Duplicates()}, {})
     assert ([kept.id for kept in filtered.kept], filtered.counts) == (["b", "c"], {"harder than 5": 1})
     filtered = apply_filters(problems, {"duplicates": Duplicates(), "difficulty": Difficulty(high=5)}, {})

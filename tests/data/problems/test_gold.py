@@ -42,9 +42,9 @@ def test_fields_are_found_by_dotted_paths_even_when_names_have_dots():
         assert error.value.args == names
 
 
-@pytest.mark.parametrize(
-    ("cell", "texts"), [("ab", ["ab"]), (["ab", "", "c"], ["ab", "c"]), ("", []), (None, []), (7, [])]
-)
+@pytest.mark.parametrize(("cell", "texts"), [
+    ("ab", ["ab"]), (["ab", "", "c"], ["ab", "c"]), ("", []), (None, []), (7, []),
+])  # fmt: skip
 def test_a_solution_is_a_text_or_a_list_of_texts(cell, texts):
     problem = Problem("p", "", "", metadata={"solution": cell})
     assert solutions(problem, "solution") == texts

@@ -28,10 +28,8 @@ def altered(rng, words, rate):
 
 
 def found(training, held_out, **options):
-    problems, exam = (
-        [Problem(str(index), prompt, "") for index, prompt in enumerate(texts)]
-        for texts in (training, held_out)
-    )
+    every = ([Problem(str(n), each, "") for n, each in enumerate(texts)] for texts in (training, held_out))
+    problems, exam = every
     reasons = LeakageFilter(**options)(problems, {"exam": exam})
     assert LeakageFilter(against={"exam": exam}, **options)(problems, {}) == reasons
     assert set(reasons.values()) <= {"overlap with exam"}
@@ -42,20 +40,16 @@ def found(training, held_out, **options):
 def test_altered_evaluation_problems_are_found_and_others_are_not(rate, least):
     rng = random.Random(5)
     held_out = [text(rng, rng.randint(25, 80)) for _ in range(200)]
-    training = [text(rng, rng.randint(25, 80)) for _ in range(500)] + [
-        altered(rng, words, rate) for words in held_out
-    ]
+    training = [text(rng, rng.randint(25, 80)) for _ in range(500)]
+    training += [altered(rng, words, rate) for words in held_out]
     hits = found(training, held_out)
     assert [index for index in hits if index < 500] == []
     assert len(hits) >= least * 200
 
 
 def test_case_layout_and_drawings_do_not_hide_a_copy():
-    original = (
-        r"Let $x>0$ be such that $\dfrac{1}{x} \le 2$. Find the least value of $\left( x + 3 "
-        r"\right)$ "
-        r"[asy]draw((0,0)--(1,1));[/asy]"
-    )
+    original = r"Let $x>0$ be such that $\dfrac{1}{x} \le 2$. Find the least value of $\left( x + 3 "
+    original += r"\right)$ [asy]draw((0,0)--(1,1));[/asy]"
     copy = r"let \(x > 0\) be such that \(\frac 1x\le2\).  FIND the least value of \( (x+3) \)"
     assert tokens(original, drawings=False) == tokens(copy)
     assert found([copy, "Find the least value of y."], [original]) == [0]

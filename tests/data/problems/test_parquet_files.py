@@ -49,9 +49,8 @@ def test_a_cell_is_what_its_own_file_has(first, tmp_path):
 
 
 def test_fields_of_a_column_may_differ_and_a_folder_is_read_alike(tmp_path):
-    for name, cell in zip(
-        "abc", ({"text": None}, {"text": "4"}, {"text": "5", "style": "rule"}), strict=True
-    ):
+    cells = {"text": None}, {"text": "4"}, {"text": "5", "style": "rule"}
+    for name, cell in zip("abc", cells, strict=True):
         write(tmp_path / f"{name}.parquet", pyarrow.array([cell]))
     assert [problem.answer for problem in table(tmp_path, "answer.text")] == ["4", "5"]
 

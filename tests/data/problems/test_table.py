@@ -108,9 +108,8 @@ def test_a_file_of_verl_loads_unchanged(tmp_path):
         ("sums/1", "What is 2+3?", "5", "math_dapo"),
     ]
     assert loaded[0].metadata == {"difficulty": 16.0, "ability": "MATH"}
-    with pytest.raises(
-        DataError, match=r"1 ids of .* belong to several rows, among them sums/math_dapo; write"
-    ):
+    words = r"1 ids of .* belong to several rows, among them sums/math_dapo; write"
+    with pytest.raises(DataError, match=words):
         table(path, {**VERL, "id": "data_source"})
 
 
@@ -192,9 +191,8 @@ def test_a_hub_set_of_which_a_part_is_enough_says_how_to_fetch_that_part():
 
 def test_a_line_that_is_no_json_is_counted_and_nothing_else_is_printed(tmp_path, capfd):
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n' * 2 + '{"question":\n')
-    with pytest.raises(
-        DataError, match=r"could not be loaded \(line 3 of rows\.jsonl is not JSON: .*\); check"
-    ):
+    words = r"could not be loaded \(line 3 of rows\.jsonl is not JSON: .*\); check"
+    with pytest.raises(DataError, match=words):
         table(tmp_path / "rows.jsonl")
     assert "Failed to load" not in capfd.readouterr().err
 
