@@ -49,13 +49,11 @@ def method(rule, batch_advantages=None):
 
 
 def protocol(**changes):
-    settings = {
-        "num_updates": 16, "problems_per_update": 4, "minibatches": 2, "epochs": 2, "measure_every": 4,
-    }  # fmt: skip
+    settings = {"num_updates": 16, "problems_per_update": 4, "minibatches": 2, "epochs": 2}
+    settings |= {"measure_every": 4, "max_grad_norm": 1.0}
     return Protocol(
         optimizer=lambda parameters: torch.optim.AdamW(parameters, 0.1, weight_decay=0.0),
         scheduler=lambda optimizer: linear_warmup(optimizer, 4),
-        max_grad_norm=1.0,
         **settings | changes,
     )
 
@@ -138,9 +136,8 @@ def test_what_a_policy_was_at_entry_is_what_its_parameters_were_then():
     one = Answers(*(tensor[0] for tensor in answers.tensors()))
     table = token_table(world, world.prior, one, mean_of_tokens, 0, entry=entry)
     there = token_table(world, entry, one, mean_of_tokens, 0, entry=entry)
-    assert torch.equal(table["entry_entropy"], there.entropy) and not torch.equal(
-        table.entropy, there.entropy
-    )
+    assert torch.equal(table["entry_entropy"], there.entropy)
+    assert not torch.equal(table.entropy, there.entropy)
     assert torch.equal(table["entry_mean_logp"], there["mean_logp"]) and (table["mean_logp"] <= 0).all()
     assert (table["mean_logp"][table.logp == 0] == 0).all(), "what is certain does not change"
     assert token_table(world, world.prior, one, mean_of_tokens, 0).more == {}
@@ -210,16 +207,9 @@ def test_a_seed_has_batch_advantages_of_its_own(name):
 def test_batch_advantages_know_the_lengths_of_answers_and_their_problems():
     world, seen = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3), []
     contexts = torch.tensor([[2, 5], [7, 7]])
-    answers = draw(
-        world,
-        world.prior.expand(2, *world.prior.shape),
-        0,
-        contexts,
-        4,
-        group_advantages,
-        generators(2),
-        [lambda batch: seen.append(batch) or batch.rewards, lambda batch: batch.advantages],
-    )
+    stages = [lambda batch: seen.append(batch) or batch.rewards, lambda batch: batch.advantages]
+    priors = world.prior.expand(2, *world.prior.shape)
+    answers = draw(world, priors, 0, contexts, 4, group_advantages, generators(2), stages)
     (batch,) = seen
     assert batch.problems == ("2", "5") and batch.is_new == (True, True)
     assert torch.equal(batch.lengths, torch.where(answers.reward[0] > 0, 9, 3))

@@ -27,9 +27,8 @@ def test_the_entropy_rule_is_exact_to_first_order_for_steps_of_the_natural_gradi
     """A natural-gradient step adds eta A X to the logits of a tabular policy: Eq. 6 is its derivative."""
     parameters = some_policy()
     logits = WORLD.log_probs(parameters)
-    advantage = centred(
-        torch.rand(logits.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    )
+    generator = torch.Generator().manual_seed(1)
+    advantage = centred(torch.rand(logits.shape, generator=generator, dtype=torch.float64))
     alive = torch.rand(logits.shape, generator=torch.Generator().manual_seed(2)) < (0.6 if clipped else 2)
     errors = []
     for rate in (1e-2, 1e-3):

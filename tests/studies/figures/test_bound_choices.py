@@ -34,9 +34,8 @@ def titled(canvas, start):
 
 def shares(canvas, title):
     """The drawn shares, [classes of values, rollout batches]."""
-    (mesh,) = (
-        found for found in canvas.axes[titled(canvas, title)].collections if isinstance(found, QuadMesh)
-    )
+    drawn = canvas.axes[titled(canvas, title)].collections
+    (mesh,) = (found for found in drawn if isinstance(found, QuadMesh))
     return np.asarray(mesh.get_array()).reshape(-1, BATCHES)
 
 
@@ -59,10 +58,8 @@ def test_the_extremes_lie_inside_the_axes_and_no_mean_is_drawn(canvas):
     axes = canvas.axes[titled(canvas, "Upper bound, target 0.5")]
     low, high = axes.get_ylim()
     assert low < 1.2 < 3.0 < high and not axes.lines
-    assert {axes.get_title(loc="left") for axes in canvas.axes if axes.lines} == {
-        "Positive share of the gradient",
-        "Updates that meet the target",
-    }
+    lined = {axes.get_title(loc="left") for axes in canvas.axes if axes.lines}
+    assert lined == {"Positive share of the gradient", "Updates that meet the target"}
 
 
 def test_runs_without_bounds_leave_panels_that_say_so():

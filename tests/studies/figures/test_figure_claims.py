@@ -68,11 +68,8 @@ def test_p_values_are_adjusted_over_all_claims():
     weak = judge("9", PAIR, table([0.9, 0.7, 0.8], [0.8, 0.8, 0.7]))
     assert strong.p_value is not None and weak.p_value is not None
     adjusted = adjust([weak, strong, judge("9", PAIR, {})])
-    assert [verdict.adjusted for verdict in adjusted] == [
-        pytest.approx(weak.p_value),
-        pytest.approx(2 * strong.p_value),
-        None,
-    ]
+    expected = [pytest.approx(weak.p_value), pytest.approx(2 * strong.p_value), None]
+    assert [verdict.adjusted for verdict in adjusted] == expected
 
 
 def test_a_verdict_needs_the_adjusted_p_value():
@@ -111,13 +108,9 @@ def test_values_of_a_run():
 
 
 def test_correlations_of_recorded_tokens(tmp_path):
-    lines = [
-        {"step": 3, "ratio": [1.0, 2.0], "probability": [0.9, 0.2]},
-        {"step": 7, "ratio": [0.1], "probability": [0.1]},
-    ]
-    (tmp_path / "tokens.jsonl").write_text(
-        "".join(json.dumps(line | {"entropy": line["ratio"]}) + "\n" for line in lines)
-    )
+    lines = [{"step": 3, "ratio": [1.0, 2.0], "probability": [0.9, 0.2], "entropy": [1.0, 2.0]}]
+    lines += [{"step": 7, "ratio": [0.1], "probability": [0.1], "entropy": [0.1]}]
+    (tmp_path / "tokens.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     columns = read_tokens(tmp_path)
     assert columns["step"] == [3, 3, 7] and columns["ratio"] == [1.0, 2.0, 0.1]
     assert VALUES["distance_probability_correlation"](Run("run", None, tokens=columns)) == pytest.approx(-1)

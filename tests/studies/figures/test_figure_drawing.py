@@ -63,13 +63,10 @@ def test_all_figures_and_their_page(folder, capsys):
     assert len(findings.verdicts) == sum(len(figure.claims) for figure in FIGURES)
     assert all(verdict.interval is not None and verdict.adjusted is not None for verdict in findings.verdicts)
     page = (folder / "figures.md").read_text()
-    assert (
-        page.count("\n## ") == len(FIGURES)
-        and '`make figures FIG=2 ARGS="seed=1,2,3"`: 12 runs, seeds 1, 2, 3' in page
-    )
-    correlation = json.loads((folder / "figures.json").read_text())["values"]["grpo_8"][
-        "probability_entropy_correlation"
-    ]
+    assert page.count("\n## ") == len(FIGURES)
+    assert '`make figures FIG=2 ARGS="seed=1,2,3"`: 12 runs, seeds 1, 2, 3' in page
+    values = json.loads((folder / "figures.json").read_text())["values"]
+    correlation = values["grpo_8"]["probability_entropy_correlation"]
     ranks = {seed: -1 + 12 * seed**2 / (TOKENS * (TOKENS**2 - 1)) for seed in SEEDS}  # Spearman's formula
     assert correlation == {str(seed): pytest.approx(value, abs=1e-12) for seed, value in ranks.items()}
     print_findings(findings)
@@ -80,9 +77,8 @@ def test_all_figures_and_their_page(folder, capsys):
 def test_verdicts_fit_and_no_number_is_wrapped(width, rows_of_a_claim):
     figure = next(figure for figure in FIGURES if figure.name == "5")
     interval = mean_interval([0.10, 0.12, -0.3])
-    verdicts = [
-        ClaimVerdict("5", claim, interval, "the opposite holds", 0.03, 0.5) for claim in figure.claims
-    ]
+    judged = interval, "the opposite holds", 0.03, 0.5
+    verdicts = [ClaimVerdict("5", claim, *judged) for claim in figure.claims]
     console = Console(file=io.StringIO(), width=width, color_system=None)
     print_findings(Findings([figure], {"5": Path("figure_5.png")}, verdicts, {}, ()), console)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]

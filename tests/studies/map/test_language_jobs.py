@@ -31,9 +31,8 @@ def test_runs_of_a_map_make_equally_many_updates_on_equally_many_answers(jobs):
     for overrides in plan.jobs.values():
         run = validated(*overrides)
         updates = run.scale.num_rollout_batches * run.staleness.updates_per_rollout_batch
-        sizes.add(
-            (updates, run.scale.prompts_per_batch * run.scale.num_rollout_batches * run.scale.group_size)
-        )
+        answers = run.scale.prompts_per_batch * run.scale.num_rollout_batches * run.scale.group_size
+        sizes.add((updates, answers))
     assert sizes == {(480, 480 * 16 * 8)}
     fresh, stale = (validated(*plan.jobs[name]) for name in (next(iter(plan.jobs)), [*plan.jobs][-1]))
     assert (fresh.staleness.age_bound, stale.staleness.age_bound) == (0, 31)
@@ -54,17 +53,9 @@ def test_curves_are_held_out_reward_and_means_since_the_validation_before(tmp_pa
         3: {"val/locks/avg@4": 0.75, "val/locks/pass@2": 0.8, "val/locks/pass@4": 1.0},
     }
     bounds = [(0.6, 1.2), (0.9, 3.0), (0.9, 3.0), (0.9, 3.0)]
-    rows = [
-        {
-            "step": step,
-            "policy/entropy": float(step),
-            "bapo/clip_low": low,
-            "bapo/clip_high": high,
-            "bapo/positive_share": 0.4,
-            **at.get(step, {}),
-        }
-        for step, (low, high) in enumerate(bounds)
-    ]
+    rows = [{"step": step, "policy/entropy": float(step), **at.get(step, {})} for step in range(4)]
+    for row, (low, high) in zip(rows, bounds, strict=True):
+        row |= {"bapo/clip_low": low, "bapo/clip_high": high, "bapo/positive_share": 0.4}
     del rows[3]["bapo/positive_share"]  # an update with nothing to balance
     folder = written(tmp_path / "run", rows)
     found = curves_of(folder, validated("algorithm=bapo").algorithm.bounds.make())

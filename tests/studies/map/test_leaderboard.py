@@ -11,13 +11,8 @@ from studies.map.picture import MethodLook
 
 LOW, HIGH = (MapCell("table", rate, 8, (("wrong_tokens", 9),)) for rate in (0.01, 0.1))
 # Gains by rate on the compared seeds; on those of the gate `lucky` looks better at the low rate.
-GAIN = {
-    FRESH: (0.3, 0.4),
-    "grpo": (0.1, 0.2),
-    "bapo": (0.1, 0.3),
-    "lucky": (0.0, 0.35),
-    "broken": (0.0, -0.2),
-}
+GAIN = {FRESH: (0.3, 0.4), "grpo": (0.1, 0.2), "bapo": (0.1, 0.3)}
+GAIN |= {"lucky": (0.0, 0.35), "broken": (0.0, -0.2)}
 METHODS = [name for name in GAIN if name != FRESH]
 
 

@@ -35,11 +35,8 @@ def drawn(tmp_path_factory):
 
 def test_every_cell_is_measured_judged_and_drawn(drawn):
     results = json.loads((drawn / "map.json").read_text())
-    assert [(entry["cell"]["world"], entry["cell"]["staleness"]) for entry in results] == [
-        ("table", 2),
-        ("table", 4),
-        ("factored", 2),
-    ]
+    found = [(entry["cell"]["world"], entry["cell"]["staleness"]) for entry in results]
+    assert found == [("table", 2), ("table", 4), ("factored", 2)]
     figures = results[0]["figures"]
     assert {"fresh", "grpo", "bapo_50"} <= figures.keys()
     assert isinstance(results[0]["gate"]["is_passed"], bool)
@@ -53,12 +50,9 @@ def test_every_cell_is_measured_judged_and_drawn(drawn):
 
 
 def test_fresh_data_serve_all_stalenesses_and_the_gate_has_seeds_of_its_own(drawn):
-    one, other = (
-        measured_file(
-            drawn, MapCell("table", 0.1, staleness, (("wrong_tokens", 9), ("key_prior", 0.1))), "fresh"
-        )
-        for staleness in (2, 4)
-    )
+    options = ("wrong_tokens", 9), ("key_prior", 0.1)
+    cells = (MapCell("table", 0.1, staleness, options) for staleness in (2, 4))
+    one, other = (measured_file(drawn, cell, "fresh") for cell in cells)
     assert one == other and one.exists()
     assert Measured.read(one).area.shape == Measured.read(one, gate=True).area.shape == (2,)
     assert not (Measured.read(one).area == Measured.read(one, gate=True).area).any()
@@ -151,10 +145,8 @@ def test_a_leaderboard_compares_chosen_methods(tmp_path, capsys):
     assert main(settings) == 0
     (board,) = json.loads((folder / "leaderboard.json").read_text())
     assert {entry["method"] for entry in board["standings"]} == {"grpo", "bapo_50", "p3o", "fresh"}
-    assert [(duel["method"], duel["against"]) for duel in board["duels"]] == [
-        ("bapo_50", "grpo"),
-        ("bapo_50", "p3o"),
-    ]
+    duels = [(duel["method"], duel["against"]) for duel in board["duels"]]
+    assert duels == [("bapo_50", "grpo"), ("bapo_50", "p3o")]
     assert main([*settings[:1], "only=[grpo,higher]", *settings[2:]]) == 2
     assert "only leaves none of the duels" in capsys.readouterr().err
 
@@ -170,10 +162,9 @@ def test_jobs_are_counted_by_a_bar_or_by_lines(capsys):
 
 
 def test_make_sweep_makes_a_leaderboard():
-    command = subprocess.run(
-        ["make", "-n", "sweep", "SWEEP=rivals", "ARGS=seeds=9"], capture_output=True, text=True, check=True
-    )
-    assert "-m studies.map map=rivals seeds=9" in command.stdout
+    command = ["make", "-n", "sweep", "SWEEP=rivals", "ARGS=seeds=9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "-m studies.map map=rivals seeds=9" in done.stdout
 
 
 def test_a_map_may_extend_another():

@@ -23,11 +23,8 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 
 def rows(text):
     """Cells of all table rows."""
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
+    lines = [line.strip("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
 
 
 def table(name):
@@ -98,9 +95,7 @@ def test_the_readme_has_the_counts_and_ranges_of_the_pages():
     means = means_of("random_rewards")
 
     def gains(world, method):
-        ends = [row for cell, row in means.items() if cell.startswith(world)][
-            1:
-        ]  # in the first cell none acts
+        _, *ends = (row for cell, row in means.items() if cell.startswith(world))  # in the first none acts
         return sorted(row[method] - row["GRPO, [0.8, 1.2]"] for row in ends)
 
     low, *_, high = gains("longer", "BAPO 0.5")
@@ -137,9 +132,8 @@ def test_the_readme_names_seconds_of_processors_and_of_the_clock():
     (smollm, smollm_clock), (tiny, tiny_clock) = ratios
     said = README.partition("in CPU seconds by a factor of ")[2]
     said = re.sub(r"\[([0-9.]+)\]\([^)]*\)", r"\1", said.partition("\n")[0]).replace(" to ", " .. ")
-    assert said == f"{smollm} for SmolLM2-135M and of {tiny} for a tiny model, on the clock by " + (
-        f"{smollm_clock} and {tiny_clock}."
-    )
+    on_the_clock = f"on the clock by {smollm_clock} and {tiny_clock}."
+    assert said == f"{smollm} for SmolLM2-135M and of {tiny} for a tiny model, {on_the_clock}"
 
 
 def test_a_difference_of_the_readme_is_bold_if_its_interval_excludes_zero():

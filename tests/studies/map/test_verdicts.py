@@ -126,10 +126,8 @@ def test_a_difference_has_the_colour_of_the_algorithm_that_has_more(results, fig
     against_grpo, against_wide, *bars = figures[0].axes
     assert len(bars) == 2 and against_grpo.get_title(loc="left") == "table: BETTER\nagainst GRPO"
     colours = against_grpo.images[0].get_cmap()
-    assert [to_hex(colours(end)).upper() for end in (0.0, 1.0)] == [
-        style.algorithm_colour("grpo"),
-        style.algorithm_colour("bapo"),
-    ]
+    expected = [style.algorithm_colour(name) for name in ("grpo", "bapo")]
+    assert [to_hex(colours(end)).upper() for end in (0.0, 1.0)] == expected
     texts = {text.get_text(): text.get_fontweight() for text in against_grpo.texts}
     assert texts == {"+0.100": "bold", "= +0.000": "normal"} and len(against_wide.texts) == 2
 
