@@ -77,14 +77,11 @@ def test_log_probs_are_of_the_distribution_among_the_candidates(groups, packed):
     found = policy(model_input(rollouts, CPU, policy.layout))[0]
     expected = torch.cat([by_hand(exact_policy(), item) for item in rollouts])
     torch.testing.assert_close(found, expected)
-    assert policy.response_logprobs(rollouts, 300)[5] == pytest.approx(
-        by_hand(exact_policy(), rollouts[5]).tolist(), abs=1e-6
-    )
+    by_response = by_hand(exact_policy(), rollouts[5]).tolist()
+    assert policy.response_logprobs(rollouts, 300)[5] == pytest.approx(by_response, abs=1e-6)
     whole = exact_policy(is_cut=False)
-    torch.testing.assert_close(
-        whole(model_input(rollouts, CPU))[0],
-        torch.cat([by_hand(whole, replace_candidates(item)) for item in rollouts]),
-    )
+    expected = torch.cat([by_hand(whole, replace_candidates(item)) for item in rollouts])
+    torch.testing.assert_close(whole(model_input(rollouts, CPU))[0], expected)
 
 
 def replace_candidates(item):
@@ -130,9 +127,8 @@ def test_a_checkpoint_keeps_candidates(groups):
     store = ArrayStore.from_state_dict(store.state_dict())
     for group, own in zip(groups, packed, strict=True):
         kept = unpack_group(store, own, lambda _, group=group: group.problem)
-        assert [each.rollout.segments for each in kept.samples] == [
-            each.rollout.segments for each in group.samples
-        ]
+        found, expected = ([each.rollout.segments for each in one.samples] for one in (kept, group))
+        assert found == expected
 
 
 def test_segments_of_one_version_are_joined_with_their_candidates():

@@ -49,9 +49,8 @@ def test_weights_for_files_have_the_files_names_and_their_shapes_are_known_befor
     policy = build_policy(ModelOptions(str(folder(family))), 1.0, on_meta=on_meta)
     found = list(policy.named_weights(Wanted(names="files")))
     assert shapes_of(found) == names_in(folder(family)) and len(found) == policy.num_weights
-    assert [(name, weight.shape) for name, weight in found] == [
-        (name, shape) for name, _, shape in policy.weight_shapes()
-    ]
+    expected = [(name, shape) for name, _, shape in policy.weight_shapes()]
+    assert [(name, weight.shape) for name, weight in found] == expected
 
 
 def has_prefixes(family):
@@ -81,14 +80,12 @@ def test_an_export_has_the_precisions_that_save_pretrained_writes(folder, family
     policy, target = build_policy(ModelOptions(str(folder(family))), 1.0), tmp_path / "out"
     wanted = Wanted(dtype="bfloat16", names="files", is_export=True)
     write_model_folder(target, str(folder(family)), policy.named_weights(wanted), "card", torch.bfloat16)
-    AutoModelForCausalLM.from_pretrained(folder(family), dtype="bfloat16").save_pretrained(
-        tmp_path / "theirs"
-    )
+    reference = AutoModelForCausalLM.from_pretrained(folder(family), dtype="bfloat16")
+    reference.save_pretrained(tmp_path / "theirs")
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "theirs"))
     assert ours.keys() == theirs.keys()
-    assert all(
-        torch.equal(ours[name], each) and ours[name].dtype == each.dtype for name, each in theirs.items()
-    )
+    assert {name: each.dtype for name, each in ours.items()} == {n: each.dtype for n, each in theirs.items()}
+    assert all(torch.equal(ours[name], each) for name, each in theirs.items())
 
 
 def test_only_a_part_of_the_model_waits_for_its_file_names(folder):
@@ -120,9 +117,7 @@ def test_adapters_of_conv1d_are_merged_as_they_act(folder):
     ("mixtral", r"gate of MixtralForCausalLM is not a linear layer; write .*=\[k_proj,.*v_proj\]"),
     ("mamba", r"'out_proj' is incompatible with Mamba.*; write .*=\[dt_proj,in_proj,x_proj\]"),
 ])  # fmt: skip
-def test_what_cannot_be_adapted_is_refused_at_the_start_with_what_can_which_then_trains(
-    folder, family, words, tmp_path
-):
+def test_what_cannot_be_adapted_is_refused_with_what_can_which_then_trains(folder, family, words, tmp_path):
     (tmp_path / "own").symlink_to(folder(family), target_is_directory=True)
     with pytest.raises(ConfigError, match=f"target_modules=all-linear: .*{words}"):
         CHECKS["LoRA"](tmp_path / "own")  # also trains what the refusal suggests
@@ -134,7 +129,6 @@ def test_what_cannot_be_adapted_is_refused_at_the_start_with_what_can_which_then
 ])  # fmt: skip
 def test_what_the_engine_cannot_hold_is_refused_before_anything_starts(family, words, tmp_path):
     AutoConfig.for_model(family).save_pretrained(tmp_path)
-    with pytest.raises(
-        ConfigError, match=f"rollout=hf cannot sample from .*{family}.*{words}.*; use a decoder-only"
-    ):
+    refused = f"rollout=hf cannot sample from .*{family}.*{words}.*; use a decoder-only"
+    with pytest.raises(ConfigError, match=refused):
         HFEngine(str(tmp_path), device="cpu")

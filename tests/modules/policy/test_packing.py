@@ -32,10 +32,8 @@ def rollouts(seed=0):
 
 
 def policies(family, folder, **options):
-    path = family_folder(family, folder)
-    return [
-        build_policy(ModelOptions(path, packing=kind, **options), 0.8) for kind in ("none", "padding_free")
-    ]
+    path, kinds = family_folder(family, folder), ("none", "padding_free")
+    return [build_policy(ModelOptions(path, packing=kind, **options), 0.8) for kind in kinds]
 
 
 def batch_of(samples, oldest=None):
@@ -97,9 +95,8 @@ def siblings():
     """
     prompts = [[5, 6, 7], [5, 6, 7], [9], [5, 6, 7], [5, 6], [5, 6]]
     answers = [[1, 2, 3, 4], [8], [3, 3], [1, 2, 9], [7, 1, 2], list(range(20))]
-    return [
-        rollout(prompt, answer, [-1.0] * len(answer)) for prompt, answer in zip(prompts, answers, strict=True)
-    ]
+    pairs = zip(prompts, answers, strict=True)
+    return [rollout(prompt, answer, [-1.0] * len(answer)) for prompt, answer in pairs]
 
 
 def test_a_shared_prompt_stands_once_and_last_tokens_not_at_all():
@@ -114,9 +111,7 @@ def test_a_shared_prompt_stands_once_and_last_tokens_not_at_all():
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("budget", "oldest"), [(25, None), (1000, None), (1000, 1)])
-def test_responses_to_a_shared_prompt_have_the_gradients_that_they_have_alone(
-    family, budget, oldest, tmp_path
-):
+def test_responses_to_a_shared_prompt_have_the_gradients_of_lone_ones(family, budget, oldest, tmp_path):
     padded, packed = policies(family, tmp_path)
     samples, (first, rest) = siblings(), (rollout([], ids, [-1.0] * len(ids)) for ids in ([1], [2, 9]))
     resumed = (*first.segments, replace(rest.segments[0], version=1))
@@ -130,9 +125,7 @@ def test_responses_to_a_shared_prompt_have_the_gradients_that_they_have_alone(
 
 
 @pytest.mark.parametrize("number", [0, 1])  # padded, packed
-def test_where_kernels_need_whole_heads_none_is_asked_to_share_them_and_gradients_are_the_same(
-    number, tmp_path, monkeypatch
-):
+def test_kernels_that_need_whole_heads_get_them_and_give_the_same_gradients(number, tmp_path, monkeypatch):
     policy, batch = policies("qwen2", tmp_path)[number], batch_of(rollouts())
     loss, expected = loss_and_gradients(policy, batch, 1000)
     asked, kernel = [], torch.nn.functional.scaled_dot_product_attention
@@ -165,9 +158,8 @@ def varlen_attention(calls):
             if window_size[0] >= 0:
                 mask = mask.triu(-window_size[0])
             one = [tensor[None, start:end].transpose(1, 2) for tensor in (q, k, v)]
-            out = torch.nn.functional.scaled_dot_product_attention(
-                *one, attn_mask=mask, scale=softmax_scale, enable_gqa=True
-            )
+            options = {"attn_mask": mask, "scale": softmax_scale, "enable_gqa": True}
+            out = torch.nn.functional.scaled_dot_product_attention(*one, **options)
             parts.append(out[0].transpose(0, 1))
         return torch.cat(parts)
 
@@ -205,11 +197,8 @@ def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(
         padded, _ = policies(family, tmp_path)
         packed = build_policy(ModelOptions(str(tmp_path), packing="padding_free", attention=flash), 0.8)
     else:
-        monkeypatch.setattr(
-            modeling_flash_attention_utils,
-            "_lazy_imports",
-            lambda *_, **__: (None, varlen_attention(calls), None, None, None),
-        )
+        found = (None, varlen_attention(calls), None, None, None)
+        monkeypatch.setattr(modeling_flash_attention_utils, "_lazy_imports", lambda *_, **__: found)
         padded, packed = policies(family, tmp_path)
         packed.model.config._attn_implementation = flash  # from_pretrained asks for the package
         packed.layout = Layout.PACKED
