@@ -1,4 +1,5 @@
-"""Builds the wheel of a release in dist/, if the tag, the package, the citation and the changelog agree:
+"""Builds the sources and the wheel of a release in dist/, if the tag, the package, the citation and the changelog
+agree:
 
 python scripts/release.py v0.2.0
 """
@@ -21,9 +22,12 @@ def main() -> None:
     version = sys.argv[1].removeprefix("v")
     if problems := disagreements(version, ROOT):
         stop("; ".join(problems))
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
-    if subprocess.run(command, cwd=ROOT).returncode:
-        stop("the wheel could not be built")
+    # The wheel is built from the sources as they are published.
+    sources = f"dist/bapo_lightning-{version}.tar.gz"
+    sdist = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_sdist('dist')"]
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", "dist", sources]
+    if any(subprocess.run(command, cwd=ROOT).returncode for command in (sdist, wheel)):
+        stop("the sources or the wheel could not be built")
 
 
 def disagreements(version: str, root: Path) -> list[str]:

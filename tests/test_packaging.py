@@ -29,16 +29,21 @@ EXTRAS = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built offline from a copy, so that no build folder is left in the repository."""
+    """The wheel, built offline from the sources of a release, and these from a copy, so that no build folder is
+    left in the repository.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("src", "conf", "studies"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
+    backend = "from setuptools import build_meta; build_meta.build_sdist('out')"
+    subprocess.run([sys.executable, "-c", backend], cwd=folder, check=True, capture_output=True)
+    (sources,) = (folder / "out").glob("*.tar.gz")
     command = [
         sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-        "-w", folder / "out", ".",
+        "-w", folder / "out", sources,
     ]  # fmt: skip
     subprocess.run(command, cwd=folder, check=True)
     (built,) = (folder / "out").glob("*.whl")

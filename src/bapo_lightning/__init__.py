@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bapo_lightning.library import BapoModule, RolloutDataModule, configure, fit
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["BapoModule", "RolloutDataModule", "configure", "fit"]
 
 
