@@ -19,7 +19,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop, stop_code
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
+from bapo_lightning.system.ranks.channel import Channel
 from bapo_lightning.system.ranks.launch import free_port
+from bapo_lightning.system.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.system.run_folder import checkpoint as checkpoint_files
 from bapo_lightning.system.run_folder.checkpoint import commit, list_checkpoints, partial_folder, verify
 from bapo_lightning.system.run_folder.journal import JournalDigest
@@ -90,17 +92,19 @@ class StopAfter(L.Callback):
             signal.raise_signal(self.number)
 
 
-def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, data=None, **more):
-    number = signal.SIGTERM if rank else signal.SIGINT
+def fit(
+    folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, ranks=ALONE, data=None, **more
+):
+    number = signal.SIGTERM if ranks.rank else signal.SIGINT
     learner = Learner()
-    saver = RunCheckpoint(folder, every, minutes, keep, resumed)
+    saver = RunCheckpoint(folder, every, minutes, keep, resumed, ranks)
     trainer = L.Trainer(
         accelerator="cpu", max_epochs=1, callbacks=[StopAfter(stop, number), GracefulStop(), saver],
         plugins=[DirectCheckpointIO()], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, **more,
     )  # fmt: skip
     path = resumed.path / "trainer.ckpt" if resumed else None
-    trainer.fit(learner, datamodule=data or Counting(length, rank), ckpt_path=path)
+    trainer.fit(learner, datamodule=data or Counting(length, ranks.rank), ckpt_path=path)
     learner.stop_code = stop_code(trainer)
     return learner
 
@@ -179,7 +183,8 @@ def train_on_rank(rank, port, folder):
         "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0",
         "TORCHELASTIC_RUN_ID": "test",
     }  # fmt: skip
-    options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
+    ranks = join("cpu", 2, 1, wait_minutes=2, needs_group=True)
+    options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "ranks": ranks}
     # The signal and the clock of one rank only: both must follow.
     alone = {"stop": 5 if rank else None, "minutes": 1e9 if rank else 1e-9, "every": 100}
     learners = [fit(Path(folder) / "parts", **alone, **options)]
@@ -213,7 +218,9 @@ def save_shards_on_rank(rank, port, folder):
     hashed, digest = [], checkpoint_files.digest
     checkpoint_files.digest = lambda path: hashed.append(path.name) or digest(path)
     trainer = SimpleNamespace(global_rank=rank, world_size=2)
-    found = RunCheckpoint(str(folder), every=1, minutes=None, keep=1)._all_fingerprints(trainer, partial)
+    ranks = RankGroup(rank, rank, 2, control=Channel(rank, 2))
+    saver = RunCheckpoint(str(folder), every=1, minutes=None, keep=1, ranks=ranks)
+    found = saver._all_fingerprints(trainer, partial)
     torch.save((hashed, found), folder / f"{rank}.pt")
     dist.destroy_process_group()
 

@@ -21,8 +21,7 @@ from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.printable import say
 from bapo_lightning.system.random_states import random_states, set_random_states
-from bapo_lightning.system.ranks.collectives import gather_on_controller
-from bapo_lightning.system.ranks.rank_group import RankGroup
+from bapo_lightning.system.ranks.rank_group import ALONE, RankGroup
 from bapo_lightning.system.run_folder.checkpoint import (
     DATA_FILE,
     JOURNALS,
@@ -57,7 +56,7 @@ class RunCheckpoint(Callback):
     minutes: Minutes | None  # of wall time after which one is made in any case; None: never
     keep: Count  # newest checkpoints that are kept
     resumed: Checkpoint | None = None  # the checkpoint that the run continues from, set by the run
-    ranks: RankGroup | None = None  # all ranks of the run, set by the run
+    ranks: RankGroup = ALONE  # all ranks of the run, set by the run
     run_id: str = ""  # of the run, set by the run
     _last_save: float = field(init=False, default=0.0)
     _reached: tuple[int, int] = field(init=False, default=(0, 0))  # last complete update, the trainer's step
@@ -124,7 +123,7 @@ class RunCheckpoint(Callback):
                 remove_leftovers(root)
                 partial.mkdir(parents=True)
                 torch.save(side, partial / DATA_FILE)
-            self._barrier(trainer)
+            self.ranks.barrier()  # has no time limit: digests of many gigabytes take long
             trainer.save_checkpoint(partial / TRAINER_FILE)
         except Exception as error:
             if is_disk_full(error):  # room for the manifest, and the reason
@@ -135,22 +134,13 @@ class RunCheckpoint(Callback):
             counts = update, trainer.global_step, trainer.world_size
             commit(root, *counts, self.run_id, self._journals_on_disk(sizes), files)
             prune(root, self.keep)
-        self._barrier(trainer)  # after this the checkpoint is visible to every rank
+        self.ranks.barrier()  # after this the checkpoint is visible to every rank
         self._last_save = time.monotonic()
-
-    def _barrier(self, trainer: Trainer) -> None:
-        """Without a time limit within a run: digests of many gigabytes take longer than a collective may."""
-        trainer.strategy.barrier() if self.ranks is None else self.ranks.barrier()
 
     def _all_fingerprints(self, trainer: Trainer, partial: Path) -> dict[str, Fingerprint]:
         """Each made by the rank that wrote the file: otherwise one rank would read all shards again."""
         found = fingerprints(partial, trainer.global_rank)
-        if trainer.world_size == 1:
-            return found
-        if self.ranks is not None and self.ranks.control is not None:
-            everyones = self.ranks.control.all(found)
-        else:
-            everyones = gather_on_controller(found) or []
+        everyones = [found] if self.ranks.control is None else self.ranks.control.all(found)
         return {name: each for files in everyones for name, each in files.items()}
 
     def _journals_on_disk(self, sizes: Mapping[str, int]) -> dict[str, Fingerprint]:

@@ -39,7 +39,10 @@ class GradientMonitor(Monitor):
             return
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         found = {number: weight.grad for number, weight in enumerate(weights) if weight.grad is not None}
-        own = {number: _local_part(gradient) for number, gradient in found.items()}
+        own = {
+            number: gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            for number, gradient in found.items()
+        }
         for number in own.keys() - self._before.keys():
             self._before[number] = torch.zeros_like(own[number])
         product = inner_product((gradient, self._before[number]) for number, gradient in own.items())
@@ -55,7 +58,3 @@ class GradientMonitor(Monitor):
         """Cosine of this update's gradient and the previous one."""
         found, self._found = self._found, None
         return {} if found is None else {"gradient/cosine": found}
-
-
-def _local_part(gradient: Tensor) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

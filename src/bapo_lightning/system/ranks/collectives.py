@@ -57,14 +57,6 @@ def from_controller(value: Any) -> Any:
     return box[0]
 
 
-def gather_on_controller(value: Any) -> list[Any] | None:
-    """All ranks' values in rank order on the controller, None elsewhere. Every rank must call it."""
-    is_controller = dist.get_rank() == 0
-    found: list[Any] = [None] * num_ranks()
-    dist.gather_object(value, found if is_controller else None, dst=0)
-    return found if is_controller else None
-
-
 def gather_rows(rows: Tensor, to_all_ranks: bool = False) -> list[Tensor] | None:
     """The rows [K, N] of all ranks in rank order, on the host: on the controller, None elsewhere; or
     to_all_ranks. K and the type are the same on all ranks; N may differ and be 0. Every rank must call it.
