@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -22,13 +23,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.modules.bound_rules import (
-    AdaptiveBounds,
-    BoundRule,
-    searches_each_micro_batch,
-    shares_at_ends,
-)
+from bapo_lightning.modules.bound_rules import AdaptiveBounds, BoundRule, searches_each_micro_batch
 from bapo_lightning.objectives.bounds import BoundSearch, positive_shares
 from bapo_lightning.objectives.objective import (
     Objective,
@@ -45,6 +42,7 @@ from bapo_lightning.objectives.token_table import TokenTable, concatenate
 from studies.exact.samples import Answers, draw, token_table
 from studies.exact.world import ExactWorld
 
+SAME_BOUND = 1e-6  # bounds that differ by less are the same: finished runs store decimal numbers
 NORM_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 Past = tuple[Tensor, Tensor]  # what bound rule and objective know of the updates before
 
@@ -110,8 +108,10 @@ def train(world: ExactWorld, method: Algorithm, protocol: Protocol, seeds: Seque
     past: Past = torch.stack([searched] * len(seeds)), torch.stack([seen] * len(seeds))
     measured: list[tuple[Tensor, ...]] = []
     rows: list[tuple[Tensor, ...]] = []
-    each_own = [method.new_batch_advantages() for _ in seeds]
-    batch_advantages = [own for own in each_own if own is not None]
+    stages = [stage for stage in method.stages.values() if isinstance(stage, BatchAdvantageStage)]
+    batch_advantages = [
+        deepcopy(stage.advantages) for _ in seeds for stage in stages[:1]
+    ]  # with own memories
     num_updates = 0
     while num_updates < protocol.num_updates:
         contexts = problems.take(protocol.problems_per_update * protocol.minibatches)
@@ -227,6 +227,20 @@ def loss_and_metrics(
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
     found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
     return (torch.stack(losses).sum(), *found), (searched, seen)
+
+
+def shares_at_ends(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the shares of N searches that stay at the start of their path and that run to its end, 0-dim;
+    NaN if nothing was searched, or if there was nothing to balance. Given are the bounds found, [N], and the
+    positive contributions, [N]: NaN for a search with nothing to balance, which does not count.
+    """
+    if not isinstance(rule, AdaptiveBounds):
+        return value.new_full((), torch.nan), value.new_full((), torch.nan)
+    found = []
+    for end_low, end_high in rule.ends_of_path:
+        there = ((low - end_low).abs() < SAME_BOUND) & ((high - end_high).abs() < SAME_BOUND)
+        found.append(torch.where(value.isnan(), torch.nan, there.float()).nanmean())
+    return found[0], found[1]
 
 
 def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:

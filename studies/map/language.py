@@ -12,12 +12,13 @@ import torch
 
 from bapo_lightning.configuration.compose import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.modules.bound_rules import BoundRule, shares_at_ends
+from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.report.run.curves import held_out
 from bapo_lightning.system.run_folder.record import Row, finite, read_run
 from bapo_lightning.tools.sweeps.launchers import Ended, Jobs, run_local
 from bapo_lightning.tools.sweeps.plan import SweepPlan
 from bapo_lightning.tools.sweeps.run import print_failures, run_plan
+from studies.exact.train import shares_at_ends
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
 from studies.map.kept import KeptRuns

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
-from bapo_lightning.data.rollouts.turn_rules import TurnShaping, needs_turns, num_calling_turns
+from bapo_lightning.data.rollouts.turn_rules import TurnShaping, needs_turns
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.objectives.objective import clip
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order, unclipped_between
@@ -154,3 +154,8 @@ class ToolCallReward(TurnShaping):
             return 0.0
         left = (1 + math.cos(math.pi * version / self.decay_updates)) / 2
         return left * min(self.most, self.per_call * num_calling_turns(rollout))
+
+
+def num_calling_turns(rollout: Rollout) -> int:
+    """Returns the number of turns in which the policy called a tool."""
+    return sum(reply.calls > 0 for reply in rollout.replies)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.data.rollouts.stages import BatchAdvantageStage, BatchStage
+from bapo_lightning.data.rollouts.stages import BatchStage
 from bapo_lightning.modules.bound_rules import BoundRule
-from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
 from bapo_lightning.objectives.objective import Objective
 
 
@@ -25,8 +23,3 @@ class Algorithm:
     weighting: Callable[..., Tensor]  # mask[B, T], counts -> weights[B, T], from `objectives.weighting`
     rules: Rules = field(default_factory=Rules)  # for single groups, on their way to training
     stages: Mapping[str, BatchStage] = field(default_factory=dict)  # for batches, likewise
-
-    def new_batch_advantages(self) -> BatchAdvantages | None:
-        """Returns advantages of whole batches, with a separate memory; None if it has no such stage."""
-        found = [stage for stage in self.stages.values() if isinstance(stage, BatchAdvantageStage)]
-        return deepcopy(found[0].advantages) if found else None

@@ -26,7 +26,6 @@ from bapo_lightning.system.ranks.collectives import sum_over_ranks
 from bapo_lightning.system.values import Advice
 
 Part = TypeVar("Part")  # of an update: a micro-batch
-SAME_BOUND = 1e-6  # bounds that differ by less are the same: finished runs store decimal numbers
 
 
 @runtime_checkable
@@ -45,11 +44,9 @@ class BoundRule(Protocol):
         """Divides the update's micro-batches, in order, into parts that share their bounds."""
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
-        """Returns bounds for one part. Every rank calls it with its own tokens and must get the same bounds.
-
-        Args:
-            tables: tables of the part's micro-batches before the update, without the graph; empty for a
-                rule that does not search.
+        """Returns bounds for one part. Every rank calls it with its own tokens, the tables of the part's
+        micro-batches before the update, without the graph, and must get the same bounds; a rule that does not
+        search gets no tables.
         """
 
 
@@ -239,25 +236,6 @@ def searches_each_micro_batch(rule: BoundRule) -> bool:
     longer, and micro-batches sorted by length would have almost no positive tokens, or only these.
     """
     return isinstance(rule, AdaptiveBounds) and rule.scope == "microbatch"
-
-
-def shares_at_ends(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the shares of searches that stay at the start of their path and that run to its end, 0-dim; NaN
-    if nothing was searched, or if there was nothing to balance.
-
-    Args:
-        rule: rule that searched.
-        low: lower bounds of N searches, [N].
-        high: upper bounds, [N].
-        value: positive contributions, [N]; NaN for a search with nothing to balance, which does not count.
-    """
-    if not isinstance(rule, AdaptiveBounds):
-        return value.new_full((), torch.nan), value.new_full((), torch.nan)
-    found = []
-    for end_low, end_high in rule.ends_of_path:
-        there = ((low - end_low).abs() < SAME_BOUND) & ((high - end_high).abs() < SAME_BOUND)
-        found.append(torch.where(value.isnan(), torch.nan, there.float()).nanmean())
-    return found[0], found[1]
 
 
 def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:

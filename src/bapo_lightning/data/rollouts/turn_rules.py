@@ -93,11 +93,6 @@ def has_void_turn(rollout: Rollout, is_unanswered: bool) -> bool:
     return any(reply.is_void for reply in rollout.replies) or (is_cut_off and is_unanswered)
 
 
-def num_calling_turns(rollout: Rollout) -> int:
-    """Returns the number of turns in which the policy called a tool."""
-    return sum(reply.calls > 0 for reply in rollout.replies)
-
-
 def most_repeated(turns: Iterable[array[int]], ngram: int) -> int:
     """Returns how often the most frequent n-gram of tokens occurs in the turns; none spans two turns."""
     counts: Counter[bytes] = Counter()
