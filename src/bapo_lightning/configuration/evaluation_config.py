@@ -55,16 +55,9 @@ class EvaluationConfig(Composed):
                 "conf/problem_set, e.g. aime24"
             )
         yield from environment_problems(self.environment, self.scale.max_feedback_tokens)
-        rollout = self.rollout
-        if rollout.temperature < 0:
-            yield f"rollout.temperature={rollout.temperature:g} must be at least 0 (greedy)"
-        if not 0 < rollout.top_p <= 1:
-            yield (
-                f"rollout.top_p={rollout.top_p:g} is a share of probability; write one in (0, 1], 1 is off"
-            )
-        if rollout.top_k < 0:
-            yield f"rollout.top_k={rollout.top_k} must be at least 0, which is off"
-        if rollout.temperature == 0 and self.k != 1:
+        if self.rollout.temperature < 0:
+            yield f"rollout.temperature={self.rollout.temperature:g} must be at least 0 (greedy)"
+        if self.rollout.temperature == 0 and self.k != 1:
             yield (
                 f"k={self.k} with rollout.temperature=0: all samples of a problem would be the same; write "
                 "k=1, or another temperature"
