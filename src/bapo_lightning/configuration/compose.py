@@ -19,7 +19,6 @@ from bapo_lightning.configuration.conf_dir import choice_files, conf_dir, instal
 from bapo_lightning.configuration.group_names import refuse_no_names
 from bapo_lightning.configuration.hydra_versions import BASE
 from bapo_lightning.configuration.thirty_keys import meant_by
-from bapo_lightning.configuration.unreadable import several_values, unreadable
 from bapo_lightning.system.errors import ConfigError, FirstConfigError, nearest, suggestion
 from bapo_lightning.system.ranks.launch import leads
 
@@ -117,7 +116,30 @@ _AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.+)'")
 _TAKEN = re.compile(r"An item is already at '([^']+)'")
 _MEANT = re.compile(r"Did you mean to override (.*?)\?")
 
+# A comma between two overrides, or after the last.
+_NEXT = re.compile(r",\s*(?=[+~]?[A-Za-z][\w./@]*=)|,\s*$")
+
 Node = Mapping[str, Any]
+
+
+def unreadable(override: str) -> str:
+    """A sentence about an override that Hydra's grammar cannot parse: the probable meaning, in valid form.
+
+    >>> unreadable("--seed=3")
+    '--seed=3 cannot be read; write seed=3'
+    """
+    key, has_value, value = override.partition("=")
+    if override.startswith("-") and (option := override.lstrip("-")):
+        remedy = f"write {option if has_value else f'{option}=VALUE'}"
+    elif not has_value and (pair := re.fullmatch(r"([+~]?[\w./@]+):\s*(.+)", override)):
+        remedy = f"write {pair[1]}={pair[2]}"
+    elif not has_value:
+        remedy = f"write {key}=VALUE, without spaces around the ="
+    elif _NEXT.search(value):
+        remedy = f"write spaces between overrides: {_NEXT.sub(' ', override).strip()}"
+    else:
+        remedy = f"""put the value in quotes: '{key}="{value}"'"""
+    return f"{override} cannot be read; {remedy}"
 
 
 def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
@@ -141,7 +163,11 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
     if match := _TAKEN.search(text):
         return f"{match[1]} is already an option; leave out the + before it"
     if match := _AMBIGUOUS.search(text):
-        return several_values(match[1])
+        key, _, values = match[1].partition("=")
+        return (
+            f"{match[1]} names several values; for a run of each write -m {match[1]} (on the command line), "
+            f"for a list {key}=[{values}]"
+        )
     if match := _KEY.search(text):
         # The cause knows which child of a mapping was meant.
         child = getattr(error.__cause__, "full_key", None) or ""

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
 from bapo_lightning import __version__
-from bapo_lightning.configuration.compose import explained
+from bapo_lightning.configuration.compose import explained, unreadable
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.group_names import expanded_overrides, refuse_no_names
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.configuration.hydra_versions import BASE, OWN_TARGETS
 from bapo_lightning.configuration.origins import name_origins
-from bapo_lightning.configuration.unreadable import unreadable
 from bapo_lightning.system.errors import BapoLightningError, ConfigError, FirstConfigError, exits_refused
 from bapo_lightning.system.host import let_segments_grow
 from bapo_lightning.system.printable import print_printable
@@ -123,13 +122,9 @@ def hydra_command(
     rewrite: Callable[[Sequence[str]], Sequence[str]] = list,
     code: int = 1,
 ) -> Callable[[Callable[[DictConfig], int | None]], Callable[[], int]]:
-    """Decorates a command that gets the configuration composed by Hydra from a file of `conf/`.
-
-    Args:
-        config_name: the file.
-        usage: makes the text for `--help`.
-        rewrite: turns the command line into Hydra's overrides.
-        code: exit code after an error of this package, before the function is called.
+    """Decorates a command that gets the configuration composed by Hydra from a file of `conf/`. `usage` makes
+    the text for `--help`, `rewrite` turns the command line into Hydra's overrides, `code` is the exit code
+    after an error of this package before the function is called.
     """
     import hydra
     from hydra.core.hydra_config import HydraConfig
@@ -229,14 +224,8 @@ def number_type(annotation: Any, unit: str = "number") -> Callable[[str], Any]:
 def table_parser(
     name: str, doc: str | None, things: str, reference: tuple[str, str], **folders: Any
 ) -> argparse.ArgumentParser:
-    """Returns a parser with the options of a table.
-
-    Args:
-        name: command.
-        doc: docstring of its module.
-        things: noun for the compared things.
-        reference: metavar and noun of the reference of differences.
-        **folders: options of the positional argument.
+    """Returns a parser with the options of a table of `things`, a noun; `reference` are metavar and noun of
+    the reference of differences, `folders` options of the positional argument.
     """
     parser = parser_of(name, doc)
     parser.add_argument("folders", nargs="+", **folders)
