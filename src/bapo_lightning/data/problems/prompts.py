@@ -30,13 +30,15 @@ NO_VARIABLES = frozenset({
 })  # fmt: skip
 
 
-def template_problems(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the mistake of a template that never shows the problem, and mistakes in its options."""
+def template_problems(
+    options: Mapping[str, Any], placeholder: str = PLACEHOLDER, what: str = "problem"
+) -> Iterator[str]:
+    """Yields mistakes in the options of a template, and its own if it never shows `what` it is for."""
     yield from option_problems(options)
-    if PLACEHOLDER not in (template := options.get("template", PLACEHOLDER)):
+    if placeholder not in (template := options.get("template", placeholder)):
         yield (
-            f"template={template!r} never shows the problem; write {PLACEHOLDER} where its text goes, "
-            f"e.g. {PLACEHOLDER!r}"
+            f"template={template!r} never shows the {what}; write {placeholder} where its text goes, "
+            f"e.g. {placeholder!r}"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
-from bapo_lightning.data.problems.prompts import chat_template, option_problems
+from bapo_lightning.data.problems.prompts import chat_template, template_problems
 from bapo_lightning.system.errors import DataError
 
 # transformers tokenizer, text of a reply -> token ids (typecode "i") from the end of a turn to the next turn
@@ -15,22 +16,15 @@ FeedbackRule = Callable[[Any, str], "array[int]"]
 
 PLACEHOLDER = "{feedback}"
 Message = Mapping[str, str]
+reply_problems = partial(template_problems, placeholder=PLACEHOLDER, what="reply")
 
 
 @dataclass(frozen=True, slots=True)
 class PlainFeedback:
     """The reply in a template, without special tokens: for models without a chat format."""
 
+    problems = staticmethod(reply_problems)
     template: str = PLACEHOLDER  # every {feedback} in it is replaced by the reply
-
-    @staticmethod
-    def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields the mistake of a template that never shows the reply."""
-        if PLACEHOLDER not in (template := options.get("template", PLACEHOLDER)):
-            yield (
-                f"template={template!r} never shows the reply; write {PLACEHOLDER} where its text goes, e.g. "
-                f"{PLACEHOLDER!r}"
-            )
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
         """Returns the token ids of the feedback."""
@@ -45,16 +39,11 @@ class ChatFeedback:
     The turns of the policy stay as they were sampled, even if the template would trim them.
     """
 
+    problems = staticmethod(reply_problems)
     role: Literal["tool", "user"] = "tool"  # of the message
     template: str = PLACEHOLDER  # its content; every {feedback} in it is replaced by the reply
     opening: str | None = None  # of the policy's turns, as in data.prompt
     template_options: Mapping[str, Any] = field(default_factory=dict)  # of the template, as in data.prompt
-
-    @staticmethod
-    def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields mistakes in the template and its options."""
-        yield from PlainFeedback.problems(options)
-        yield from option_problems(options)
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
         """Returns the token ids from the end of the policy's message to the beginning of its next message."""
