@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bapo_lightning.environments.call_formats import Call, CallFormat
+from bapo_lightning.environments.call_formats import Call, CallFormat, pattern_problem
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.environments.tools import Tool, ToolResult
 from bapo_lightning.system.values import Count
@@ -45,10 +45,8 @@ class ToolUse:
         """Yields what is wrong with the options of the constructor."""
         if not options["tools"]:
             yield "tools={} offers nothing to call; write tools: {NAME: {_target_: ...}}"
-        try:
-            re.compile(options["answer"] or "")
-        except re.error as error:
-            yield f"answer={options['answer']} is not a regular expression ({error}); null takes any text"
+        if problem := pattern_problem("answer", options["answer"], "takes any text"):
+            yield problem
 
     def start(self, problem: Problem) -> None:
         """Has no state."""
