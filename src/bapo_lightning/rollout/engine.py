@@ -196,16 +196,14 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples one continuation per request; `progress.phases.advance` may count finished requests.
-
-        Raises EngineDied if the process is lost or hangs.
+        """Samples one continuation per request; `progress.phases.advance` may count finished requests. Raises
+        EngineDied if the process is lost or hangs.
         """
 
     @abstractmethod
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Replaces all weights, streamed tensor by tensor, and clears caches of the old weights.
-
-        Raises EngineError unless every weight arrived.
+        """Replaces all weights, streamed tensor by tensor, and clears caches of the old weights. Raises
+        EngineError unless every weight arrived.
         """
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:

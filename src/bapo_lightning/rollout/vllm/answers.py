@@ -149,19 +149,13 @@ def vocabulary(model_path: str) -> int:
     return int(read_model_config(model_path).get_text_config().vocab_size)
 
 
-def candidates_wanted(sampling: SamplingParams, model_path: str) -> int:
-    """Returns the number of tokens to record at each place."""
-    wanted = (
-        min(sampling.num_candidates, sampling.top_k + TIES) if sampling.top_k else sampling.num_candidates
-    )
-    return min(wanted, vocabulary(model_path)) if wanted else 0
-
-
 def num_logprobs(sampling: SamplingParams, model_path: str) -> int:
     """Returns the parameter `logprobs`: one more than is recorded, since the sampled token, which is always
     included, may take the place of the last one.
     """
-    wanted = candidates_wanted(sampling, model_path)
+    wanted = sampling.num_candidates
+    if sampling.top_k:
+        wanted = min(wanted, sampling.top_k + TIES)
     return min(wanted + 1, vocabulary(model_path)) if wanted else 0
 
 
@@ -185,15 +179,8 @@ def generation_of(
     version: int,
     places: Iterable[Place] = (),
 ) -> Generation:
-    """Converts an answer. Greedy tokens have log-prob 0, since all mass was on them.
-
-    Args:
-        token_ids: sampled tokens.
-        logprobs: their log-probs.
-        finish_reason: vLLM's reason for the end.
-        sampling: requested distribution.
-        version: policy version of the weights.
-        places: tokens with their log-probs at each place, read if candidates are to be recorded.
+    """Converts an answer of weights of a policy `version`. Greedy tokens have log-prob 0, since all mass was
+    on them. `places`: tokens with their log-probs at each place, read if candidates are to be recorded.
     """
     values, candidates = array("f", logprobs), None
     if sampling.temperature == 0:

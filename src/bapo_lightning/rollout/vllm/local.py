@@ -213,7 +213,11 @@ class VLLMLocalEngine(RolloutEngine):
             self._owns_default_group = not dist.is_initialized()
             in_ranks = dist.is_initialized() and dist.get_world_size() > 1
             if in_ranks:
-                os.environ.update(spmd_environment())
+                os.environ |= {"RANK": str(dist.get_rank()), "WORLD_SIZE": str(dist.get_world_size())}
+                # vLLM's external launcher also reads these; Lightning does not set all of them.
+                os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))
+                os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+                os.environ.setdefault("MASTER_PORT", "0")
                 arguments |= {
                     "distributed_executor_backend": "external_launcher",
                     "seed": dist.get_rank() // self.options.tensor_parallel_size,
@@ -336,17 +340,6 @@ def start_problems() -> Iterator[str]:
     if torch.cuda.is_available() and (missing := missing_to_build("C")) is not None:
         needs = f" is vLLM, which on a GPU needs {missing} for Triton's launcher, and it is missing here"
         yield f"{needs}; install it, or write rollout=hf"
-
-
-def spmd_environment() -> dict[str, str]:
-    """Returns the variables of vLLM's external launcher; Lightning does not set all of them."""
-    return {
-        "RANK": str(dist.get_rank()),
-        "WORLD_SIZE": str(dist.get_world_size()),
-        "LOCAL_RANK": os.environ.get("LOCAL_RANK", str(dist.get_rank())),
-        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        "MASTER_PORT": os.environ.get("MASTER_PORT", "0"),
-    }
 
 
 def vllm_sampling(

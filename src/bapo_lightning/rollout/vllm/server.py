@@ -315,7 +315,14 @@ class VLLMServerEngine(RolloutEngine):
 
         async def one(number: int) -> None:
             request = requests[number]
-            body = completion_body(self._model_name, request, sampling, asked) | self._stream.salt
+            body = {
+                "model": self._model_name,
+                "prompt": request.token_ids.tolist(),
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+                **sampling_fields(request, sampling, asked),
+                **self._stream.salt,
+            }
             most, seconds = most_bytes(request, asked), self.deadline_seconds
             answer = await wire.ask(CompletionAnswer, url, seconds, body, most, from_its_head=True)
             finished[number] = self._generation(answer, request, sampling)
@@ -360,19 +367,6 @@ def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
                 f"{client.url} did not come back within {deadline_seconds:.0f} s; restart it: make serve"
             )
         time.sleep(0.5)
-
-
-def completion_body(
-    model: str, request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0
-) -> dict[str, Any]:
-    """Returns the body of `/v1/completions`."""
-    return {
-        "model": model,
-        "prompt": request.token_ids.tolist(),
-        "return_token_ids": True,
-        "return_tokens_as_token_ids": True,
-        **sampling_fields(request, sampling, logprobs),
-    }
 
 
 async def watch_progress(url: str, deadline_seconds: float, expected: int) -> None:

@@ -202,7 +202,13 @@ class ServerStream:
     async def _read(self, number: int, reading: _Reading, model: str, sampling: SamplingParams) -> None:
         client, asked = reading.client, num_logprobs(sampling, self.model_path)
         url = f"{client.url}/inference/v1/generate"
-        body = generate_body(model, reading.request, sampling, asked) | self.salt
+        body = {
+            "model": model,
+            "token_ids": reading.request.token_ids.tolist(),
+            "stream": True,  # tokens come one by one
+            "sampling_params": sampling_fields(reading.request, sampling, asked) | {"detokenize": False},
+            **self.salt,
+        }
         assert self._wire is not None
         try:
             most, seconds = most_bytes(reading.request, asked), self.deadline_seconds
@@ -254,18 +260,6 @@ class ServerStream:
             self._late[number] += 1
             if self._late[number] > MOST_LATE:
                 raise PeerFault(f"{client.url} keeps sampling while it is paused")
-
-
-def generate_body(
-    model: str, request: GenerationRequest, sampling: SamplingParams, logprobs: int = 0
-) -> dict[str, Any]:
-    """Returns the body of `/inference/v1/generate` for one request, whose tokens come one by one."""
-    return {
-        "model": model,
-        "token_ids": request.token_ids.tolist(),
-        "stream": True,
-        "sampling_params": sampling_fields(request, sampling, logprobs) | {"detokenize": False},
-    }
 
 
 def sampling_fields(request: GenerationRequest, sampling: SamplingParams, logprobs: int) -> dict[str, Any]:
