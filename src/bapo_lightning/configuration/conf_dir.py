@@ -75,15 +75,11 @@ def _refuse_clashes(owners: Mapping[str, Sequence[Path]]) -> None:
             raise ConfigError([f"{both[0]} is in {one} and in {other}; rename one, or uninstall {other}"])
 
 
-def _largest(*values: int | float) -> int | float:
-    return max(values)
-
-
 def _sum(*values: object) -> int:
     """Sum without values that are not known yet, or wrong and reported by their own rule."""
     return sum(value for value in values if isinstance(value, int))
 
 
-register_resolver("max", _largest)
+register_resolver("max", max)
 register_resolver("sum", _sum)
 register_resolver("installed_conf", lambda: [folder.as_uri() for folder in installed_folders()])

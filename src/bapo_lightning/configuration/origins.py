@@ -70,8 +70,5 @@ def _values_by_key(overrides: Sequence[str], file: str) -> dict[str, tuple[str, 
                     values[f"{place}{key}"] = (f"{group}={name}", value)
     typed = {text.lstrip("+~").partition("=")[0] for text in overrides}
     typed = {key for key in typed if not choice_files(key.partition("@")[0])}
-    return {key: value for key, value in values.items() if not _is_typed(key, typed)}
-
-
-def _is_typed(key: str, typed: set[str]) -> bool:
-    return any(f"{key}.".startswith(f"{one}.") for one in typed)
+    above = tuple(f"{key}." for key in typed)
+    return {key: value for key, value in values.items() if not f"{key}.".startswith(above)}

@@ -361,9 +361,5 @@ def _without_unset(node: Any) -> Any:
     return {
         key: _without_unset(value)
         for key, value in node.items()
-        if not (value is None and TARGET in node and key not in HYDRA_KEYS and not _takes(node[TARGET], key))
+        if value is not None or TARGET not in node or key in HYDRA_KEYS or Target(node).takes(key)
     }
-
-
-def _takes(target: str, option: str) -> bool:
-    return option in signature(imported(target)).parameters
