@@ -7,7 +7,7 @@ RunConfig -> engine, sampler -> data module -+
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -159,8 +159,12 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
     channels, engine = _channels(config, ranks), build_engine(config, ranks)
     if not channels:
         return RolloutDataModule(**data_parts(config, inputs, engine), folder=config.folder)
-    parts = data_parts(config, inputs, _distributed_engine(config, engine, channels))
-    return ControllerDataModule(*channels, **parts, folder=config.folder)
+    rollout = config.rollout
+    ranks_per_engine = rollout.tensor_parallel_size if engine_class(rollout.engine.object).shares_gpu else 1
+    on_controller_only = rollout.placement == "controller"
+    control, engines = channels
+    whole = DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
+    return ControllerDataModule(control, engines, **data_parts(config, inputs, whole), folder=config.folder)
 
 
 def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
@@ -169,6 +173,11 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
     weight_sync, vocab_size = config.rollout.weight_sync.make(WeightSync), inputs.tokenizer.vocab_size
     max_restarts = config.rollout.max_restarts
     restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts)
+    scoring: dict[str, BatchStage] = (
+        {"reference_scores": ReferenceStage()} if config.scores_by_reference else {}
+    )
+    if config.entry_scores:
+        scoring["entry_scores"] = EntryStage(config.entry_scores)
     return {
         "sampler": build_sampler(config, inputs, restarting, algorithm),
         "stream": ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
@@ -177,16 +186,9 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "stages": {**algorithm.stages, **dict(_scoring_stages(config))},
+        "stages": {**algorithm.stages, **scoring},
         "schedule": read_recorded_schedule(config, problems.train),
     }
-
-
-def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
-    if config.scores_by_reference:
-        yield "reference_scores", ReferenceStage()
-    if config.entry_scores:
-        yield "entry_scores", EntryStage(config.entry_scores)
 
 
 def build_sampler(
@@ -262,16 +264,6 @@ def _channels(config: RunConfig, ranks: RankGroup) -> tuple[Channel, ...]:
     if ranks.control is None or ranks.engines is None:
         return ()
     return ranks.control, ranks.engines if config.staleness.async_generation else ranks.control
-
-
-def _distributed_engine(
-    config: RunConfig, engine: RolloutEngine, channels: tuple[Channel, ...]
-) -> DistributedEngine:
-    rollout = config.rollout
-    ranks_per_engine = rollout.tensor_parallel_size if engine_class(rollout.engine.object).shares_gpu else 1
-    on_controller_only = rollout.placement == "controller"
-    control, engines = channels
-    return DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
 
 
 def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:

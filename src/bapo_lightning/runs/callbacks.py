@@ -58,7 +58,9 @@ def build_callbacks(
     if ranks.is_controller:
         wants_bar = config.trainer.options["enable_progress_bar"] is not False and on_terminal()
         if wants_bar and not any(isinstance(callback, ProgressBar) for callback in made):
-            made.append(_run_bar(config, start))
+            updates = config.staleness.updates_per_rollout_batch
+            before = start.checkpoint.update if start.checkpoint is not None else 0
+            made.append(RunBar(config.scale.num_rollout_batches * updates, before, updates))
     return in_order(made)
 
 
@@ -73,12 +75,6 @@ def build_monitors(config: RunConfig, validation_sets: Sequence[ValidationSet]) 
 def build_loggers(config: RunConfig, folder: Path) -> list[Logger]:
     """Returns the run's own record and the chosen loggers."""
     return [MetricsFile(folder), *(node.make(Logger) for node in config.logger.values())]
-
-
-def _run_bar(config: RunConfig, start: RunStart) -> RunBar:
-    updates = config.staleness.updates_per_rollout_batch
-    before = start.checkpoint.update if start.checkpoint is not None else 0
-    return RunBar(config.scale.num_rollout_batches * updates, before, updates)
 
 
 def _needed(config: RunConfig) -> list[Target]:

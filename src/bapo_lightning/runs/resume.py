@@ -49,10 +49,6 @@ _MOST_CHANGES = 8  # largest number of refused changes that are listed
 _MOST_CHARACTERS = 160  # of a listed change
 
 
-def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)
-
-
 @dataclass
 class RunStart:
     """Start of a session: a new run, or one that continues."""
@@ -64,7 +60,8 @@ class RunStart:
     outdated: Sequence[Path] = ()  # checkpoints that are corrupt, or newer than the chosen one
     lock: RunLock | None = field(default=None, repr=False)
     run_id: str = field(default_factory=lambda: uuid4().hex)
-    date: datetime = field(default_factory=_now)  # of the run's start, for chat templates
+    # Of the run's start, for chat templates.
+    date: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
 
     @property
     def resume_entry(self) -> dict[str, Any] | None:
@@ -81,12 +78,7 @@ class RunStart:
         needs_first_weights: bool = True,
     ) -> None:
         """Makes the folder of a new run, or cuts back an earlier run's folder; may be killed and repeated.
-
-        Args:
-            plain: resolved configuration.
-            account: account of the problems.
-            models: result of `models_behind`.
-            needs_first_weights: whether a resumed run computes with its first weights.
+        `models`: result of `models_behind`; `needs_first_weights`: whether a resumed run computes with them.
 
         Raises:
             ConfigError: the folder of a new run cannot be made or already exists.
@@ -145,11 +137,8 @@ class RunStart:
 
 def open_run(config: RunConfig) -> RunStart | None:
     """Returns the start of a run in the folder that `run_to_continue` found; None if it is finished. Changes
-    nothing yet except the status of a killed run.
-
-    Raises:
-        ConfigError: the configuration differs from the run's.
-        CheckpointError: another process uses the run folder, or no checkpoint is good.
+    nothing yet except the status of a killed run. Raises ConfigError: the configuration differs from the
+    run's; CheckpointError: another process uses the run folder, or no checkpoint is good.
     """
     folder = config.folder
     if config.resume is None or not folder.exists():
@@ -188,8 +177,9 @@ def open_run(config: RunConfig) -> RunStart | None:
     if checkpoint is None:
         print(f"{folder} has no checkpoint yet: it starts again")
     start = RunStart(folder, False, checkpoint, allowed, outdated, lock)
-    start.run_id = run_id_of(folder) or (checkpoint.run if checkpoint else start.run_id)
-    if date := read_manifest(folder).get("date"):
+    manifest = read_manifest(folder)
+    start.run_id = manifest.get("id") or (checkpoint.run if checkpoint else start.run_id)
+    if date := manifest.get("date"):
         start.date = datetime.fromisoformat(date)
     return start
 
@@ -338,17 +328,12 @@ def write_config(folder: Path, plain: Plain) -> None:
     write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
-def run_id_of(folder: Path) -> str | None:
-    """Returns the id of a run; None if its manifest is lost."""
-    return read_manifest(folder).get("id")
-
-
 def _verified(path: Path, folder: Path, is_named: bool) -> Checkpoint:
     """Returns a checkpoint of this run with whole weights. Records of the run may have changed since only if
     it `is_named`; the record of the order may always, as no run learns from it. Raises CheckpointError.
     """
     checkpoint = verify(path)
-    if run_id_of(folder) not in (None, checkpoint.run):
+    if read_manifest(folder).get("id") not in (None, checkpoint.run):  # None: the manifest is lost
         raise CheckpointError(f"{path} was written by another run: move it back to where it came from")
     for name, journal in checkpoint.journals.items():
         if JournalDigest(folder / name).read_on(journal["bytes"]) == journal:

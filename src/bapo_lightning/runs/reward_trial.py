@@ -21,16 +21,9 @@ def try_reward(node: Target, sets: Mapping[str, Sequence[Problem]], tokenizer: A
     """Lets a reward judge made-up completions of the first problem of each set.
 
     It leaves no trace: it uses a separate reward object, closed at the end, and restores random states. A
-    reward that judges elsewhere returns from `here()` an object that judges in this process.
-
-    Args:
-        node: node of the reward.
-        sets: problems, by the name used in errors.
-        tokenizer: tokenizer of the completions' token ids.
-        has_turns: whether an environment answers.
-
-    Raises:
-        RewardError: the reward fails, or returns anything else than scores.
+    reward that judges elsewhere returns from `here()` an object that judges in this process. `sets` are
+    problems by the name used in errors; `has_turns`: an environment answers. Raises RewardError: the reward
+    fails, or returns anything else than scores.
     """
     with random_states_kept():
         reward = node.make()

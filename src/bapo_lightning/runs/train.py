@@ -11,7 +11,7 @@ import logging
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -67,13 +67,8 @@ EXPECTED_WARNINGS = (
 
 def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> tuple[int, Path]:
     """Trains as a rank of a run; returns the exit code, 0 or the code of a signal's stop, and the run folder.
-
-    Args:
-        config: resolved configuration of this process.
-        find_folder: returns it with the run folder; rank 0's result holds for all ranks.
-
-    Raises:
-        ConfigError: lists all mistakes, before any weight is loaded.
+    `find_folder` returns the resolved `config` with the run folder; rank 0's result holds for all ranks.
+    Raises ConfigError, which lists all mistakes, before any weight is loaded.
     """
     with heard(at_once if leads() else record_signal), displayed_phases(wants_display(config)):
         with phase("checking the configuration"):
@@ -149,29 +144,23 @@ def reported(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGro
     """Announces the run on rank 0, and reports on it at its end, however it ends."""
     introduce(built, config, start, ranks)
     loggers = [logger for logger in built.trainer.loggers if isinstance(logger, RunLogger)]
-    with raise_disk_full(start.folder), concluded(built, start, loggers):
-        for logger in loggers:
-            logger.describe({**config.plain, "staleness": config.staleness.updates_per_rollout_batch})
-            if not start.is_new:
-                logger.catch_up(read_rows(start.folder))
-        yield
-
-
-@contextmanager
-def concluded(built: BuiltRun, start: RunStart, loggers: Sequence[RunLogger]) -> Iterator[None]:
-    """Context that reports on the run at its end."""
-    try:
-        yield
-    finally:
-        with phase("closing the engine"):
-            built.data_module.close()  # Lightning leaves it open after an error
-        with phase("drawing plots"):
-            summary = write_summary(start.folder)
-            plot_run(start.folder)
-        with hidden():
-            print_summary(summary, start.folder)
-        for logger in loggers:
-            logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
+    with raise_disk_full(start.folder):
+        try:
+            for logger in loggers:
+                logger.describe({**config.plain, "staleness": config.staleness.updates_per_rollout_batch})
+                if not start.is_new:
+                    logger.catch_up(read_rows(start.folder))
+            yield
+        finally:
+            with phase("closing the engine"):
+                built.data_module.close()  # Lightning leaves it open after an error
+            with phase("drawing plots"):
+                summary = write_summary(start.folder)
+                plot_run(start.folder)
+            with hidden():
+                print_summary(summary, start.folder)
+            for logger in loggers:
+                logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
 
 
 @contextmanager
