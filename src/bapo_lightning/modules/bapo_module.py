@@ -164,16 +164,12 @@ class BapoModule(L.LightningModule):
     @phase("updating")
     @outside_of_autocast
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
-        """Makes one update on one minibatch.
+        """Makes one update on one minibatch. Raises StaleDataError: a token is too old; TrainingError: too
+        many gradients in a row were not finite.
 
-        Returns:
-            For the callbacks: `loss` (of this rank's share), `metrics` (numbers to log), `version` (of the
-            policy that was trained), `tokens` (on rank 0 the columns of the minibatch's TokenTable that they
-            need; None on other ranks) and `bounds` (one BoundSearch for every part that shares its bounds).
-
-        Raises:
-            StaleDataError: a token is too old.
-            TrainingError: too many gradients in a row were not finite.
+        Returns for the callbacks: `loss` (of this rank's share), `metrics` (numbers to log), `version` (of
+        the policy that was trained), `tokens` (on rank 0 the columns of the minibatch's TokenTable that they
+        need; None on other ranks) and `bounds` (one BoundSearch for every part that shares its bounds).
         """
         start = time.perf_counter()
         version = self.policy_version
@@ -352,10 +348,8 @@ class BapoModule(L.LightningModule):
 
     def apply_gradients(self, optimizer: Any) -> float:
         """Clips, then steps optimizer and schedule; returns the norm before clipping. An update with a
-        non-finite gradient is skipped, and the policy version stays.
-
-        Raises:
-            TrainingError: after `max_nonfinite_in_a_row` skipped updates in a row.
+        non-finite gradient is skipped, and the policy version stays. Raises TrainingError after
+        `max_nonfinite_in_a_row` skipped updates in a row.
         """
         grad_norm = clip_gradients(self.policy.parameters(), self.max_grad_norm)
         if isfinite(grad_norm):

@@ -59,11 +59,8 @@ def _turn_rows(  # type: ignore[no-untyped-def]
     logits += row * width
     gradient += row * width
     top, total = tl.load(peak + row), tl.load(norm + row)
-    target, from_logp, from_entropy = (
-        tl.load(targets + row),
-        tl.load(by_logp + row),
-        tl.load(by_entropy + row),
-    )
+    target = tl.load(targets + row)
+    from_logp, from_entropy = tl.load(by_logp + row), tl.load(by_entropy + row)
     offset = tl.load(entropy + row) - tl.log(total)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
@@ -78,16 +75,8 @@ def _turn_rows(  # type: ignore[no-untyped-def]
 def score_rows(
     logits: Tensor, targets: Tensor, scale: float, logp: Tensor, entropy: Tensor, peak: Tensor, norm: Tensor
 ) -> None:
-    """Fills log-prob, entropy, largest scaled logit and sum of the powers of each row.
-
-    Args:
-        logits: [N, V], float32, contiguous; not changed.
-        targets: [N] token ids.
-        scale: factor of the logits.
-        logp: [N] result, in nats.
-        entropy: [N] result, in nats.
-        peak: [N] result.
-        norm: [N] result.
+    """Fills log-prob and entropy [nats], largest scaled logit and sum of the powers of each row, all [N], of
+    `logits` [N, V], float32 and contiguous, which are not changed, times `scale`.
     """
     _score_rows[(len(logits),)](
         logits, targets, logp, entropy, peak, norm, scale, logits.shape[1], BLOCK=BLOCK, num_warps=WARPS

@@ -69,7 +69,10 @@ def token_scores(
     Raises:
         ValueError: shapes do not fit, or the temperature or the chunk size is not positive.
     """
-    _check_shapes(hidden, head_weight, targets)
+    fit = hidden.dim() == head_weight.dim() == 2 and hidden.shape[1] == head_weight.shape[1]
+    if not fit or targets.shape != hidden.shape[:1]:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (hidden, head_weight, targets))
+        raise ValueError(f"expected hidden [N, D], head_weight [V, D] and targets [N], got {shapes}")
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}; greedy sampling has no log-probs")
     if chunk_tokens is None:
@@ -93,15 +96,7 @@ def mean_logp(
 
         mean_v log pi(v) = log pi(target) + hidden . (mean_v W_v - W_target) / temperature
 
-    Args:
-        hidden: [N, D].
-        head_weight: W, [V, D].
-        targets: [N] token ids.
-        logp: log pi(target) of `token_scores`, [N].
-        temperature: as in `token_scores`.
-
-    Returns:
-        [N], of the dtype of `logp`.
+    Arguments are as in `token_scores`, which returned `logp` [N]; the result is [N], of the dtype of `logp`.
     """
     difference = head_weight.mean(0, dtype=logp.dtype) - torch.nn.functional.embedding(targets, head_weight)
     return logp + (hidden.to(logp.dtype) * difference).sum(1) / temperature
@@ -111,13 +106,8 @@ def among_candidates(
     logp: Tensor, candidate_logp: Tensor, candidates: Tensor, is_cut: bool
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probs [N] of tokens and [N, K] of their candidates. If `is_cut`, they refer to the
-    distribution among candidates; for a token without candidates, to the whole vocabulary.
-
-    Args:
-        logp: [N] nats, of the whole distribution.
-        candidate_logp: [N, K] nats, likewise.
-        candidates: [N, K] token ids, -1 in place of missing candidates.
-        is_cut: whether only candidates could have been sampled.
+    distribution among candidates; for a token without candidates, to the whole vocabulary. Given are both
+    under the whole distribution, in nats, and the candidates' ids [N, K], -1 in place of missing ones.
     """
     there = candidates >= 0
     candidate_logp = torch.where(there, candidate_logp, NO_CANDIDATE)
@@ -265,13 +255,6 @@ def kernels() -> Any:
     from bapo_lightning.modules import score_kernels
 
     return score_kernels
-
-
-def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
-    fit = hidden.dim() == head_weight.dim() == 2 and hidden.shape[1] == head_weight.shape[1]
-    if not fit or targets.shape != hidden.shape[:1]:
-        shapes = ", ".join(str(list(tensor.shape)) for tensor in (hidden, head_weight, targets))
-        raise ValueError(f"expected hidden [N, D], head_weight [V, D] and targets [N], got {shapes}")
 
 
 def _operands(hidden: Tensor, weight: Tensor, half_factors: bool) -> tuple[Tensor, Tensor, torch.dtype]:

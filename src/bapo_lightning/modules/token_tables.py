@@ -73,13 +73,9 @@ def columns_read(trainer: Trainer) -> frozenset[str]:
 
 
 def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> TokenTable | None:
-    """Returns the table of all ranks' minibatch on the controller (rank 0), and None on workers. Every rank
-    must call it.
-
-    Args:
-        tables: this rank's tables; the controller has the costliest share, which is never empty.
-        columns: columns to gather; if they include all regular columns, those on demand are added. The
-            controller's choice holds.
+    """Returns the table of all ranks' minibatch on the controller (rank 0), whose own share is never empty,
+    and None on workers. Every rank must call it; the controller's choice of `columns` holds. If they include
+    all regular columns, those on demand are added.
     """
     wanted = set(columns)
     if wanted.issuperset(NAMES):

@@ -46,21 +46,18 @@ def build_policy(
     seed: int = 0,
 ) -> Policy:
     """Returns a policy with the weights of `options.path`. Dropout stays off: with dropout the ratio would
-    not be 1 for unchanged weights.
+    not be 1 for unchanged weights. Raises ConfigError: the model cannot have these options; DataError: no
+    model can be built from the files.
 
     Args:
         options: choices about the model.
-        temperature: temperature of the sampling distribution that log-probs refer to.
+        temperature: see `Policy`, like `is_cut`.
         on_meta: build shapes without memory and read no weights, for measurements and for ranks that receive
             their weights.
         log_z: add a head for log Z.
         frozen: train nothing, so that the policy has no state either.
         is_cut: see `Policy`.
         seed: seed of the adapters' first weights, which are the same for any number of ranks and any engine.
-
-    Raises:
-        ConfigError: the model cannot have these options.
-        DataError: no model can be built from the files.
     """
     packed = options.packing == "padding_free"
     with building(options.path, options.context_length) as config:
@@ -76,8 +73,8 @@ def build_policy(
     if options.lora is not None:
         with random_states_kept(seed):
             add_adapters(model, options.lora, on_meta)
-    if options.compile:
-        compile_layers(decoder_layers(model))
+    if options.compile:  # for any number of tokens; all layers share one function, compiled once
+        _replace_forward(decoder_layers(model), lambda forward: torch.compile(forward, dynamic=True))
     if options.activation_checkpointing:
         checkpoint_layers(decoder_layers(model))
     if frozen:
@@ -91,13 +88,8 @@ def check_scores(model: PreTrainedModel) -> None:
 
     A policy multiplies the last hidden states by the head's weights. A head that does more, whatever its
     option is called, gives other numbers; so does a model in which tokens of a row without padding interact
-    outside of attention. A kernel that needs a GPU is not used: the head is checked with torch's.
-
-    Args:
-        model: model with its weights, on a CPU.
-
-    Raises:
-        ConfigError: the numbers differ, or the model does not take the arguments of packing.
+    outside of attention. A kernel that needs a GPU is not used: the head is checked with torch's. The weights
+    are on a CPU. Raises ConfigError: the numbers differ, or the model does not take the arguments of packing.
     """
     kernel = model.config._attn_implementation
     packed = kernel == PACKED_SDPA
@@ -152,18 +144,9 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """
     layers = getattr(model.base_model, "layers", None)
     if not isinstance(layers, nn.ModuleList):
-        name = type(model).__name__
-        raise ConfigError(
-            [f"{name} has no list of decoder layers; use a decoder-only model, e.g. Llama or Qwen"]
-        )
+        remedy = "use a decoder-only model, e.g. Llama or Qwen"
+        raise ConfigError([f"{type(model).__name__} has no list of decoder layers; {remedy}"])
     return list(layers)
-
-
-def compile_layers(layers: Sequence[nn.Module]) -> None:
-    """Compiles the layers' forward pass, for any number of tokens. All share one compiled function, so that
-    compiling takes as long as for one layer; attention stays torch's kernel.
-    """
-    _replace_forward(layers, lambda forward: torch.compile(forward, dynamic=True))
 
 
 def checkpoint_layers(layers: Sequence[nn.Module]) -> None:

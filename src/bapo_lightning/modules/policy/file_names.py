@@ -51,12 +51,8 @@ def note_file_names(model: PreTrainedModel, names: Iterable[str]) -> None:
 def under_file_names(
     model: PreTrainedModel, weights: Iterable[Named], part_of: PartOf | None
 ) -> Iterator[Named]:
-    """Yields weights as `save_pretrained` writes them; factors of adapters stay as they are.
-
-    Args:
-        model: model of the weights.
-        weights: all of them, under the model's own names, read one part at a time.
-        part_of: see `file_parts`.
+    """Yields all weights of a model, given under its own names and read one part at a time (`file_parts`), as
+    `save_pretrained` writes them; factors of adapters stay as they are.
     """
     if part_of is None:
         yield from weights

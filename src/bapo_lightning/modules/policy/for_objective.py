@@ -90,15 +90,9 @@ def policy_for(
     is_mixed: bool = False,
 ) -> Policy:
     """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it. It is
-    loaded on the host, whatever the default device: the whole policy may not fit on a GPU.
-
-    Args:
-        objective: objective of the run.
-        make_policy: see `BapoModule`; called with `log_z=True` for a head, and with `frozen=True` for a
-            second copy.
-        sharding: way to shard over `mesh`; None keeps all of it on each rank.
-        mesh: device mesh of all ranks, for a sharded policy.
-        is_mixed: whether its blocks compute in bfloat16.
+    loaded on the host, whatever the default device: the whole policy may not fit on a GPU. `make_policy` is
+    called with `log_z=True` for a head, and with `frozen=True` for a second copy; without `sharding` over the
+    `mesh` of all ranks each keeps all of it.
     """
 
     def made(make: MakePolicy) -> Policy:

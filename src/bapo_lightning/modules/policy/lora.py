@@ -28,11 +28,8 @@ BASE_MARK = ".base_layer."  # in the name of every weight with an adapter
 
 def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = False) -> None:
     """Freezes the model and adds trainable adapters in float32. They add zero at first, so the policy still
-    equals the model.
-
-    Raises:
-        ConfigError: `target_modules` names no linear layer, or also a part that is not linear, or the head or
-            the embeddings, whose weights are read directly.
+    equals the model. Raises ConfigError: `target_modules` names no linear layer, or also a part that is not
+    linear, or the head or the embeddings, whose weights are read directly.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype

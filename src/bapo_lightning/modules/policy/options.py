@@ -43,11 +43,6 @@ class LoraOptions:
                 yield f"target_modules: {name} cannot be adapted, its weights are read directly; leave it out"
 
 
-def can_use_liger() -> bool:
-    """Whether this machine has Liger's kernels, and the tools with which Triton builds their launcher."""
-    return find_spec("liger_kernel") is not None and missing_to_build("C") is None
-
-
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How a policy is built. `conf/model/base.yaml` explains each option."""
@@ -71,8 +66,9 @@ class ModelOptions:
         `context_length`: tokens of the run's longest text.
         """
         values = dict(section)
-        if values.get("liger") == "auto":
-            values["liger"] = on_gpu and can_use_liger() and not values.get("compile")
+        if values.get("liger") == "auto":  # with its kernels, and a compiler for Triton's launcher
+            is_here = find_spec("liger_kernel") is not None and missing_to_build("C") is None
+            values["liger"] = on_gpu and is_here and not values.get("compile")
         if values.get("lora") is not None:
             values["lora"] = LoraOptions(**dict(values["lora"]))
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}

@@ -117,25 +117,19 @@ def packed_sdpa(
 ) -> tuple[Tensor, None]:
     """Computes causal attention within each sample, without a mask of all tokens by all tokens.
 
-    Args:
-        module: attention layer.
-        query: [1, H, T, d].
-        key: [1, H', T, d].
-        value: [1, H', T, d].
-        attention_mask: None, because `cells` describes the samples.
-        cells: layout of the row.
-        sliding_window: number of tokens that a token sees, itself included; None: all before it.
-        kwargs: arguments of transformers' sdpa.
-
-    Returns:
-        [1, T, H, d], and no attention weights.
+    Takes query [1, H, T, d], key and value [1, H', T, d], no mask, because `cells` describes the samples, and
+    in `sliding_window` the number of tokens that a token sees, itself included (None: all before it). Returns
+    [1, T, H, d], and no attention weights.
     """
     outputs = []
     for indices in cells.grids:
         q, k, v = (_laid_out(tensor, indices) for tensor in (query, key, value))
         length, mask = indices.shape[1], None
         if sliding_window is not None and length > sliding_window:
-            mask = _window_mask(length, sliding_window, q.device)
+            mask = torch.ones(
+                length, length, dtype=torch.bool, device=q.device
+            )  # true if a token sees another
+            mask = mask.tril().triu(1 - sliding_window)[None, None]
         outputs.append(sdpa(module, q, k, v, mask, **kwargs)[0].flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return embedding(cells.back, joined.flatten(1)).unflatten(1, joined.shape[1:])[None], None
@@ -145,11 +139,6 @@ def _laid_out(states: Tensor, indices: Tensor) -> Tensor:
     # [1, H, T, d] -> [R, H, L, d]. Backward, an embedding sums in a fixed order, and faster than an index.
     by_token = states[0].transpose(0, 1)
     return embedding(indices, by_token.flatten(1)).unflatten(2, by_token.shape[1:]).transpose(1, 2)
-
-
-def _window_mask(length: int, window: int, device: torch.device) -> Tensor:
-    # [1, 1, length, length], true if a token sees another
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)[None, None]
 
 
 AttentionInterface.register(PACKED_SDPA, packed_sdpa)

@@ -61,8 +61,7 @@ class Policy(nn.Module):
     ) -> None:
         """
         Args:
-            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`, see
-                `factory.build_policy`.
+            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`.
             temperature: temperature of the sampling distribution that log-probs refer to.
             packed: micro-batches are one row without padding, which the model's attention must support.
             log_z: head that is trained with the model; not part of `named_weights`.
@@ -179,12 +178,8 @@ class Policy(nn.Module):
         self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
     ) -> list[tuple[array[float], ...]]:
         """Returns scores in nats of each rollout's response tokens, under the current weights and at the
-        policy's temperature. Every rank must call it, with any number of rollouts.
-
-        Args:
-            rollouts: rollouts to score.
-            token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
-            names: names of `SCORES`, in the order of the result.
+        policy's temperature, in the order of their `names` in `SCORES`. At most `token_budget` tokens pass
+        through the model at once; padding counts. Every rank must call it, with any number of rollouts.
         """
         device = self._device or self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
