@@ -119,10 +119,7 @@ class Alarm(Monitor):
     It is on from the `patience`-th measured value in a row beyond a threshold until the next value within it;
     NaN is beyond every threshold. warn: prints one line when a threshold first triggers it, one when
     that is over, and at the end how often it was triggered. stop: ends training after the current update as a
-    signal would, with everything saved, and then raises `TrainingError`.
-
-    Raises:
-        ValueError: an unknown action.
+    signal would, with everything saved, and then raises `TrainingError`. An unknown action is a ValueError.
     """
 
     order: ClassVar[Order] = Order.ALARM
@@ -238,8 +235,9 @@ class Alarm(Monitor):
         if state.is_on:
             row = f" in {state.num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
             advice = NAN if side == "nan" else ADVICE.get((self.metric, side), OTHER)
-            if (self.metric, side) == NO_GRADIENT:
-                advice = self._unread(update) or advice
+            if (self.metric, side) == NO_GRADIENT and state.answers:
+                trainer: Any = update.module.trainer
+                advice = unread(state.answers, trainer.datamodule.sampler.limits) or advice
             text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{row}"
             state.num_times += not was_on
             self._act(f"{text} (policy version {update.version}). {advice}", update, side, began=not was_on)
@@ -247,13 +245,6 @@ class Alarm(Monitor):
             state.is_told = False
             text = f"alarm {self.name} is over: {self.metric} is {value:.3g}"
             say(f"{text} (policy version {update.version})")
-
-    def _unread(self, update: MonitoredUpdate) -> str | None:
-        """Returns why the newest answers cannot be read, which comes before other advice."""
-        if not self._state.answers:
-            return None
-        trainer: Any = update.module.trainer
-        return unread(self._state.answers, trainer.datamodule.sampler.limits)
 
     def _act(self, text: str, update: MonitoredUpdate, side: str, began: bool) -> None:
         if self.action == "stop":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import lightning as L
@@ -72,7 +73,5 @@ class WorkerDataModule(L.LightningDataModule):
         return self._control.serve(handlers)
 
     def _serve_engine(self) -> None:
-        try:
+        with suppress(RankError):  # the trainer's thread meets the same error and reports it
             self._engines.serve(self._engine.handlers())
-        except RankError:  # the trainer's thread meets the same error and reports it
-            return

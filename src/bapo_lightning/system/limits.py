@@ -18,9 +18,5 @@ def set_limit(kind: int, value: int) -> None:
 
 def limit_memory(megabytes: int) -> None:
     """Allows this process so much more address space than it has."""
-    set_limit(resource.RLIMIT_AS, address_space() + megabytes * MEGABYTE)
-
-
-def address_space() -> int:
-    """Address space of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    set_limit(resource.RLIMIT_AS, used + megabytes * MEGABYTE)

@@ -158,11 +158,9 @@ def fix_rope(config: Any, path: str, tokens: int | None = None) -> None:
 def load_whole(kind: Any, path: str, has_head: bool = True, **choices: Any) -> Any:
     """Returns the model that a class of transformers, such as AutoModelForCausalLM, makes of the files at
     `path`. Without `has_head` the files are of another class, and the model's own head is new. A warning
-    names weights that have no place in the model.
-
-    Raises:
-        DataError: files have no weights for parts of the model or have them in other shapes, so that
-            transformers would draw them at random; or have layers or a head that config.json does not have.
+    names weights that have no place in the model. Raises DataError: files have no weights for parts of the
+    model or have them in other shapes, so that transformers would draw them at random; or have layers or a
+    head that config.json does not have.
     """
     from transformers.utils import logging
 

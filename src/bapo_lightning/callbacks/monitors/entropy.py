@@ -18,6 +18,7 @@ from bapo_lightning.objectives.divergence import (
     ratio_spread,
 )
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
+from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.system.values import CountOrZero
 
 
@@ -53,7 +54,7 @@ class EntropyRuleMonitor(Monitor):
     def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
-        alive_tokens = (tokens.logp, tokens.advantage, ~update.clipped)
+        alive_tokens = (tokens.logp, tokens.advantage, ~clipped_mask(tokens.slope, tokens.advantage))
         masses = quadrant_masses(*alive_tokens)
         metrics: Metrics = {f"entropy_rule/{name}": mass for name, mass in masses._asdict().items()}
         predicted = predicted_entropy_change(*alive_tokens, update.module.last_learning_rate)

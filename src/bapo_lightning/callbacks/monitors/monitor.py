@@ -19,7 +19,6 @@ from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.data.batches.model_input import on_device
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import NAMES, TokenTable, name_of
 from bapo_lightning.types import Rollout
 
@@ -38,11 +37,6 @@ class MonitoredUpdate:
     module: BapoModule
     metrics: Mapping[str, float | Tensor]  # metrics of the step itself and of earlier monitors
     share: TrainBatch | None = None  # this rank's part of the minibatch
-
-    @property
-    def clipped(self) -> Tensor:
-        """Mask of the tokens whose gradient the objective cuts off, [N] bool."""
-        return clipped_mask(self.tokens.slope, self.tokens.advantage)
 
 
 def in_numbers(metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
@@ -106,11 +100,8 @@ def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
 
 
 def numbers_of_tokens(runs: Sequence[Sequence[Run]], tokens: TokenTable) -> Tensor:
-    """Returns the number of each token, [N].
-
-    Args:
-        runs: for each rollout of all ranks' minibatch, in row order, its sampled tokens in order.
-        tokens: token table of that minibatch, with `sequence` and `position`.
+    """Returns the number of each token, [N], from the runs of each rollout's sampled tokens, in row order of
+    all ranks' minibatch, and its token table with `sequence` and `position`.
     """
     flat = np.array([run for own in runs for run in own], dtype=np.int64).reshape(-1, 2)
     starts = np.cumsum([0, *(sum(length for _, length in own) for own in runs)])

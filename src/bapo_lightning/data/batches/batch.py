@@ -254,7 +254,11 @@ def collate(
     version = grid(np.int64, (rollout.versions for rollout in rollouts))
     advantages = [advantage for group in groups for advantage in group.advantages]
     noted = candidate_rows(rollouts)
-    scores = _shared_scores(samples, grid)
+    scores = {  # that all samples have, without the denominator of the ratio
+        name: grid(np.float32, [sample.scores[name] for sample in samples])
+        for name in samples[0].scores
+        if name != "proximal_logp" and all(name in sample.scores for sample in samples)
+    }
     if noted is not None:
         scores["candidate_behaviour_logp"] = grid(np.float32, (logprobs for _, logprobs in noted))
     return TrainBatch(
@@ -283,15 +287,6 @@ def collate(
         candidates=None if noted is None else grid(np.int64, (ids for ids, _ in noted)),
         metrics=metrics,
     )
-
-
-def _shared_scores(samples: Sequence[Sample], grid: Callable[..., Tensor]) -> dict[str, Tensor]:
-    """Returns the scores that all samples have, [B, T] each, without the denominator of the ratio."""
-    return {
-        name: grid(np.float32, [sample.scores[name] for sample in samples])
-        for name in samples[0].scores
-        if name != "proximal_logp" and all(name in sample.scores for sample in samples)
-    }
 
 
 def _grid(

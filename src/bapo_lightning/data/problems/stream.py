@@ -99,18 +99,14 @@ class ProblemStream:
         self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
 
     def _next(self) -> WorkItem:
-        name = self._next_part() if len(self._parts) > 1 else next(iter(self._parts))
+        taken = {each: epoch * len(self._parts[each]) + n for each, (epoch, n) in self._places.items()}
+        name = furthest_behind(taken, self._shares)
         epoch, position = self._places[name]
         if position == len(self._parts[name]):
             epoch, position = epoch + 1, 0
             self._orders[name] = self._epoch_order(name, epoch)
         self._places[name] = epoch, position + 1
         return WorkItem(self._parts[name][self._orders[name][position]], epoch)
-
-    def _next_part(self) -> str:
-        places = self._places.items()
-        taken = {name: epoch * len(self._parts[name]) + number for name, (epoch, number) in places}
-        return furthest_behind(taken, self._shares)
 
     def _go_to(self, places: Places) -> None:
         self._places = dict(places)

@@ -179,24 +179,18 @@ def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array
 
 def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:
     logprobs = None if segment.is_feedback else store.add_floats(segment.logprobs)
-    noted = segment.candidates
-    if noted is None:
-        return [segment.version, store.add_ints(segment.token_ids), logprobs]
-    candidates = [
-        store.add_ints(noted.token_ids),
-        store.add_floats(noted.logprobs),
-        store.add_ints(noted.counts),
-    ]
-    return [segment.version, store.add_ints(segment.token_ids), logprobs, candidates]
+    candidates = []
+    if (noted := segment.candidates) is not None:
+        ids, values = store.add_ints(noted.token_ids), store.add_floats(noted.logprobs)
+        candidates = [[ids, values, store.add_ints(noted.counts)]]
+    return [segment.version, store.add_ints(segment.token_ids), logprobs, *candidates]
 
 
 def _unpack_segment(store: ArrayStore, packed: list[Any]) -> Segment:
     version, token_ids, logprobs, *noted = packed
     if logprobs is None:
         return Segment.of_feedback(store.ints(token_ids))
-    candidates = [
-        Candidates(store.ints(tokens), store.floats(values), store.ints(counts))
-        for tokens, values, counts in noted
-    ]
-    own = candidates[0] if candidates else None
+    own = None
+    for ids, values, counts in noted:  # one, if any were recorded
+        own = Candidates(store.ints(ids), store.floats(values), store.ints(counts))
     return Segment(store.ints(token_ids), store.floats(logprobs), version, candidates=own)

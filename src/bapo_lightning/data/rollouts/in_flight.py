@@ -54,11 +54,6 @@ class InFlight:
         """True if no sample of a group can continue without a reply now."""
         return self.is_scored(group) or (group.is_finished and bool(self.waiting(group)))
 
-    @property
-    def has_reply(self) -> bool:
-        """Whether a reply has come and was not taken."""
-        return bool(self.replies())
-
     def lacking(self, group: RunningGroup) -> list[int]:
         """Returns the numbers of the samples that can continue and are not in the engine."""
         if id(group) in self._known and id(group) not in self._unsettled:

@@ -179,7 +179,8 @@ class RolloutSampler:
                 raise ValueError("a rollout that has not ended cannot be scored")
             turns = tuple(next(texts) for _ in row)
             talk = (turns, rollout.replies) if has_turns else ((), ())
-            before = _before_last_turn(rollout)[-_LOOKED_AT:]
+            feedback = [segment.token_ids for segment in rollout.segments if segment.is_feedback]
+            before = (feedback[-1] if feedback else rollout.prompt_ids)[-_LOOKED_AT:]
             if (key := before.tobytes()) not in opened:
                 text = self.tokenizer.decode(before.tolist(), skip_special_tokens=False)
                 opened[key] = text.rstrip().endswith(_OPENING)
@@ -199,8 +200,3 @@ class RolloutSampler:
         found = self.advantages(rewards)[: len(rows)].tolist()
         trained = map(are_trained, rows)
         return [tuple(row) if kept else (0.0,) * len(row) for row, kept in zip(found, trained, strict=True)]
-
-
-def _before_last_turn(rollout: Rollout) -> array[int]:
-    feedback = [segment.token_ids for segment in rollout.segments if segment.is_feedback]
-    return feedback[-1] if feedback else rollout.prompt_ids

@@ -42,11 +42,8 @@ def with_entry_scores(
 ) -> tuple[list[Group], dict[str, float]]:
     """Adds the scores `names`, of `COLUMNS`, under the trainer's weights of `version`, with at most
     `token_budget` padded tokens at once. Log-probs are the denominator of decoupled PPO's ratio; samples of
-    an expert get none, because the denominator of their ratio is 1.
-
-    Returns:
-        The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
-        and `time/proximal_seconds`.
+    an expert get none, because the denominator of their ratio is 1. Returns the groups, and the metrics
+    `mismatch/*` (over the batch's tokens of age 0; absent if there are none) and `time/proximal_seconds`.
     """
     start = time.perf_counter()
     others = [name for name in names if name != "logp"]

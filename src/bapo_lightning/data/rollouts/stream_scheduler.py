@@ -37,7 +37,7 @@ class StreamScheduler(RolloutScheduler):
     def has_work(self, clock: int, needed: int) -> bool:
         """Whether a call with weights of this clock would do anything."""
         goes_on = any(not self.in_flight.rests(group) for group in self.running)
-        return goes_on or self.in_flight.has_reply or self.num_startable(clock, needed) > 0
+        return goes_on or bool(self.in_flight.replies()) or self.num_startable(clock, needed) > 0
 
     def take_replies(self, recorded: Sequence[Any] | None = None) -> None:
         """Continues the rollouts whose replies have come, or waits for the replies of a `recorded` row."""

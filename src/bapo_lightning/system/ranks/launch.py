@@ -204,7 +204,11 @@ def exit_code(codes: Sequence[int]) -> int:
 
 def free_port() -> int:
     """A port that is unused, and that the system does not give to programs that request any port."""
-    ports = range(FIRST_PORT, _first_served_port())
+    try:
+        first_served = int(PORT_RANGE.read_text().split()[0])
+    except OSError:  # not Linux
+        first_served = SERVED_ELSEWHERE
+    ports = range(FIRST_PORT, max(first_served, FIRST_PORT))
     for port in random.SystemRandom().sample(ports, min(PORTS_TRIED, len(ports))):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
@@ -212,11 +216,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
-
-
-def _first_served_port() -> int:
-    try:
-        first = int(PORT_RANGE.read_text().split()[0])
-    except OSError:  # not Linux
-        first = SERVED_ELSEWHERE
-    return max(first, FIRST_PORT)

@@ -74,7 +74,8 @@ def fingerprints(partial: Path, rank: int) -> dict[str, Fingerprint]:
         writer = _SHARD.fullmatch(path.name)
         if path.is_file() and (int(writer[1]) if writer else 0) == rank:
             sync(path)
-            found[path.relative_to(partial).as_posix()] = _fingerprint(path)
+            name = path.relative_to(partial).as_posix()
+            found[name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
     return found
 
 
@@ -196,10 +197,6 @@ def _content(folder: Path) -> dict[str, Any]:
     if content["format"] != FORMAT:
         raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
     return dict(content)
-
-
-def _fingerprint(path: Path) -> Fingerprint:
-    return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 
 def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
