@@ -17,11 +17,8 @@ Kind = type[RunSections | EvaluationConfig]
 
 
 def refuse_early(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules: bool = True) -> None:
-    """Checks keys, types and ranges of a resolved configuration; `validate` also imports classes and checks
-    their options. Null keys of an evaluation are open.
-
-    Raises:
-        ConfigError: with everything that is found.
+    """Raises ConfigError with everything wrong with keys, types and ranges of a resolved configuration;
+    `validate` also imports classes and checks their options. Null keys of an evaluation are open.
     """
     if found := early_problems(plain, kind, with_rules):
         raise ConfigError(found)
@@ -29,10 +26,8 @@ def refuse_early(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules:
 
 def refuse_missing_files(plain: Mapping[str, Any]) -> None:
     """Looks for the tables and the model folder that a configuration names, before libraries are loaded.
-    Names on the hub and patterns are left to the code that reads them.
-
-    Raises:
-        ConfigError: with every file that is missing, and every table of an unknown type.
+    Names on the hub and patterns are left to the code that reads them. Raises ConfigError with every file
+    that is missing, and every table of an unknown type.
     """
     if found := [*_table_problems(plain.get("data")), *_model_problems(plain.get("model"))]:
         raise ConfigError(found)

@@ -27,10 +27,7 @@ def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
     whether GPUs, memory and a model are available for it.
 
     The `scope` is the intended use: reading problems only, a run on any machine, its ranks as well, or a
-    run on this machine.
-
-    Raises:
-        ConfigError: with everything that is wrong.
+    run on this machine. Raises ConfigError with everything that is wrong.
     """
     plain = settled(plain, for_gpus=scope in ("run", "ranks"))
     config, found, unsound = _parsed(RunConfig, plain)

@@ -141,15 +141,12 @@ class Rollout:
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
 
     def extended(self, segment: Segment, finish: FinishReason | None, max_new_tokens: int) -> Rollout:
-        """Returns the rollout with the tokens of one more generation pass.
+        """Returns the rollout with the tokens of one more generation pass, and the reason for its end, if it
+        ended; after `LENGTH` the rollout continues until the whole response has `max_new_tokens`.
 
-        Args:
-            segment: the new tokens. They join the last segment if their version is the same, but only up to
-                `CHUNK` tokens while the response runs: a stream brings few tokens at a time, and copying a
-                long response for each few would take longer than sampling them.
-            finish: reason for the end of the pass, if it ended; after `LENGTH` the rollout continues until it
-                has `max_new_tokens`.
-            max_new_tokens: limit of the whole response.
+        New tokens join the last segment if their version is the same, but only up to `CHUNK` tokens while the
+        response runs: a stream brings few tokens at a time, and copying a long response for each few would
+        take longer than sampling them.
         """
         earlier = self.segments
         if earlier and len(earlier[-1].token_ids) < CHUNK and earlier[-1].goes_on_with(segment):
