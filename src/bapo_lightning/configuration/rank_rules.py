@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.sections import RolloutSection
+from bapo_lightning.configuration.sections import Lengths, RolloutSection
 from bapo_lightning.configuration.targets import UNREADABLE
 from bapo_lightning.modules.policy.folder import model_config
 from bapo_lightning.modules.policy.options import FLASH
@@ -145,10 +145,7 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
             f"rollout.engine.options.lora_rank={rank} with {policy}: vLLM takes the policy's adapters; leave "
             "it out, or write null, which merges them into the weights"
         )
-    scale = config.scale
-    yield from length_problems(
-        config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens
-    )
+    yield from length_problems(config.model.path, config.scale)
 
 
 def sampling_problems(rollout: RolloutSection) -> Iterator[str]:
@@ -198,28 +195,27 @@ def _note_problems(config: RunConfig) -> Iterator[str]:
     yield f"{cause}, and this rollout.engine reports at most {most} of them; {fix}, or rollout=hf"
 
 
-def length_problems(
-    path: str, max_prompt_tokens: int, max_new_tokens: int, max_feedback_tokens: int
-) -> Iterator[str]:
+def length_problems(path: str, scale: Lengths) -> Iterator[str]:
     """Prompt, response and feedback that do not fit into the model's positions. A hub model is left to the
     engine.
     """
-    context = max_prompt_tokens + max_feedback_tokens
+    response, feedback = scale.max_new_tokens, scale.max_feedback_tokens
+    context = scale.max_prompt_tokens + feedback
     try:
         positions = model_config(path).get("max_position_embeddings")
     except (OSError, DataError):  # reported by the rules about the model's folder
         return
-    feedback = f" and scale.max_feedback_tokens={max_feedback_tokens}" if max_feedback_tokens else ""
+    given = f"scale.max_prompt_tokens={scale.max_prompt_tokens}"
+    given += f" and scale.max_feedback_tokens={feedback}" if feedback else ""
     if type(positions) is not int:
         return
     if context >= positions:
         yield (
-            f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} leaves no room for a response: the model "
-            f"has {positions} positions; write a smaller number"
+            f"{given} leaves no room for a response: the model has {positions} positions; write a smaller "
+            "number"
         )
-    elif context + max_new_tokens > positions:
+    elif context + response > positions:
         yield (
-            f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} and scale.max_new_tokens="
-            f"{max_new_tokens} make {context + max_new_tokens} tokens, the model has {positions} positions; "
-            f"write scale.max_new_tokens={positions - context}"
+            f"{given} and scale.max_new_tokens={response} make {context + response} tokens, the model has "
+            f"{positions} positions; write scale.max_new_tokens={positions - context}"
         )

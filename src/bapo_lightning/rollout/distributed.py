@@ -50,13 +50,8 @@ class LocalEngine:
 
     def handlers(self) -> dict[str, Callable[[Any], Any]]:
         """Returns handlers of the commands on the channel of the engines."""
-        return {
-            "generate": self.generate,
-            "stream": self.stream,
-            "weight_digests": self.weight_digests,
-            "sleep": self.sleep,
-            "restart": self.restart,
-        }
+        commands = ("generate", "stream", "weight_digests", "sleep", "restart")
+        return {name: getattr(self, name) for name in commands}
 
     def generate(self, part: Part) -> list[Generation]:
         """Samples this rank's part."""

@@ -36,18 +36,11 @@ from bapo_lightning.modules.policy.folder import model_path, models_behind
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.rollout.distributed import DistributedEngine, LocalEngine
-from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams, engine_class
+from bapo_lightning.rollout.engine import RolloutEngine, engine_class
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
-from bapo_lightning.runs.inputs import (
-    Inputs,
-    build_conversations,
-    read_inputs,
-    read_recorded_schedule,
-    stop_token_ids,
-    turn_ends,
-)
+from bapo_lightning.runs.inputs import Inputs, make_sampler, read_inputs, read_recorded_schedule
 from bapo_lightning.runs.resume import RunStart
 from bapo_lightning.system.errors import FOREIGN, ConfigError, in_words, pass_stops
 from bapo_lightning.system.phases import phase
@@ -197,29 +190,8 @@ def build_sampler(
     """Returns the sampler, which turns problems into scored groups. Raises DataError if the problems have no
     field that a rule of the algorithm needs.
     """
-    environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
-    ends = stop_token_ids(model_path(config.model.path), tokenizer)
-    stops = ends + turn_ends(environment, tokenizer)
-    limits = scale.max_new_tokens, scale.max_feedback_tokens
-    sampler = RolloutSampler(
-        engine=engine,
-        tokenizer=tokenizer,
-        prompt=inputs.prompt,
-        reward=config.reward.make(2),
-        sampling=SamplingParams(
-            config.rollout.temperature,
-            stops,
-            config.rollout.top_p,
-            config.rollout.top_k,
-            config.num_candidates,
-        ),
-        max_new_tokens=scale.max_new_tokens,
-        seed=config.seed,
-        advantages=algorithm.advantages,
-        rules=algorithm.rules,
-        conversations=build_conversations(environment, tokenizer, ends, *limits),
-        ends=ends,
-    )
+    parts = engine, inputs.tokenizer, inputs.prompt, config.reward.make(2), config.num_candidates
+    sampler = make_sampler(config, *parts, advantages=algorithm.advantages, rules=algorithm.rules)
     sampler.rules.check(inputs.problems.train, sampler.encode_prompt)
     return sampler
 

@@ -14,17 +14,22 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.sections import Data, EnvironmentSection
+from bapo_lightning.configuration.sections import Data, EnvironmentSection, Lengths
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.problems.prompts import Encode, PromptRule, contradiction_of, dated, unknown_token
 from bapo_lightning.data.problems.selection import Selection, overlap_warnings, select
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
 from bapo_lightning.environments.environment import Environment
 from bapo_lightning.modules.policy.folder import generation_config, model_path
+from bapo_lightning.rewards.scores import Reward
+from bapo_lightning.rollout.engine import SamplingParams
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.reward_trial import try_reward
 from bapo_lightning.system.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.system.phases import phase
@@ -174,12 +179,35 @@ def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
 
 
-def build_conversations(
-    environment: EnvironmentSection | None,
+def make_sampler(
+    config: RunConfig | EvaluationConfig,
+    engine: RestartingEngine,
     tokenizer: Any,
-    ends: tuple[int, ...],
-    max_new_tokens: int,
-    max_feedback_tokens: int,
+    prompt: PromptRule,
+    reward: Reward,
+    num_candidates: int = 0,
+    **training: Any,
+) -> RolloutSampler:
+    """Returns a sampler by the keys that runs and evaluations share; `training` adds arguments."""
+    environment, scale, rollout = config.environment, config.scale, config.rollout
+    ends = stop_token_ids(model_path(config.model.path), tokenizer)
+    stops = ends + turn_ends(environment, tokenizer)
+    return RolloutSampler(
+        engine=engine,
+        tokenizer=tokenizer,
+        prompt=prompt,
+        reward=reward,
+        sampling=SamplingParams(rollout.temperature, stops, rollout.top_p, rollout.top_k, num_candidates),
+        max_new_tokens=scale.max_new_tokens,
+        seed=config.seed,
+        conversations=build_conversations(environment, tokenizer, ends, scale),
+        ends=ends,
+        **training,
+    )
+
+
+def build_conversations(
+    environment: EnvironmentSection | None, tokenizer: Any, ends: tuple[int, ...], scale: Lengths
 ) -> Conversations | None:
     """Returns the conversations; None if a response is one turn. Raises DataError: the tokenizer's chat
     template cannot be continued by feedback.
@@ -195,8 +223,8 @@ def build_conversations(
         tokenizer=tokenizer,
         max_turns=environment.max_turns,
         max_reply_tokens=environment.max_reply_tokens,
-        max_feedback_tokens=max_feedback_tokens,
-        max_new_tokens=max_new_tokens,
+        max_feedback_tokens=scale.max_feedback_tokens,
+        max_new_tokens=scale.max_new_tokens,
         workers=environment.workers,
         ends=ends,
     )

@@ -30,10 +30,10 @@ from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.report.progress.display import displayed_phases
-from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import RolloutEngine
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
-from bapo_lightning.runs.inputs import build_conversations, stop_token_ids, turn_ends
+from bapo_lightning.runs.inputs import make_sampler
 from bapo_lightning.runs.resume import write_config
 from bapo_lightning.runs.reward_trial import try_reward
 from bapo_lightning.system.phases import phase
@@ -122,7 +122,7 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
         check_order(rows, task.order, folder)
         write_config(folder, task.record)
         manifest = stack.enter_context(EvaluationManifest(folder))
-        sampler = make_sampler(config, task, engine, reward)
+        sampler = loaded_sampler(config, task, engine, reward)
         progress = stack.enter_context(followed(len(task.asked), len(rows)))
         step = config.samples_per_call
         for first in range(len(rows) // step * step, len(task.asked), step):
@@ -191,7 +191,9 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
         logger.finalize("success")
 
 
-def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any) -> RolloutSampler:
+def loaded_sampler(
+    config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any
+) -> RolloutSampler:
     """Makes the sampler of an evaluation, whose engine has the checkpoint's weights.
 
     Raises EngineError if the engine did not take them, and everything that `load_policy` raises.
@@ -204,21 +206,7 @@ def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, re
     policy, start = load_policy(config, task, temperature), time.perf_counter()
     restarting.load_weights(policy, task.subject.version)
     print(f"the engine has the weights after {time.perf_counter() - start:.1f} s", flush=True)
-    environment, scale, tokenizer = config.environment, config.scale, task.tokenizer
-    ends = stop_token_ids(model_path(config.model.path), tokenizer)
-    stops = ends + turn_ends(environment, tokenizer)
-    limits = scale.max_new_tokens, scale.max_feedback_tokens
-    return RolloutSampler(
-        engine=restarting,
-        tokenizer=tokenizer,
-        prompt=task.prompt,
-        reward=reward,
-        sampling=SamplingParams(rollout.temperature, stops, rollout.top_p, rollout.top_k),
-        max_new_tokens=scale.max_new_tokens,
-        seed=config.seed,
-        conversations=build_conversations(environment, tokenizer, ends, *limits),
-        ends=ends,
-    )
+    return make_sampler(config, restarting, task.tokenizer, task.prompt, reward)
 
 
 @phase("loading the model")

@@ -80,13 +80,7 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     if config.run_folder is None:
         composed.run_folder = str(default_folder(config, evaluated))
         config = validate_evaluation(resolve(composed))
-    scale = config.scale
-    found = [
-        *length_problems(
-            config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens
-        ),
-        *run_folder_problems(str(config.folder)),
-    ]
+    found = [*length_problems(config.model.path, config.scale), *run_folder_problems(str(config.folder))]
     if found:
         raise ConfigError(found)
     asked = [(name, item) for name, group in problems.items() for item in all_samples(group, config.k)]
