@@ -219,8 +219,7 @@ def save_shards_on_rank(rank, port, folder):
     checkpoint_files.digest = lambda path: hashed.append(path.name) or digest(path)
     trainer = SimpleNamespace(global_rank=rank, world_size=2)
     ranks = RankGroup(rank, rank, 2, control=Channel(rank, 2))
-    saver = RunCheckpoint(str(folder), every=1, minutes=None, keep=1, ranks=ranks)
-    found = saver._all_fingerprints(trainer, partial)
+    found = RunCheckpoint(str(folder), 1, None, 1, ranks=ranks)._all_fingerprints(trainer, partial)
     torch.save((hashed, found), folder / f"{rank}.pt")
     dist.destroy_process_group()
 
