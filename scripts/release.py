@@ -1,5 +1,4 @@
-"""Builds the sources and the wheel of a release in dist/, if the tag, the package, the citation and the changelog
-agree:
+"""Builds sources and wheel of a release in dist/, if tag, package, citation and changelog agree:
 
 python scripts/release.py v0.2.0
 """

@@ -29,9 +29,7 @@ EXTRAS = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built offline from the sources of a release, and these from a copy, so that no build folder is
-    left in the repository.
-    """
+    """The wheel, built offline from the sources of a release, in a copy that keeps build folders."""
     folder = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("src", "conf", "studies"):
