@@ -61,9 +61,7 @@ def product(label: str, over: int = 1, **factors: float) -> Amount:
 
 
 def norm_bytes(run: RunShape) -> int:
-    """Returns bytes per token that an RMSNorm keeps: its input in float32, the normalised input, the output;
-    Liger's kernel keeps no copies.
-    """
+    """Returns an RMSNorm's bytes per token: float32 input, normalised input, output. Liger copies none."""
     size = run.hidden_bytes
     return (2 * size if run.liger else SCORE_BYTES + 2 * size) * run.model.hidden_size
 
@@ -89,9 +87,7 @@ def block_bytes(run: RunShape) -> int:
 
 
 def state(run: RunShape) -> list[Amount]:
-    """Returns weights and AdamW's two moments: 4 + 8 bytes per parameter in float32, sharded or not; and
-    everything else that is held for all of them.
-    """
+    """Returns weights and AdamW's moments, 4 + 8 bytes per float32 parameter, and all else that is held."""
     if run.offload:
         return []
     size, over, trained, own = run.stored_bytes, run.shards, run.trainable_parameters, run.trained_bytes
@@ -133,9 +129,7 @@ def minibatch(run: RunShape) -> list[Amount]:
 
 
 def gathered(run: RunShape) -> list[Amount]:
-    """Returns the weights that FSDP holds whole while they are used: always those outside the blocks, and a
-    few blocks.
-    """
+    """Returns the weights that FSDP holds whole while used: those outside the blocks, and a few blocks."""
     if run.strategy != "fsdp":
         return []
     size, model, blocks = run.compute_bytes, run.model, run.gathered_layers

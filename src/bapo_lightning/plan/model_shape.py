@@ -16,9 +16,7 @@ OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of Llama's block (RMSNorm, rotary attention with shared key-value heads, gated MLP), with the
-    additions of other families.
-    """
+    """Sizes of Llama's block (RMSNorm, rotary attention, gated MLP) and of its variants."""
 
     family: str
     num_layers: int
@@ -98,9 +96,7 @@ class ModelShape:
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Returns the shape of the model that a Hugging Face config.json describes. Raises DataError for an
-    unknown architecture or a missing size.
-    """
+    """Returns the shape of the model in a Hugging Face config.json. Raises DataError if it is not known."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise DataError(

@@ -27,9 +27,7 @@ UPDATE_SHARES = (0.494e9, 0.16), (1.54e9, 0.24), (7e9, 0.4)
 
 
 def share_of_updates(num_parameters: int) -> float:
-    """Returns the share of a GPU's peak that updates of a model reach, interpolated by the logarithm of its
-    size and constant beyond both ends.
-    """
+    """Returns the share of the peak that updates reach, linear in log size, constant beyond both ends."""
     sizes, shares = zip(*UPDATE_SHARES, strict=True)
     return round(float(np.interp(math.log(num_parameters), [math.log(size) for size in sizes], shares)), 2)
 

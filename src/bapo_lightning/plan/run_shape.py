@@ -125,9 +125,7 @@ class RunShape:
 
     @property
     def tokens_at_once(self) -> int:
-        """Number of tokens that pass through the model together. A sample above the budget is alone; a small
-        minibatch does not reach it.
-        """
+        """Tokens in the model at a time. A sample above the budget is alone."""
         share = ceil(self.samples_per_update / self.num_gpus) * self.longest
         return max(min(self.micro_batch_tokens, share), self.longest)
 

@@ -44,9 +44,7 @@ def blocks_flops(run: RunShape, length: float) -> float:
 
 
 def work_of_update(run: RunShape, mean_response: float) -> Work:
-    """Returns the operations of one update on samples of this mean length. The square of the mean stands for
-    the mean of squares, which is larger.
-    """
+    """Returns the operations of an update; the mean length's square stands for the larger mean of squares."""
     samples = run.samples_per_update
     length = run.prompt_tokens + mean_response
     forward = samples * forward_flops(run, mean_response)
@@ -104,9 +102,7 @@ def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
 def generation(
     run: RunShape, gpu: Gpu, working_bytes: float, mean_response: float, bandwidth_share: float
 ) -> GenerationTimes:
-    """Returns the sampling of a rollout batch at a steady state: a finished sequence is replaced at once, but
-    the last ones run alone to the limit.
-    """
+    """Returns a batch's sampling: ended sequences are replaced at once, the last run to the limit."""
     engine, model = run.engine, run.model
     num_samples = -(-run.prompts_per_batch * run.group_size // engine.num_copies)
     mean_context = run.prompt_tokens + mean_response / 2

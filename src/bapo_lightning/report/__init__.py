@@ -1,3 +1,1 @@
-"""Tables and plots of finished runs. Reads only run folders: no torch, no configuration objects, no training
-code.
-"""
+"""Tables and plots of finished runs. Reads run folders only: no torch, configuration, training code."""

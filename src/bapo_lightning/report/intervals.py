@@ -21,9 +21,7 @@ class Interval:
 
     @property
     def is_testable(self) -> bool:
-        """Whether a conclusion is possible: with at least `LEAST_VALUES` values, unless all are equal, which
-        can happen by chance for a discrete quantity.
-        """
+        """Whether a conclusion is possible: `LEAST_VALUES` or more, and not all equal, maybe by chance."""
         return self.count >= LEAST_VALUES and bool(self.half_width)
 
     @property
@@ -32,9 +30,7 @@ class Interval:
         return self.is_testable and abs(self.mean) > (self.half_width or 0.0)
 
     def seen(self, decimals: int, sign: str = "", between: str = " ± ") -> str:
-        """As `text`, but a half-width is never shown as 0: it gets more decimals, or "n/a" if it is 0, since
-        equal values of a few seeds are chance.
-        """
+        """As `text`, but a half-width is never shown as 0: it gets more decimals, or is "n/a"."""
         half_width = self.half_width or None
         if half_width is None or float(f"{half_width:.{decimals}f}"):
             return replace(self, half_width=half_width).text(decimals, sign, between)

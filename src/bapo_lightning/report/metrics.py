@@ -51,9 +51,7 @@ class Metric:
 
     @property
     def is_drawn_raw(self) -> bool:
-        """Whether single values are drawn, not a moving average: spikes, jumps, and ages, whose course within
-        a rollout batch an average would hide.
-        """
+        """Whether single values are drawn: an average would hide spikes, jumps and courses of ages."""
         return self.log or self.jumps or self.name.startswith("staleness/age")
 
     @property

@@ -148,9 +148,7 @@ def draw_top_legend(figure: Figure, handles: list[Any], columns: int, title: str
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
-    """Starts the axis at zero, or makes it logarithmic, without zeros, if spikes would flatten the rest of
-    `values` (at least one).
-    """
+    """Starts the axis at zero, or makes it logarithmic, without zeros, if spikes would flatten the rest."""
     ordered = sorted(value for value in values if value > 0)
     if ordered and min(values) >= 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
         axes.set_yscale("log", nonpositive="mask")

@@ -42,9 +42,7 @@ _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how a percentage i
 
 
 def is_evaluated(gold: Any, answer: Any) -> bool:
-    """Whether `answer` leaves no kind of operation open that `gold` does not have; always if `gold` is
-    neither a number nor a list of numbers.
-    """
+    """Whether `answer` leaves open only operations that `gold` has; always if `gold` is not numbers."""
     gold = _stated(gold)
     if not isinstance(gold, sympy.Basic) or _has_variables(gold) or isinstance(gold, sympy.MatrixExpr):
         return True
@@ -144,9 +142,7 @@ def _kinds_of_product(product: Any) -> set[str]:
 
 
 def _factors(node: Any) -> list[Any]:
-    """Returns the factors of a product, of nested products and of divisors, without signs and
-    per cents; or only `node`.
-    """
+    """Returns the factors of nested products and divisors, without signs and per cents; or only `node`."""
     if _is_inverse(node) and isinstance(node.base, sympy.Mul):
         return [sympy.Pow(part, -1, evaluate=False) for part in _factors(node.base)]
     if not isinstance(node, sympy.Mul):

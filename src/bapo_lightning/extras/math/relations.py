@@ -23,9 +23,7 @@ from bapo_lightning.extras.math.quick import agree
 
 
 def chain_of(sides: list[Any]) -> Any:
-    """Returns the equation of the numbers among `sides`, of which the last must be readable: None if it is
-    not, or is the only one.
-    """
+    """Returns the equation of the numbers among `sides`; None if the last is unreadable or the only one."""
     if len(sides) < 2 or sides[-1] is None:
         return None
     known = [side for side in sides[:-1] if _is_number(side)]

@@ -107,9 +107,7 @@ class OpenEnv:
             )
 
     def respond(self, turn: Turn) -> Reply:
-        """Returns the observations after the actions of a turn, including the last one, as its actions
-        may bring a reward.
-        """
+        """Returns the observations after a turn's actions, also the last turn's, which may bring a reward."""
         place = _place(turn)
         try:
             # In the form in which the state holds them.

@@ -99,9 +99,7 @@ class Host:
         self._replies.send_bytes(json.dumps([text, failed]).encode())
 
     def run(self, code: bytes) -> tuple[str, bool]:
-        """Returns what a program, in JSON, says, and whether it failed. Raises EOFError if the caller is
-        gone, or OSError.
-        """
+        """Returns a program's text, and whether it failed. Raises EOFError without a caller, or OSError."""
         with scratch() as folder:
             program = self._started(code, folder)
             try:

@@ -41,9 +41,7 @@ class Zygote:
         theirs.close()
 
     def start(self, scratch: Path, code: int, output: int, outcome: int) -> int:
-        """Starts a program with three descriptors, see `program.live`; returns its process id. Raises
-        EOFError or OSError if the zygote is gone.
-        """
+        """Starts a program (see `program.live`); returns its id. EOFError, OSError: the zygote is gone."""
         socket.send_fds(self._channel, [os.fsencode(scratch)], [code, output, outcome])
         return self._number()
 

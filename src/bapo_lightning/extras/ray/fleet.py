@@ -81,9 +81,7 @@ class Fleet:
             self._made += 1
 
     def settle(self) -> None:
-        """Waits until the starting actors are made. Raises EngineError, or a constructor's own error, if none
-        is.
-        """
+        """Waits until starting actors are made. Raises EngineError, or a constructor's own, if none is."""
         end, look = (time.monotonic() + seconds for seconds in (self.start_seconds, LATE_SECONDS))
         share = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
         while any(member.stage in STARTING for member in self.members) and time.monotonic() < end:

@@ -1,6 +1,4 @@
-"""The Ray cluster of a command: an existing one, or one that is started on this machine and ends with the
-command.
-"""
+"""The Ray cluster of a command: an existing one, or one started on this machine that ends with it."""
 
 from __future__ import annotations
 
@@ -184,9 +182,7 @@ def patient() -> Iterator[None]:
 
 
 def room(cpus: float, gpus: float) -> dict[str, int]:
-    """Number of actors with so many CPUs and GPUs that fit on each living node, outside placement groups, by
-    id.
-    """
+    """Number of actors that fit on each living node, by its id, outside placement groups."""
     needs = {name: need for name, need in (("CPU", cpus), ("GPU", gpus)) if need}
     free = {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
     for group in placement_group_table().values():

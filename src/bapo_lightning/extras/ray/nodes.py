@@ -242,9 +242,7 @@ def too_few(shape: Shape, per_node: Mapping[str, float]) -> RankError:
 
 
 def started(nodes: Sequence[Node], arguments: Sequence[str]) -> list[NodeRank]:
-    """Starts all ranks. Raises RankError for a node that differs from this machine, EngineError without a
-    cluster.
-    """
+    """Starts all ranks. RankError: a node differs from this machine; EngineError: there is no cluster."""
     try:
         met = while_alive(lambda: ray.get([node.actor.meet.remote() for node in nodes]))
         here = versions()

@@ -40,9 +40,7 @@ class VerdictsOnNodes:
         require_ray("a reward on nodes", "reward=math")
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-        """Scores each completion against the problem at the same index. Raises RewardError without nodes,
-        EngineError without a cluster.
-        """
+        """Scores each completion by its problem. RewardError: no nodes; EngineError: no cluster."""
         import ray
 
         from bapo_lightning.extras.ray.joining import while_alive

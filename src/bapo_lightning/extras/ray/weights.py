@@ -1,6 +1,4 @@
-"""The trainer's weights in Ray's object store: written once, fetched once by each node, read by all of its
-actors from shared memory.
-"""
+"""The trainer's weights in Ray's object store: written once, fetched once by a node, shared there."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ Stored = tuple[str, str, list[int], Any]
 
 @dataclass
 class StoredWeights:
-    """Weights of one version as a `WeightSource` for engines on all nodes, stored while the trainer keeps
-    this object.
-    """
+    """Weights of one version as a `WeightSource` for all nodes, stored while the trainer keeps this."""
 
     parts: list[Any]  # object references, each of a list[Stored]
     base: list[Any] = field(default_factory=list)  # the same for the weights under adapters, of all versions

@@ -68,9 +68,7 @@ class VirtualFleet:
         self.dies_at = [self._lifetime() for _ in range(copies)]  # and time of its next death
 
     def run(self, start: float, work: Sequence[tuple[int, int]]) -> FleetPass:
-        """Samples a pass that starts at `start` seconds. `work`: for each request, tokens that it starts with
-        and tokens that are sampled.
-        """
+        """Samples a pass at `start` seconds. `work`: tokens that each request starts with and gets."""
         for number in range(self.copies):
             while self.dies_at[number] <= start:  # between two passes
                 self.bury(number)

@@ -43,9 +43,7 @@ class FleetStream:
     """Contents of the copies, as counts; time passes with `call`."""
 
     def __init__(self, fleet: VirtualFleet, context: StaleContext, mean_tokens: float = 0.0) -> None:
-        """`mean_tokens`: of a response. If responses are long, calls are longer than a run's, up to
-        `CALL_SHARE` of a response, for speed.
-        """
+        """`mean_tokens`: of a response. For speed, calls last up to `CALL_SHARE` of a long response."""
         self._fleet, self._context = fleet, context
         self._call_steps = STEPS * max(1, int(CALL_SHARE * mean_tokens / STEPS))
         self._steps = 0  # made so far

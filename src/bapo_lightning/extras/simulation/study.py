@@ -167,9 +167,7 @@ class StudiedRun:
         partial_tokens: Sequence[int | None],
         streams: Sequence[StaleContext] = (),
     ) -> list[Cell]:
-        """Returns the cells of a study: in turns on all GPUs, and every split and bound with every length of
-        a pass and every kind of stream.
-        """
+        """Returns the cells: in turns on all GPUs; each split and bound with each pass and stream."""
         whole, splits = self._splits(shares)
         turns = [
             Cell(whole, whole, self._regime(tokens).natural_age, tokens, in_turns=True)
@@ -322,9 +320,7 @@ class Study:
 
 
 def make_study(world: StudiedRun, cells: Sequence[Cell], least_gain: float, what_if: bool) -> Study:
-    """Simulates all cells, and with `what_if` the best one under other assumptions as well. Raises ValueError
-    if no cell that overlaps fits.
-    """
+    """Simulates all cells, with `what_if` also variants of the best. Raises ValueError if no split fits."""
     reasons = {cell: problems[0] for cell in cells if (problems := world.problems(cell))}
     fitting = [cell for cell in cells if cell not in reasons]
     if all(cell.in_turns for cell in fitting):

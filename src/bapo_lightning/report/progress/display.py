@@ -1,6 +1,4 @@
-"""The only live display of this process, at the bottom of the terminal and no wider; without a terminal,
-timed lines.
-"""
+"""The only live display of this process, at the bottom of the terminal; without one, timed lines."""
 
 from __future__ import annotations
 

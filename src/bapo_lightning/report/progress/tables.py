@@ -17,9 +17,7 @@ def fits(table: Table, console: Console) -> bool:
 
 
 def in_parts(make: Callable[[Sequence[int]], Table], count: int, console: Console) -> Iterator[Table]:
-    """Yields a table in as few parts as fit, one below the other; `make` makes the part with the given ones
-    of the `count` columns that can be divided.
-    """
+    """Yields a table in as few parts as fit; `make` makes one with the given of `count` divisible columns."""
     left = list(range(count))
     while left:
         taken = next((n for n in range(len(left), 1, -1) if fits(make(left[:n]), console)), 1)

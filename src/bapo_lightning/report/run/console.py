@@ -153,9 +153,7 @@ def _drops(drops: dict[str, int | None]) -> str:
 
 
 def _epochs(draws: Mapping[str, Mapping[str, int]]) -> str:
-    """Fates of the problems of all epochs: successive identical epochs are one entry; the newest entries
-    are listed.
-    """
+    """Fates of the problems by epoch: the newest entries, with identical successive epochs as one."""
     groups: list[tuple[list[str], str]] = []
     for epoch, fates in draws.items():
         text = _counts(fates).replace(", ", " and ")

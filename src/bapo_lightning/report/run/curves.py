@@ -111,9 +111,7 @@ def moving_median(values: Values, window: int) -> list[float]:
 
 
 def stretch_of(count: int, most: int) -> int:
-    """Length of the stretches into which `count` values are divided so that at most `most` (4 or more)
-    extremes and ends remain; 1 if there are not more values.
-    """
+    """Length of the stretches of `count` values that leave at most `most` (4 or more) extremes and ends."""
     return 1 if count <= most else -(-count // (most // 2 - 1))
 
 

@@ -68,9 +68,7 @@ def main(composed: DictConfig) -> None:
 
 
 def served(plain: dict[str, Any]) -> RunConfig:
-    """The configuration of the servers: as for a run on this machine, although its ranks may be elsewhere.
-    Raises ConfigError.
-    """
+    """The configuration of the servers, as for a run on this machine. Raises ConfigError."""
     from bapo_lightning.configuration.precision import settled
     from bapo_lightning.configuration.validate import validate
 

@@ -45,9 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def addresses(path: Path, port: int | None) -> list[str]:
-    """Serves the page at `port`, if any, and returns lines that say where to open it. Raises ConfigError if
-    the port is taken.
-    """
+    """Serves the page at `port`, if any; returns where it is. Raises ConfigError if the port is taken."""
     if port is None:
         is_remote = "SSH_CONNECTION" in os.environ
         hint = ['from your own machine: add ARGS="--serve 8080" to this command'] if is_remote else []

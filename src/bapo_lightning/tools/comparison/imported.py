@@ -79,9 +79,7 @@ def foreign_run(text: str) -> ForeignRun | None:
 
 
 def import_run(run: ForeignRun, target: Path) -> Path:
-    """Writes a log as a run folder below `target` and returns the folder. Raises DataError if it cannot be
-    read, or has no update.
-    """
+    """Writes a log as a folder below `target`, and returns it. DataError: it is unreadable or empty."""
     file, is_finished = _file_of(run.path)
     try:
         rows = _merged(_records(file))

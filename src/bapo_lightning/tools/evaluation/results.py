@@ -83,9 +83,7 @@ def estimates(values_PM: NDArray[np.float64], ranges: Sequence[Interval]) -> lis
 
 
 def set_estimates(problems: Sequence[Outcomes]) -> dict[str, Estimate]:
-    """Returns every metric of a set whose problems have the same number of samples. maj@k is absent if the
-    reward does not name the answers.
-    """
+    """Returns every metric of a set with k samples a problem; no maj@k if answers have no names."""
     return _defined_estimates(_values(problems), (0.0, 1.0), (0.0, None))
 
 

@@ -157,9 +157,7 @@ def _foreign_code(node: Any, key: str, trusted: Collection[str]) -> Iterator[str
 
 
 def _is_ours(target: str) -> bool:
-    """Whether a target in a folder with rewards, environments or data leads to an object of this package,
-    not to a module that one of its files imports.
-    """
+    """Whether a target there is an object of this package, not a module that its files import."""
     try:
         module = get_object(target).__module__ if target.startswith(_OURS) else ""
     except (*UNREADABLE, AttributeError):

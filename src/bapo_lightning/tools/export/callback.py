@@ -64,9 +64,7 @@ class ExportCallback(Callback):
 
 @dataclass(eq=False, kw_only=True)
 class HfExport(ExportCallback):
-    """Writes `exports/update000080/` every so many updates, and after the last one. A resumed run replaces
-    exports that it makes again.
-    """
+    """Writes `exports/update000080/` every few updates and after the last; a resumed run replaces them."""
 
     key: ClassVar[str] = "hf_export"
     is_idle_at_zero: ClassVar[bool] = True  # not created with every=0

@@ -35,9 +35,7 @@ def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
 
 
 def policy_state(folder: Path) -> Mapping[str, Tensor]:
-    """Returns the state dict of the policy in a checkpoint folder, on the CPU; tensors are read when used.
-    Raises CheckpointError if there is none.
-    """
+    """Returns the policy of a checkpoint, on the CPU; tensors are read when used. Raises CheckpointError."""
     file = folder / TRAINER_FILE
     state: Mapping[str, Any]
     if file.is_dir():

@@ -55,9 +55,7 @@ def cost_tables(costs: Mapping[str, Curve]) -> CostTables:
 
 
 def places(steps: Sequence[int], costs: Sequence[CostTables]) -> dict[str, list[float]]:
-    """Places of updates on each horizontal axis, as means over runs whose tables are `costs`.
-    Axes that a run did not record are absent.
-    """
+    """Places of updates on each axis, as means over runs with these `costs`; unrecorded axes are absent."""
     found: dict[str, list[float]] = {"updates": [step + 1 for step in steps]}
     for axis in COSTS:
         tables = [run[axis] for run in costs]

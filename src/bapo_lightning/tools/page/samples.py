@@ -18,9 +18,7 @@ def has_turns(samples: Sequence[dict[str, Any]]) -> bool:
 
 
 def samples_by_update(rollouts: Sequence[Row], most: int = _MOST_STEPS) -> list[dict[str, Any]]:
-    """{step, rows} of the updates whose texts were recorded; of more than `most`, as many, evenly spread,
-    including the first and the last.
-    """
+    """{step, rows} of at most `most` updates with texts, evenly spread, with the first and the last."""
     by_step: dict[int, list[Row]] = {}
     for row in rollouts:
         by_step.setdefault(int(row["step"]), []).append(row)

@@ -56,9 +56,7 @@ def gaps(layout: TokenLayout, server: Numbers, weights: Numbers, rounding: Numbe
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position of a server between one folder's log-probs and another's: 0 at the first, 1 at the
-    second.
-    """
+    """Position of a server between two folders' log-probs: 0 at the first, 1 at the second."""
 
     share: float
     error: float  # standard error of it

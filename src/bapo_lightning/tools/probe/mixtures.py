@@ -24,9 +24,7 @@ class StaleLayers:
 
 
 def mixtures(groups: list[tuple[str, list[str]]]) -> Iterator[StaleLayers]:
-    """Yields the states after a sync that ends early or skips one part: the first parts new and the rest
-    old, the reverse, one part old, and one part new.
-    """
+    """Yields the states after a partial sync: only the first parts, or only one, are new or old."""
     count = len(groups)
     cuts = [set(range(cut, count)) for cut in range(1, count)]
     cuts += [set(range(cut)) for cut in range(2, count)]

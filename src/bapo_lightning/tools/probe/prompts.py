@@ -25,9 +25,7 @@ def random_prompts(allowed: Sequence[int], count: int, length: int, seed: int) -
 
 
 def canary_prompts(tokenizer: Any, longest: int) -> list[list[int]]:
-    """Returns the canary texts as tokens, cut after `longest`; a text of one token is left out, since
-    nothing in it is scored.
-    """
+    """Returns the canary texts as tokens, cut after `longest`; one token alone would not be scored."""
     found = [list(tokenizer(text)["input_ids"])[:longest] for text in CANARIES]
     return [ids for ids in found if len(ids) > 1]
 

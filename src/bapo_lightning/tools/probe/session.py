@@ -56,9 +56,7 @@ class ProbeSession:
     )  # as it was when the newest export was made
 
     def next_export(self) -> None:
-        """Remembers the last answer as given with older weights: a server that takes the next ones answers
-        differently.
-        """
+        """Remembers the last answer as given with older weights: newer ones give another answer."""
         self._before = self._last
 
     def probe(self, weights: Weights, others: Sequence[Weights] = ()) -> Found:

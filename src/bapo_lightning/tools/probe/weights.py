@@ -116,9 +116,7 @@ class Weights:
         return np.abs(self.computed_in(layout, wider) - self.scores(layout, dtype))
 
     def groups(self) -> list[tuple[str, list[str]]]:
-        """Names of its weights in the order of computation, by part: those before the layers, each layer,
-        and those after them.
-        """
+        """Names of its weights by part, as they are computed: before the layers, each layer, the rest."""
         layers = _layer_numbers(list(self.state))
         found: dict[tuple[int, int], list[str]] = {}
         seen = False

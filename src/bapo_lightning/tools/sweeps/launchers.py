@@ -60,9 +60,7 @@ def chosen_launcher(overrides: Sequence[str]) -> tuple[Launch, bool]:
 def run_local(
     jobs: Jobs, parallel_runs: Count | None = None, gpus_per_run: CountOrZero = 0
 ) -> Iterator[Ended]:
-    """Runs `parallel_runs` jobs at a time; Ctrl-C reaches those that run, and cancels the others. Raises
-    ConfigError: there are fewer GPUs than one run is to have.
-    """
+    """Runs `parallel_runs` jobs at a time; Ctrl-C cancels the waiting ones. ConfigError: too few GPUs."""
     slots = local_slots(len(jobs), parallel_runs, gpus_per_run)
     print(f"{len(slots)} at a time", flush=True)
     free: SimpleQueue[dict[str, str]] = SimpleQueue()

@@ -142,9 +142,7 @@ def _wrong_types(options: Config, root: Any) -> Iterator[str]:
 
 
 def compose_runs(plan: SweepPlan) -> dict[str, Config]:
-    """Composes the configuration of every run. Raises ConfigError: with what is wrong with the overrides of
-    all runs, or else with each run's own.
-    """
+    """Composes every run. Raises ConfigError with the problems of overrides of all runs, or of each."""
     found: dict[str, Config] = {}
     problems: list[str] = []
     with phase("composing runs", len(plan.jobs)):
@@ -162,9 +160,7 @@ def compose_runs(plan: SweepPlan) -> dict[str, Config]:
 
 
 def check_runs(configs: Collection[Config]) -> None:
-    """Raises ConfigError with what is wrong with the runs, or else MachineError with what is missing here
-    for them; each problem once.
-    """
+    """Raises ConfigError with all that is wrong with the runs, or MachineError with all that is missing."""
     if early := dict.fromkeys(text for config in configs for text in early_problems(config)):
         raise ConfigError(list(early))
     with phase("loading libraries"):
@@ -189,9 +185,7 @@ def check_runs(configs: Collection[Config]) -> None:
 
 
 def together(errors: Sequence[MachineError]) -> MachineError:
-    """One error for several runs, with every line once and in the order of one run's. Its lines about
-    memory are from the run that needs most.
-    """
+    """One error for several runs: each line once, in a run's order; memory as for the run that needs most."""
     largest = max(errors, key=lambda error: error.planned_bytes)
     lines = [(line.partition(":")[0], line, error) for error in errors for line in error.problems]
     needs = {line: name for name, line, error in lines if name != "memory" or error is largest}

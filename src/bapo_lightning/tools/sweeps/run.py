@@ -82,9 +82,7 @@ def record(plan: SweepPlan, codes: Mapping[str, int]) -> None:
 
 
 def print_failures(plan: SweepPlan, codes: Mapping[str, int]) -> int:
-    """Lists the runs that failed, each with its last line of output, and counts what an interrupted sweep
-    leaves to do; returns the exit code of the command.
-    """
+    """Lists failed runs with their last line of output, counts what is left to do; returns the exit code."""
     failed = [run for run, code in codes.items() if code not in (0, STOPPED)]
     stopped = [run for run, code in codes.items() if code == STOPPED]
     for run in failed:
