@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bapo_lightning.report.intervals import Interval, RatioInterval
+from bapo_lightning.report.intervals import Interval
 from studies.map.cells import FRESH, MapCell, Measured, ages_text, read_measured
+from studies.map.ratios import RatioInterval
 from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, compare, gap_closed, interval_of
 
 ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike

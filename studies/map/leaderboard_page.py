@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bapo_lightning.report import style
-from bapo_lightning.report.intervals import Interval, RatioInterval
+from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.markdown import markdown_table
 from studies.map.cells import FRESH
 from studies.map.leaderboard import ROUNDING, Board, Standing
 from studies.map.picture import MethodLook
+from studies.map.ratios import RatioInterval
 
 HEADS = ("method", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels

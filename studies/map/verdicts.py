@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from bapo_lightning.report.intervals import Interval, RatioInterval, mean_interval, ratio_interval
+from bapo_lightning.report.intervals import Interval, mean_interval
 from bapo_lightning.report.paired import EQUAL_WITHIN, holm, paired_difference, paired_p_value, verdict_of
 from studies.map.cells import FRESH, MapCell, Measured, read_measured
+from studies.map.ratios import RatioInterval, ratio_interval
 
 Pair = tuple[str, str, np.ndarray, np.ndarray]  # two methods, and a value of each seed for each
 COLLAPSED = 0.5  # the reward ends below this share of its best

@@ -4,13 +4,7 @@ import math
 
 import pytest
 
-from bapo_lightning.report.intervals import (
-    Interval,
-    interval_on_axis,
-    mean_interval,
-    ratio_interval,
-    t_quantile,
-)
+from bapo_lightning.report.intervals import Interval, interval_on_axis, mean_interval, t_quantile
 
 
 @pytest.mark.parametrize(("degrees", "quantile"), [
@@ -47,29 +41,3 @@ def test_an_interval_ends_with_what_the_quantity_can_be():
     assert interval_on_axis([0.0, 1.0, 1.0], limits=(0.0, 1.0)) == (pytest.approx(2 / 3), 0.0, 1.0)
     assert interval_on_axis([0.3], limits=(0.0, 1.0)) == (0.3, 0.3, 0.3)
     assert interval_on_axis([]) is None
-
-
-def test_a_ratio_has_the_noise_of_both_of_its_means():
-    # Differences 1 +- 0.5 over 2 +- 0.5 that vary together: (1 - t^2/3 * 0.25 ...), solved by hand
-    tops, bottoms = [0.5, 1.0, 1.5], [1.5, 2.0, 2.5]
-    ratio = ratio_interval(tops, bottoms)
-    scale = t_quantile(2) ** 2 / 3 * 0.25  # t^2 s^2 / n, alike for both and their covariance
-    a, b, c = 4 - scale, 2 - scale, 1 - scale
-    assert ratio.value == 0.5
-    root = (b * b - a * c) ** 0.5
-    assert (ratio.lower, ratio.upper) == pytest.approx(((b - root) / a, (b + root) / a))
-    # each end is a ratio at which the paired differences just cease to differ from zero
-    for end in (ratio.lower, ratio.upper):
-        left = mean_interval([top - end * bottom for top, bottom in zip(tops, bottoms, strict=True)])
-        assert abs(left.mean) == pytest.approx(left.half_width)
-
-
-def test_the_ratio_of_values_to_themselves_is_one_for_certain():
-    ratio = ratio_interval([0.1, 0.2, 0.18], [0.1, 0.2, 0.18])
-    assert (ratio.value, ratio.lower, ratio.upper) == pytest.approx((1, 1, 1))
-    assert ratio.text(1) == "1.0 (1.0 to 1.0)"
-
-
-@pytest.mark.parametrize("bottoms", [[1.0, 2.0], [-1.0, 2.0, 0.5]])
-def test_a_ratio_has_no_interval_where_the_denominator_may_be_zero(bottoms):
-    assert ratio_interval([1.0] * len(bottoms), bottoms) is None

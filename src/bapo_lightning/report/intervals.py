@@ -1,4 +1,4 @@
-"""Means over seeds, and ratios of means, with 95 % intervals (Student's t)."""
+"""Means over seeds with 95 % intervals (Student's t)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from operator import mul
 
 LEAST_VALUES = 3  # two have an interval of 12.7 standard errors, which is often 0 for discrete quantities
 
@@ -40,19 +39,6 @@ class Interval:
         """Formats mean and half-width, "n/a" if there is none."""
         half_width = "n/a" if self.half_width is None else f"{self.half_width:.{decimals}f}"
         return f"{self.mean:{sign}.{decimals}f}{between}{half_width}"
-
-
-@dataclass(frozen=True)
-class RatioInterval:
-    """A ratio of two means, and the ends of its 95 % interval, which may be asymmetric."""
-
-    value: float
-    lower: float
-    upper: float
-
-    def text(self, decimals: int) -> str:
-        """Formats the ratio, and both ends in brackets."""
-        return f"{self.value:.{decimals}f} ({self.lower:.{decimals}f} to {self.upper:.{decimals}f})"
 
 
 @cache
@@ -104,31 +90,3 @@ def interval_on_axis(
     width, (least, most) = interval.half_width or 0.0, limits or (-math.inf, math.inf)
     lower, upper = back(interval.mean - width), back(interval.mean + width)
     return back(interval.mean), max(least, lower), min(most, upper)
-
-
-def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> RatioInterval | None:
-    """Fieller's interval (1954) of mean(numerators) / mean(denominators), for paired values.
-
-    It reflects the noise of both and their correlation: for identical values it is 1 to 1. None if the
-    interval is unbounded, as the denominators may have mean zero; always so below `LEAST_VALUES`.
-    """
-    count = len(numerators)
-    if count < LEAST_VALUES:
-        return None
-    top, bottom = math.fsum(numerators) / count, math.fsum(denominators) / count
-    of_top = [value - top for value in numerators]
-    of_bottom = [value - bottom for value in denominators]
-    scale = t_quantile(count - 1) ** 2 / count / (count - 1)
-    # Ratios q for which mean(numerator - q * denominator) does not differ from 0: a q^2 - 2 b q + c <= 0
-    a, b, c = (
-        one * other - scale * math.fsum(map(mul, ones, others))
-        for one, other, ones, others in (
-            (bottom, bottom, of_bottom, of_bottom),
-            (top, bottom, of_top, of_bottom),
-            (top, top, of_top, of_top),
-        )
-    )
-    if a <= 0:
-        return None
-    room = math.sqrt(max(0.0, b * b - a * c))
-    return RatioInterval(top / bottom, (b - room) / a, (b + room) / a)
