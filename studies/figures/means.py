@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
 from bapo_lightning.report.intervals import interval_on_axis
-from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, metric_of
+from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, metric_of
 from bapo_lightning.system.run_folder.record import Curve
 from bapo_lightning.tools.comparison.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.tools.comparison.runs import COLUMNS
@@ -71,7 +71,7 @@ def draw_metric(axes: Axes, metric: str, figure: Figure, runs: RunsByVariant, xl
     """
     title, ylabel = _METRIC_TITLES[metric]
     style.style_axes(axes, title, xlabel, ylabel)
-    is_log, limits = metric in SPIKY, metric_of(metric).limits
+    is_log, limits = metric_of(metric).log, metric_of(metric).limits
     reached: list[float] = []
     for variant, look in _looks(figure, runs).items():
         period = runs[variant][0].staleness
@@ -126,7 +126,7 @@ def draw_shares(figure: Figure, runs: RunsByVariant) -> Canvas:
             continue
         algorithm, period = runs[variant][0].algorithm, runs[variant][0].staleness
         mirrored: list[Curve] = [(steps, [1 - value for value in values]) for steps, values in curves]
-        positive, negative = style.sign_colours(algorithm)
+        positive, negative = style.shades(style.algorithm_colour(algorithm), 2)
         for drawn, look, sign in (
             (curves, style.Look(positive, "-"), "positive tokens"),
             (mirrored, style.Look(negative, "--"), "negative tokens"),

@@ -22,7 +22,6 @@ from bapo_lightning.report.style import (
     seeds_text,
     setting_looks,
     shades,
-    sign_colours,
     style_axes,
 )
 
@@ -110,7 +109,7 @@ def test_everything_about_a_run_has_a_shade_of_its_algorithm(algorithm):
 def test_staler_is_darker():
     lightness = [hue_and_lightness(colour)[1] for colour in shades(algorithm_colour("grpo"), 4)]
     assert lightness == sorted(lightness, reverse=True) and len(set(lightness)) == 4
-    positive, negative = sign_colours("grpo")
+    positive, negative = shades(algorithm_colour("grpo"), 2)
     assert hue_and_lightness(positive)[1] > hue_and_lightness(negative)[1]
 
 

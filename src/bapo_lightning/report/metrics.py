@@ -260,7 +260,6 @@ OTHERS = (
 CATALOGUE = (*EXPECTED, *OPTIONAL, *OTHERS)
 HEADLINES = EXPECTED[:5]
 MAIN = [next(row for row in CATALOGUE if row.group == name) for name in PANELS]  # first of each panel
-SPIKY = {metric.name for metric in CATALOGUE if metric.log}
 
 _PLACE = re.compile(r"<(\w+)>")
 _PATTERNS = [re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(metric.name))) for metric in CATALOGUE]

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
@@ -72,26 +73,18 @@ def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
         peers = [name for name in colours if colours[name] == colour]
         rank = peers.index(setting)
         first = LINES.index(":") if colour in _OTHER_COLOURS else 0
-        looks[setting] = Look(_shade(colour, rank, len(peers)), LINES[(first + rank) % len(LINES)])
+        looks[setting] = Look(shades(colour, len(peers))[rank], LINES[(first + rank) % len(LINES)])
     return looks
 
 
 def shades(colour: str, count: int) -> list[str]:
     """Shades of a colour from light to dark; a single one is the colour itself."""
-    return [_shade(colour, rank, count) for rank in range(count)]
-
-
-def sign_colours(algorithm: str) -> tuple[str, str]:
-    """Shades of the algorithm's colour for positive (light) and for negative tokens, and for their bounds."""
-    positive, negative = shades(algorithm_colour(algorithm), 2)
-    return positive, negative
-
-
-def _shade(colour: str, rank: int, count: int) -> str:
-    place = 2 * rank / (count - 1) - 1 if count > 1 else 0.0  # -1 to 1
-    end, share = (1.0, -_LIGHTEST * place) if place < 0 else (0.0, _DARKEST * place)
-    red, green, blue = ((1 - share) * part + share * end for part in to_rgb(colour))
-    return to_hex((red, green, blue))
+    found = []
+    for place in np.linspace(-1.0, 1.0, count) if count != 1 else [0.0]:
+        end, share = (1.0, -_LIGHTEST * place) if place < 0 else (0.0, _DARKEST * place)
+        red, green, blue = ((1 - share) * part + share * end for part in to_rgb(colour))
+        found.append(to_hex((red, green, blue)))
+    return found
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:
@@ -177,9 +170,8 @@ def seeds_text(counts: Sequence[int]) -> str:
 
 def say_missing(axes: Axes, text: str) -> None:
     """Puts a sentence where data would be, so that an empty panel explains itself."""
-    axes.text(
-        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9, color=FAINT, wrap=True
-    )
+    middle: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+    axes.text(0.5, 0.5, text, fontsize=9, color=FAINT, wrap=True, **middle)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)

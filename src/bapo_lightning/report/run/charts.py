@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bapo_lightning.report import style
 from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of, place_of
-from bapo_lightning.report.run.curves import moving_average, moving_median, recorded_names, series, window_of
+from bapo_lightning.report.run.curves import moving_average, moving_median, series, window_of
 from bapo_lightning.system.run_folder.record import RunRecord, finite
 
 _LINES: Mapping[str, style.LineStyle] = {"positive": "--", "negative": "-.", "grey": "--"}
@@ -55,7 +55,7 @@ class Chart:
 
 def panel_charts(record: RunRecord) -> list[Chart]:
     """A chart for each of `PANELS`, except those that only the page has and that have no recorded values."""
-    names = recorded_names(record) | {metric.name for metric in CATALOGUE if metric.source}
+    names = record.columns.keys() | {metric.name for metric in CATALOGUE if metric.source}
     members = [metric_of(name) for name in sorted(names, key=place_of)]
     charts = []
     for main, (name, panel) in zip(MAIN, PANELS.items(), strict=True):
@@ -67,7 +67,7 @@ def panel_charts(record: RunRecord) -> list[Chart]:
 
 def other_charts(record: RunRecord) -> list[Chart]:
     """A chart for each recorded metric that is in no panel."""
-    metrics = [metric_of(name) for name in sorted(recorded_names(record), key=place_of)]
+    metrics = [metric_of(name) for name in sorted(record.columns, key=place_of)]
     return [
         Chart(metric.name, Panel(metric.title, metric.unit), metric, curves)
         for metric in metrics
@@ -77,8 +77,8 @@ def other_charts(record: RunRecord) -> list[Chart]:
 
 def colours_of(algorithm: str) -> dict[str, str]:
     """Colours of the catalogue, for a run of this algorithm."""
-    positive, negative = style.sign_colours(algorithm)
     own = style.algorithm_colour(algorithm)
+    positive, negative = style.shades(own, 2)  # light and dark, for tokens and for their bounds
     return {"algorithm": own, "positive": positive, "negative": negative, "grey": style.NEUTRAL}
 
 

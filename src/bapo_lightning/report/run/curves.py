@@ -18,11 +18,6 @@ _SIDES = {HIGH_RAISED: "high", LOW_RAISED: "low"}
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 
 
-def recorded_names(record: RunRecord) -> set[str]:
-    """Names of all metrics that a run recorded, whatever their values."""
-    return {*record.columns}
-
-
 def series(record: RunRecord, metric: str) -> Curve:
     """(updates, values) of a metric, of `HELD_OUT`, `HIGH_RAISED` or `LOW_RAISED`."""
     if metric in _SIDES:
@@ -50,9 +45,9 @@ def held_out_resolution(record: RunRecord) -> float:
 def _largest_k(record: RunRecord, statistic: str) -> dict[str, int]:
     """val/<set>/<statistic> -> its largest k."""
     largest: dict[str, int] = {}
-    for name in {name for name in recorded_names(record) if name.startswith("val/")}:
+    for name in record.columns:
         kind, _, k = name.rpartition("@")
-        if kind.endswith(f"/{statistic}") and k.isdecimal():
+        if kind.startswith("val/") and kind.endswith(f"/{statistic}") and k.isdecimal():
             largest[kind] = max(int(k), largest.get(kind, 0))
     return largest
 

@@ -16,9 +16,8 @@ from bapo_lightning.report.run.recorded import Recorded, find_recorded
 from bapo_lightning.system.run_folder.record import RunRecord, read_run
 
 _MOST_CHOICES = 2  # of a bound, named in its legend
-_MOST_POINTS = (
-    4000  # of a curve: each of 2,000 stretches, more than a picture has columns, keeps its extremes
-)
+# Of a curve: each of 2,000 stretches, more than a picture has columns, keeps its extremes.
+_MOST_POINTS = 4000
 
 
 def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from bapo_lightning.report.intervals import interval_on_axis
 from bapo_lightning.report.metrics import MAIN, PANELS, metric_of
-from bapo_lightning.report.run.curves import recorded_names
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.config_keys import leaves, may_change_on_resume
 from bapo_lightning.system.run_folder.record import RunRecord, read_run
@@ -75,7 +74,7 @@ def record(folders: Sequence[Path]) -> Recorded:
             raise DataError(f"{run.path} and {first.path} differ in more than their seeds")
         if len(run.rows) != len(first.rows):
             raise DataError(f"{run.path} has {len(run.rows)} updates, {first.path} {len(first.rows)}")
-    held_out = sorted(name for name in recorded_names(first) if name.startswith("val/") and "/avg@" in name)
+    held_out = sorted(name for name in first.columns if name.startswith("val/") and "/avg@" in name)
     return Recorded(
         algorithm=first.manifest["algorithm"],
         seeds=[run.manifest["seed"] for run in records],

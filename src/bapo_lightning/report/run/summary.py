@@ -20,7 +20,7 @@ from bapo_lightning.report.metrics import (
     Metric,
     metric_of,
 )
-from bapo_lightning.report.run.curves import recorded_names, series, window_means
+from bapo_lightning.report.run.curves import series, window_means
 from bapo_lightning.report.run.recorded import find_recorded, part_edges, values_by_part
 from bapo_lightning.system.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.system.run_folder.text_file import write_json
@@ -34,9 +34,7 @@ IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", 
 
 def summarise(record: RunRecord) -> dict[str, Any]:
     """JSON-ready summary, every value finite or None, whatever is missing."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for name in recorded_names(record):
-        values[name] = record.series(name)[1]
+    values = defaultdict(list, {name: column for name, (_, column) in record.columns.items()})
     return {
         **{key: record.manifest.get(key) for key in (*IDENTITY, "problems")},
         "ending": record.ending,
@@ -125,9 +123,7 @@ def count_fates(ledger: list[Row]) -> dict[str, Counter[str]]:
 
 def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
     names = {metric.name for metric in EXPECTED} | {TARGET_MET}
-    names |= {
-        name for name in recorded_names(record) if metric_of(name).group in PANELS or name.startswith("val/")
-    }
+    names |= {name for name in record.columns if metric_of(name).group in PANELS or name.startswith("val/")}
     curves = {name: series(record, name)[1] for name in sorted(names)}
     return {name: statistics_of(values, metric_of(name)) for name, values in curves.items() if values}
 

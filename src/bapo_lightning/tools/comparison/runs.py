@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, compared_among, metric_of
-from bapo_lightning.report.run.curves import held_out_resolution, recorded_names, series
+from bapo_lightning.report.run.curves import held_out_resolution, series
 from bapo_lightning.report.run.summary import IRREGULARITIES, statistics_of, summarise
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.phases import advance
@@ -87,7 +87,7 @@ def read(path: Path, curves: Sequence[str] | None) -> Run:
     except DataError as error:
         return Run(str(path), str(error))
     if curves is None:
-        compared = compared_among(recorded_names(record))
+        compared = compared_among(record.columns)
         curves = (*COSTS.values(), *(metric.name for metric in compared))
     summary = summarise(record)
     return Run(
