@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bapo_lightning.system.stopping import SAME_SECONDS
+from bapo_lightning.system.stopping import SAME_SECONDS, handled
 
 STOPPING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 BEGIN = "import os, signal, time; from bapo_lightning.system.stopping import *; "
@@ -59,3 +59,10 @@ def test_a_signal_that_is_ignored_stays_so_and_earlier_handlers_come_back():
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     )
     subprocess.run([sys.executable, "-c", f"{BEGIN}\n{program}"], check=True, timeout=60)
+
+
+def test_the_handler_of_sigterm_stays():
+    before = signal.getsignal(signal.SIGTERM)
+    with handled(signal.SIGTERM, before):
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -133,6 +133,21 @@ stop = Request()
 
 
 @contextmanager
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Context in which a signal has this handler, and after which it has its present one again. Does nothing
+    outside the main thread, which alone can set handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)
+
+
+@contextmanager
 def heard(answer: Answer = at_once) -> Iterator[None]:
     """Context in which signals that request a stop get this answer. Only the main thread can install
     handlers; in another thread signals do what they did before.

@@ -1,6 +1,5 @@
 """What of a configuration with Ray is refused before any engine starts, and what a plan reckons with."""
 
-import signal
 import sys
 
 import pytest
@@ -9,7 +8,7 @@ from tests.configuration.compositions import found, validated
 
 from bapo_lightning.configuration.plan import engine_shape
 from bapo_lightning.extras.ray.engine import RayEngine
-from bapo_lightning.extras.ray.joining import join, sigterm_kept
+from bapo_lightning.extras.ray.joining import join
 from bapo_lightning.extras.ray.versions import code_digest, differences, versions
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.system.errors import ConfigError, EngineError
@@ -65,13 +64,6 @@ def test_without_ray_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install -e \"\.\[ray\]\"` installs it"):
         RayEngine("model", HFEngine)
-
-
-def test_the_handler_of_sigterm_stays():
-    before = signal.getsignal(signal.SIGTERM)
-    with sigterm_kept():
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_other_versions_are_named_and_builds_do_not_matter():

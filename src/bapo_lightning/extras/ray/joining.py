@@ -6,15 +6,14 @@ import logging
 import math
 import os
 import secrets
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from signal import SIGTERM, getsignal
 from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from ray.util import placement_group_table
 
 from bapo_lightning.system.errors import EngineError, first_line
 from bapo_lightning.system.orphans import in_background
+from bapo_lightning.system.stopping import handled
 
 Value = TypeVar("Value")
 REACH_SECONDS = 10.0  # for a connection to a head node
@@ -58,7 +58,8 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
         if address and address != "auto":
             check_reachable(address)
         keep_token_private(is_made=not address)
-        with sigterm_kept(), patient():
+        # Ray's own handler would end a run during an update.
+        with handled(SIGTERM, getsignal(SIGTERM)), patient():
             ray.init(
                 address=address or "local",
                 log_to_driver=False,
@@ -199,16 +200,3 @@ def room(cpus: float, gpus: float) -> dict[str, int]:
 def has_gpus() -> bool:
     """Whether a node of the cluster has a GPU."""
     return bool(ray.cluster_resources().get("GPU", 0))
-
-
-@contextmanager
-def sigterm_kept() -> Iterator[None]:
-    """Context that leaves SIGTERM to its present handler: Ray's handler would end a run during an update."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can change a handler
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)

@@ -6,19 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.system.orphans import started_by_this
-from bapo_lightning.system.stopping import STOPPING
+from bapo_lightning.system.stopping import STOPPING, handled
 
 STOPPED = 130  # exit code of a run that was stopped before its end, or never started
-NOTICE = signal.SIGUSR2  # SLURM's notice that a job will be stopped, as submitit asks for it
+# SLURM's notice that a job will be stopped, as submitit asks for it; it goes to every process of the job.
+NOTICE = signal.SIGUSR2
 
 
 class JobFailed(RuntimeError):
@@ -44,7 +43,7 @@ class TrainJob:
         variables = {**os.environ, **started_by_this(), **(environment or {})}
         self.began = time.monotonic()
         # A new program inherits an ignored signal, but not a handler; the notice would kill the training.
-        with log_file(self.folder).open("a", encoding="utf-8") as log, _at_notice(signal.SIG_IGN):
+        with log_file(self.folder).open("a", encoding="utf-8") as log, handled(NOTICE, signal.SIG_IGN):
             process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         self._process_id = process.pid
         resubmit = signal.getsignal(NOTICE)  # of submitit, in its jobs
@@ -53,7 +52,7 @@ class TrainJob:
             self.stop()
             resubmit(*notice)  # type: ignore[operator, misc]
 
-        with _at_notice(save_first if callable(resubmit) else resubmit):
+        with handled(NOTICE, save_first if callable(resubmit) else resubmit):
             try:
                 code = process.wait()
             except KeyboardInterrupt:  # which the run has got as well
@@ -75,16 +74,3 @@ class TrainJob:
 def log_file(folder: Path) -> Path:
     """File for the console output of a run: next to its folder, which does not exist beforehand."""
     return folder.with_name(f"{folder.name}.log")
-
-
-@contextmanager
-def _at_notice(handler: Any) -> Iterator[None]:
-    """SLURM's notice goes to every process of a job; only a main thread can set its handler."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(NOTICE, handler)
-    try:
-        yield
-    finally:
-        signal.signal(NOTICE, previous)
