@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 _ANY_WIDTH = 10_000  # rich caps its measurements at the width that it is given
+
+
+def simple_table(room: int) -> Table:
+    """A table that stays readable when piped, with `room` characters behind each column."""
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, room, 0, 0))
 
 
 def fits(table: Table, console: Console) -> bool:

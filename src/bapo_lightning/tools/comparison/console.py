@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.paired import LESS, MORE
-from bapo_lightning.report.progress.tables import fits, in_parts
+from bapo_lightning.report.progress.tables import fits, in_parts, simple_table
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.tools.comparison.runs import COLUMNS
 from bapo_lightning.tools.comparison.table import Cell, Comparison
@@ -30,7 +29,7 @@ class _Layout:
     between: str  # separates mean and interval
 
     def table(self, rows: _Rows, star: bool, columns: Sequence[int]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table = simple_table(1)
         table.add_column("algorithm", no_wrap=True)
         for title in ("stale-\nness", "runs", *(COLUMNS[number].title for number in columns)):
             table.add_column(title, justify="right", no_wrap=True)

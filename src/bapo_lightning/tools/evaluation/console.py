@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
-from bapo_lightning.report.progress.tables import in_parts
+from bapo_lightning.report.progress.tables import in_parts, simple_table
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.tools.evaluation.results import LENGTH
 from bapo_lightning.types import Sample, ScoreStatus
@@ -70,7 +69,7 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
 
     def table_of(columns: Sequence[int]) -> Table:
         sets = {names[number]: results["sets"][names[number]] for number in columns}
-        table = simple_table()
+        table = simple_table(2)
         table.add_column(f"temperature {results['temperature']:g}", no_wrap=True)
         for name, found in sets.items():
             title = f"{name}\n{found['num_problems']} problems x {results['k']}"
@@ -88,11 +87,6 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     for name, found in results["sets"].items():
         verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found["verdicts"].items())
         console.print(f"  {name}: {verdicts}", highlight=False, markup=False, soft_wrap=True)
-
-
-def simple_table() -> Table:
-    """A table that stays readable when piped."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def metric_title(metric: str) -> str:

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.report.progress.tables import fits, in_parts
+from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.report.progress.tables import fits, in_parts, simple_table
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.system.printable import printable
 from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 from bapo_lightning.tools.evaluation.comparison import ComparisonRow
-from bapo_lightning.tools.evaluation.console import estimate_text, simple_table
+from bapo_lightning.tools.evaluation.console import estimate_text
 
 HEADLINES = ("avg@", "pass@", "maj@")  # metrics that are shown; the CSV file has all
 EXPLANATION = (
@@ -59,7 +60,7 @@ def print_evaluations(
 def _table(
     name: str, rows: Sequence[ComparisonRow], labels: Mapping[str, str], columns: Sequence[int]
 ) -> Table:
-    table = simple_table()
+    table = simple_table(2)
     table.add_column(name, no_wrap=True)
     for number in columns:
         table.add_column(f"{HEADLINES[number]}k", justify="right", no_wrap=True)
@@ -87,11 +88,11 @@ def write_markdown(rows: Sequence[ComparisonRow], reference: str, notes: Sequenc
     lines = [EXPLANATION.replace("*", r"\*")]
     for name, group in _by_set(rows):
         titles = [text for title in HEADLINES for text in (f"{title}k", f"minus {reference}")]
-        lines += ["", f"| {' | '.join([name, 'k', *titles])} |", "|---|---|" + "---|" * len(titles)]
+        cells = []
         for row in group:
-            cells = [text for title in HEADLINES for text in (_text(row, title), _text(row, title, True))]
-            escaped = [cell.replace("*", r"\*") for cell in cells]
-            lines.append(f"| {' | '.join([row.evaluation, str(row.k), *escaped])} |")
+            texts = [text for title in HEADLINES for text in (_text(row, title), _text(row, title, True))]
+            cells.append([row.evaluation, row.k, *(text.replace("*", r"\*") for text in texts)])
+        lines += ["", markdown_table((name, "k", *titles), cells)]
     lines += ["", *(f"- {note}" for note in notes)] if notes else []
     return write_text(path, printable("\n".join(lines) + "\n"))
 

@@ -15,7 +15,6 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +28,7 @@ from bapo_lightning.report.progress.display import (
     shown,
     signs_of_life,
 )
+from bapo_lightning.report.progress.tables import simple_table
 from bapo_lightning.report.progress.terminal import get_console
 from bapo_lightning.system.run_folder.find import SWEEP_RECORD, planned_runs
 from bapo_lightning.system.run_folder.record import finite, newest_rows
@@ -259,7 +259,7 @@ def num_updates(config: Mapping[str, Any]) -> int:
 
 def table_of(rows: Iterable[RunRow], width: int) -> Table:
     """Runs with state, updates, reward and time, at most so many characters wide."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = simple_table(1)
     room = max(8, width - _OTHER_COLUMNS)
     table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=room)
     table.add_column("", no_wrap=True)
