@@ -14,7 +14,7 @@ from torch import Tensor
 from bapo_lightning.system.phases import phase
 from bapo_lightning.tools.probe.judge import FLOOR, LEAST_FACTOR, USUAL_FACTOR, Gap, Position, gaps, position
 from bapo_lightning.tools.probe.layout import Mask, Numbers, TokenLayout
-from bapo_lightning.tools.probe.mixtures import SEARCHED, StaleLayers, nearest_mixture
+from bapo_lightning.tools.probe.mixtures import SEARCHED, nearest_mixture
 from bapo_lightning.tools.probe.weights import EXACT, Weights
 
 TEMPERATURES = (0.1, 10.0)
@@ -92,10 +92,8 @@ class Case:
             if found.side == 1:
                 return ProbeVerdict.STALE, f"it holds {other.name}, whose side it is on beyond rounding"
             if found.is_blurred and self.is_repeated and found.apart > SMALLEST_CHANGE:
-                return (
-                    ProbeVerdict.STALE,
-                    f"it answers as before {self.weights.name} was made, to the last bit",
-                )
+                reason = f"it answers as before {self.weights.name} was made, to the last bit"
+                return ProbeVerdict.STALE, reason
             if found.is_blurred:
                 reason = (
                     f"rounding hides whether it holds this or {other.name}, which differ by a mean of "
@@ -105,7 +103,9 @@ class Case:
             if mixed := self._mixture(other.name, other.state, dtype):
                 return ProbeVerdict.PARTIAL, mixed
             return ProbeVerdict.PARTIAL, f"it holds neither this nor {other.name}, but something between them"
-        share = self._share_of_rounding(dtype)
+        # For a server that rounds as coarsely it is about 1, and less for a finer one with other weights.
+        away = np.abs(self.server - self.weights.scores(self.layout, dtype)).mean()
+        share = float(away / max(self.rounding[dtype].mean(), FLOOR))
         told_apart = any(not found.is_blurred and found.apart for found in positions.values())
         if dtype != EXACT and share > USUAL_FACTOR and not told_apart:
             reason = (
@@ -120,13 +120,6 @@ class Case:
             )
             return ProbeVerdict.UNDECIDED, reason
         return ProbeVerdict.MATCHES, f"what is left is rounding of {dtype}"
-
-    def _share_of_rounding(self, dtype: str) -> float:
-        """Mean difference from the folder in a precision, as a multiple of the mean yardstick. For a server
-        that rounds as coarsely it is about 1, and less for a finer one with other weights.
-        """
-        away = np.abs(self.server - self.weights.scores(self.layout, dtype)).mean()
-        return float(away / max(self.rounding[dtype].mean(), FLOOR))
 
     def _differs(self, own: Mapping[str, Gap]) -> tuple[ProbeVerdict, str]:
         for other in self.others:
@@ -151,11 +144,8 @@ class Case:
     def _mixture(self, path: str, other: Mapping[str, Tensor], dtype: str) -> str | None:
         """Returns the sentence about a mixture that the server holds, nearer than either side of it."""
         found = nearest_mixture(self.weights, other, self.layout, self.server, dtype)
-        return self._is_mixture(found, path, other, dtype) if found else None
-
-    def _is_mixture(
-        self, found: StaleLayers, path: str, other: Mapping[str, Tensor], dtype: str
-    ) -> str | None:
+        if found is None:
+            return None
         mixed = self.weights.mixed_scores(self.layout, dtype, other, found.names)
         fitting = gaps(self.layout, self.server, mixed, self.rounding[dtype])
         whole = self.weights.mixed_scores(self.layout, dtype, other, [*self.weights.state])
@@ -194,6 +184,5 @@ def best_fit(found: Mapping[str, Mapping[str, Gap]]) -> str | None:
 
 def mean_of(parts: Mapping[str, Gap]) -> float:
     """Mean difference over all tokens, in nats."""
-    return sum(gap.mean * gap.num_tokens for gap in parts.values()) / sum(
-        gap.num_tokens for gap in parts.values()
-    )
+    count = sum(gap.num_tokens for gap in parts.values())
+    return sum(gap.mean * gap.num_tokens for gap in parts.values()) / count

@@ -1,9 +1,7 @@
-"""Prompts of a probe: random tokens, and texts that a language model knows well."""
+"""Prompts of a probe: the tokens of random ones, and texts that a language model knows well."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from typing import Any
 
 # Random tokens reach rows of the embedding that no test text has; texts reach what training changes.
@@ -16,12 +14,6 @@ CANARIES = (
     "and 12 - 4 = 8, so 8 apples are left.",
     "El tren sale a las ocho y llega a las diez y media. Der Zug fährt um acht ab und kommt um halb elf an.",
 )
-
-
-def random_prompts(allowed: Sequence[int], count: int, length: int, seed: int) -> list[list[int]]:
-    """Returns `count` prompts of `length` tokens drawn uniformly from `allowed`, the same for a seed."""
-    generator = random.Random(seed)
-    return [generator.choices(allowed, k=length) for _ in range(count)]
 
 
 def canary_prompts(tokenizer: Any, longest: int) -> list[list[int]]:

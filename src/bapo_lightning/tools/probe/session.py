@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,7 +16,7 @@ from bapo_lightning.tools.probe.client import ProbeServer
 from bapo_lightning.tools.probe.diagnosis import Case, Diagnosis, ProbeVerdict
 from bapo_lightning.tools.probe.judge import gaps
 from bapo_lightning.tools.probe.layout import Numbers, TokenLayout, compared
-from bapo_lightning.tools.probe.prompts import CANARIES, allowed_tokens, canary_prompts, random_prompts
+from bapo_lightning.tools.probe.prompts import CANARIES, allowed_tokens, canary_prompts
 from bapo_lightning.tools.probe.weights import Weights
 
 LONGEST_TEXT = 64  # tokens of a canary text
@@ -51,9 +52,8 @@ class ProbeSession:
     questions: Questions
     dtype: str | None = None  # of the server's computation; None: whichever fits
     _last: tuple[TokenLayout, Numbers] | None = field(default=None, init=False)
-    _before: tuple[TokenLayout, Numbers] | None = field(
-        default=None, init=False
-    )  # as it was when the newest export was made
+    # As it was when the newest export was made.
+    _before: tuple[TokenLayout, Numbers] | None = field(default=None, init=False)
 
     def next_export(self) -> None:
         """Remembers the last answer as given with older weights: newer ones give another answer."""
@@ -96,8 +96,8 @@ class ProbeSession:
         room = max(2, room - max(1, asked.sampled_tokens))
         allowed = allowed_tokens(weights.vocab_size, weights.tokenizer)
         texts = canary_prompts(weights.tokenizer, min(room, LONGEST_TEXT)) if weights.tokenizer else []
-        length = min(room, asked.prompt_tokens)
-        return texts + random_prompts(allowed, asked.num_prompts, length, asked.seed)
+        length, generator = min(room, asked.prompt_tokens), random.Random(asked.seed)
+        return texts + [generator.choices(allowed, k=length) for _ in range(asked.num_prompts)]
 
     def _notes(self, weights: Weights) -> list[str]:
         notes = []

@@ -102,18 +102,13 @@ class Weights:
                 weight.copy_(source.to(getattr(torch, dtype)))
         return _scores(self.model, layout)
 
-    def computed_in(self, layout: TokenLayout, dtype: torch.dtype) -> Numbers:
-        """Log-probs computed in this precision from the first product to the last."""
-        model = self._load(dtype)
+    def rounding(self, layout: TokenLayout, dtype: str) -> Numbers:
+        """How much rounding of activations moves each log-prob, in nats, in a server of `dtype`."""
+        model = self._load(WIDER if dtype == EXACT else getattr(torch, dtype))
         found = _scores(model, layout)
         del model
         gc.collect()
-        return found
-
-    def rounding(self, layout: TokenLayout, dtype: str) -> Numbers:
-        """How much rounding of activations moves each log-prob, in nats, in a server of `dtype`."""
-        wider = WIDER if dtype == EXACT else getattr(torch, dtype)
-        return np.abs(self.computed_in(layout, wider) - self.scores(layout, dtype))
+        return np.abs(found - self.scores(layout, dtype))
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """Names of its weights by part, as they are computed: before the layers, each layer, the rest."""
