@@ -44,14 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     start = time.monotonic()
     with displayed_phases():
-        text = _export(
-            parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite
-        )
+        text = _export(**vars(parsed))
     print(f"{parsed.folder} holds {text}, written in {time.monotonic() - start:.1f} s")
 
 
 def _export(
-    checkpoint: str, target: Path, dtype: Dtype | None, shard_gigabytes: float, overwrite: bool
+    checkpoint: str, folder: Path, dtype: Dtype | None, shard_gigabytes: float, overwrite: bool
 ) -> str:
     with phase("loading libraries"):
         import torch
@@ -67,7 +65,7 @@ def _export(
             write_model_folder,
         )
 
-    check_target(target, overwrite)  # before gigabytes are read
+    check_target(folder, overwrite)  # before gigabytes are read
     with phase("checking the digests of the checkpoint"):
         subject = find_subject(checkpoint)
     if subject.run is None or subject.checkpoint is None:
@@ -75,17 +73,17 @@ def _export(
             f"{checkpoint} is a model already, not a run or a checkpoint; name one like "
             "outputs/<experiment>/<run>"
         )
-    run, folder = subject.run, subject.checkpoint.path.parent.parent
+    run, trained = subject.run, subject.checkpoint.path.parent.parent
     dtype = dtype or value_of(run, "model.dtype")
     print(f"exporting update {subject.checkpoint.update}: {checkpoint}", flush=True)
     with phase("loading the model"):
         weights, policy = policy_weights(subject, dtype)
     with phase("writing weights", policy.num_weights):
         num_weights = write_model_folder(
-            target,
+            folder,
             model_path(value_of(subject.model, "path")),
             weights,
-            model_card(run, read_manifest(folder), read_rows(folder), subject.checkpoint.update, dtype),
+            model_card(run, read_manifest(trained), read_rows(trained), subject.checkpoint.update, dtype),
             getattr(torch, dtype),
             int(shard_gigabytes * GIGABYTE),
             overwrite,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,56 +38,45 @@ def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
 def policy_state(folder: Path) -> Mapping[str, Tensor]:
     """Returns the policy of a checkpoint, on the CPU; tensors are read when used. Raises CheckpointError."""
     file = folder / TRAINER_FILE
-    state: Mapping[str, Any]
+    read: Callable[[str], Tensor]
     if file.is_dir():
-        state = _ShardedState(file)
-    else:
-        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)["state_dict"]
-    own = [name for name in state if name.startswith(_PREFIX)]
-    if not own:
-        raise CheckpointError(f"{file} holds no policy: its names are {', '.join(list(state)[:3])}, ...")
-    return _Part(state, own)
-
-
-class _Part(Mapping[str, Tensor]):
-    """Entries of a state, without the policy's prefix."""
-
-    def __init__(self, state: Mapping[str, Tensor], names: Sequence[str]) -> None:
-        self._state = state
-        self._names = {name.removeprefix(_PREFIX): name for name in names}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[self._names[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class _ShardedState(Mapping[str, Tensor]):
-    """Weights of a sharded checkpoint, each assembled when it is read, without a process group."""
-
-    def __init__(self, folder: Path) -> None:
-        self._reader = FileSystemReader(folder)
-        entries = self._reader.read_metadata().state_dict_metadata
-        self._entries = {
+        reader = FileSystemReader(file)
+        entries = {
             name.removeprefix(_SHARDED_PREFIX): entry
-            for name, entry in entries.items()
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
             if name.startswith(_SHARDED_PREFIX) and isinstance(entry, TensorStorageMetadata)
         }
+        names, read = [*entries], partial(_assembled, reader, entries)
+    else:
+        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)["state_dict"]
+        names, read = [*state], state.__getitem__
+    own = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    if not own:
+        raise CheckpointError(f"{file} holds no policy: its names are {', '.join(names[:3])}, ...")
+    return _PolicyState(own, read)
+
+
+@dataclass(frozen=True, eq=False)
+class _PolicyState(Mapping[str, Tensor]):
+    """Tensors of the policy by their names in it, each read from the whole state when it is used."""
+
+    names: Sequence[str]
+    read: Callable[[str], Tensor]
 
     def __getitem__(self, name: str) -> Tensor:
-        entry = self._entries[name]
-        weight = torch.empty(entry.size, dtype=entry.properties.dtype)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
-            load({_SHARDED_PREFIX + name: weight}, storage_reader=self._reader, no_dist=True)
-        return weight
+        return self.read(_PREFIX + name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.names)
+
+
+def _assembled(reader: FileSystemReader, entries: Mapping[str, TensorStorageMetadata], name: str) -> Tensor:
+    """Assembles one weight of a sharded checkpoint, without a process group."""
+    weight = torch.empty(entries[name].size, dtype=entries[name].properties.dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
+        load({_SHARDED_PREFIX + name: weight}, storage_reader=reader, no_dist=True)
+    return weight

@@ -57,9 +57,9 @@ def model_card(
         front["base_model"] = base
     if base.startswith(SHIPPED):
         front["license"] = "apache-2.0"  # another model has its own license
-    if is_hub_name(source := str(dict(leaves(run)).get("data.train.path"))):
-        front["datasets"] = [source]
     sets, values = ", ".join(value_of(run, "data.validation")), dict(leaves(run))
+    if is_hub_name(source := str(values.get("data.train.path"))):
+        front["datasets"] = [source]
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {title}: {algorithm}, {update} updates\n",
