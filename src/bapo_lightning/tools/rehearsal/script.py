@@ -144,26 +144,21 @@ def _num_ranks(config: RunConfig) -> int:
     return min(wanted, torch.cuda.device_count()) if uses_cuda("auto") else wanted
 
 
-def _vllm_options(config: RunConfig) -> tuple[str, Mapping[str, Any] | None]:
-    rollout = config.rollout
-    inner = "" if rollout.sampling_engine is rollout.engine else "make_engine."
-    return f"rollout.engine.{inner}options", rollout.sampling_engine.options.get("options")
-
-
 def _engine(config: RunConfig) -> Iterator[str]:
-    key, options = _vllm_options(config)
-    if options is None:
-        return
-    yield f"{key}.dtype={options['dtype']}"
-    yield f"{key}.tensor_parallel_size={min(config.rollout.tensor_parallel_size, MOST_PARALLEL)}"
-    yield f"{key}.kv_cache_bytes={KV_CACHE_BYTES}"
+    rollout = config.rollout
+    key = f"rollout.engine.{'' if rollout.sampling_engine is rollout.engine else 'make_engine.'}options"
+    if (options := rollout.sampling_engine.options.get("options")) is not None:  # vLLM's
+        yield f"{key}.dtype={options['dtype']}"
+        yield f"{key}.tensor_parallel_size={min(rollout.tensor_parallel_size, MOST_PARALLEL)}"
+        yield f"{key}.kv_cache_bytes={KV_CACHE_BYTES}"
 
 
 def _model_and_data(config: RunConfig, folder: Path) -> Iterator[str]:
     path = config.model.path
     if _is_elsewhere(config.plain["model"]):
         known = ANY_FAMILY if path == MISSING["model.path"] else architecture(config.model)
-        write_small_model(known, _texts(config), folder / "model")
+        texts = str(config.data.prompt.node), *(problem["problem"] for problem in shipped_problems())
+        write_small_model(known, texts, folder / "model")
         yield f"model.path={folder / 'model'}"
         yield "model.architecture=null"
     data = config.plain["data"]
@@ -172,11 +167,6 @@ def _model_and_data(config: RunConfig, folder: Path) -> Iterator[str]:
             file = folder / f"{key}.jsonl"
             is_training = key.startswith("data.train")
             yield from (f"{key}.{text}" for text in write_table(node, is_training, file))
-
-
-def _texts(config: RunConfig) -> Iterator[str]:
-    yield str(config.data.prompt.node)
-    yield from (problem["problem"] for problem in shipped_problems())
 
 
 def _omitted_parts(config: RunConfig) -> Iterator[str]:

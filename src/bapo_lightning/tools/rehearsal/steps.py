@@ -107,9 +107,8 @@ class Rehearsal:
         }
         added = self.folder / "conf" / "rehearsed"
         added.mkdir(parents=True, exist_ok=True)
-        (added / "evaluation.yaml").write_text(
-            f"# @package _global_\n{yaml.safe_dump(kept)}", encoding="utf-8"
-        )
+        content = f"# @package _global_\n{yaml.safe_dump(kept)}"
+        (added / "evaluation.yaml").write_text(content, encoding="utf-8")
         arguments = [
             f"checkpoint={self.folder / 'export'}",
             *(f"{group}={self.script.choices[group]}" for group in CHOSEN),
@@ -176,27 +175,22 @@ def parts_of_run(script: Script, folder: Path) -> Iterator[RehearsedPart]:
     config, regime = script.plain, script.config.staleness
     wanted = config["scale"]["num_rollout_batches"] * regime.updates_per_rollout_batch
     samples, tokens = (int(rows[-1][f"progress/{name}"]) if rows else 0 for name in ("samples", "tokens"))
-    yield RehearsedPart(
-        "sampling", tokens > 0, _sum(rows, "time/rollout_seconds"), f"{samples} responses, {tokens} tokens"
+    rollout, sync, reward, update = (
+        _sum(rows, f"time/{part}_seconds") for part in ("rollout", "sync", "reward", "update")
     )
+    yield RehearsedPart("sampling", tokens > 0, rollout, f"{samples} responses, {tokens} tokens")
     differences = [row["sync/logp_diff_mean"] for row in rows if "sync/logp_diff_mean" in row]
     worst = f", {max(differences):.2g} nats apart at most" if differences else ""
-    seconds = _sum(rows, "time/sync_seconds")
-    yield RehearsedPart(
-        "weight sync", bool(differences), seconds, f"proven in {len(differences)} updates{worst}"
-    )
-    yield RehearsedPart(
-        "rewards", samples > 0, _sum(rows, "time/reward_seconds"), f"mean {_mean(rows, 'train/reward'):.2f}"
-    )
+    note = f"proven in {len(differences)} updates{worst}"
+    yield RehearsedPart("weight sync", bool(differences), sync, note)
+    mean = _sum(rows, "train/reward") / max(len(rows), 1)
+    yield RehearsedPart("rewards", samples > 0, reward, f"mean {mean:.2f}")
     moved = [row for row in rows if row.get("train/grad_norm", 0.0) > 0 and isfinite(row["train/grad_norm"])]
     note = f"{len(rows)} of {wanted}, {len(moved)} with a gradient"
-    yield RehearsedPart(
-        "updates", len(rows) == wanted and bool(moved), _sum(rows, "time/update_seconds"), note
-    )
+    yield RehearsedPart("updates", len(rows) == wanted and bool(moved), update, note)
     oldest = max((row.get("staleness/age_max", 0.0) for row in rows), default=0.0)
-    yield RehearsedPart(
-        "staleness", oldest <= regime.age_bound, 0.0, f"age at most {oldest:g}, bound {regime.age_bound}"
-    )
+    note = f"age at most {oldest:g}, bound {regime.age_bound}"
+    yield RehearsedPart("staleness", oldest <= regime.age_bound, 0.0, note)
     validated = sorted({name.split("/")[1] for row in rows for name in row if name.startswith("val/")})
     expected = sorted(config["data"]["validation"]) if config["callbacks"]["validation"]["every"] else []
     yield RehearsedPart("validation", validated == expected, 0.0, ", ".join(validated))
@@ -217,7 +211,3 @@ def table(parts: Sequence[RehearsedPart]) -> str:
 
 def _sum(rows: Sequence[Row], name: str) -> float:
     return sum(row.get(name, 0.0) for row in rows)
-
-
-def _mean(rows: Sequence[Row], name: str) -> float:
-    return _sum(rows, name) / max(len(rows), 1)
