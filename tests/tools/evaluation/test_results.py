@@ -5,7 +5,7 @@ import pytest
 
 from bapo_lightning.objectives.outcome import SampleOutcome
 from bapo_lightning.tools.evaluation.comparison import Evaluated, compare_evaluations, comparison_notes
-from bapo_lightning.tools.evaluation.results import estimate, estimates
+from bapo_lightning.tools.evaluation.results import estimates
 from bapo_lightning.types import ScoreStatus
 
 
@@ -14,6 +14,10 @@ def problems(*correct):
     right = SampleOutcome(ScoreStatus.CORRECT, "7", 5, False)
     wrong = SampleOutcome(ScoreStatus.WRONG, "8", 9, False)
     return {f"p{index}": [right] * count + [wrong] * (4 - count) for index, count in enumerate(correct)}
+
+
+def estimate(values, smallest=None, largest=None):
+    return estimates(values[:, None], [(smallest, largest)])[0]
 
 
 def evaluated(name, *correct, k=4, digest="same", **settings):
@@ -27,7 +31,7 @@ def test_a_difference_is_that_of_the_problems_and_its_interval_too():
     assert after.values["avg@4"].value - before.values["avg@4"].value == pytest.approx(3 / 16)
     assert after.differences["avg@4"] == estimate(np.array([0.25, 0.25, 0.25, 0.0]), -1.0, 1.0)
     # Far narrower than the intervals of the two alone: what is common to both goes out.
-    assert after.differences["avg@4"].excludes_zero
+    assert after.differences["avg@4"].low > 0
     assert after.values["avg@4"].low < before.values["avg@4"].high
 
 

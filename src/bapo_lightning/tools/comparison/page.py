@@ -103,9 +103,8 @@ def _ends(curve: MeanCurve) -> tuple[list[float], list[float]]:
     """The lowest and the highest value that is drawn at each update: of a band, or of single runs."""
     if curve.num_runs >= style.FEWEST_OF_A_BAND:
         return curve.lower, curve.upper
-    return [min(values) for values in zip(*curve.runs, strict=True)], [
-        max(values) for values in zip(*curve.runs, strict=True)
-    ]
+    updates = [*zip(*curve.runs, strict=True)]
+    return [*map(min, updates)], [*map(max, updates)]
 
 
 def _curve(comparison: Comparison, setting: str, condition: str, curve: MeanCurve) -> dict[str, Any]:

@@ -55,10 +55,10 @@ def name_settings(runs: Sequence[Run]) -> None:
             run.setting_keys = varying
 
 
-def settings_in_order(usable: Sequence[Run]) -> list[str]:
-    """All settings: algorithms from the baseline to BAPO, the settings of an algorithm by their values."""
+def settings_in_order(usable: Sequence[Run]) -> dict[str, str]:
+    """Setting -> its algorithm: from the baseline to BAPO, the settings of an algorithm by their values."""
     found = {run.setting: run.algorithm for run in usable}
-    return sorted(found, key=lambda setting: (algorithm_rank(found[setting]), _natural(setting)))
+    return dict(sorted(found.items(), key=lambda pair: (algorithm_rank(pair[1]), _natural(pair[0]))))
 
 
 def conditions_in_order(usable: Sequence[Run]) -> list[str]:

@@ -92,8 +92,7 @@ class Comparison:
     @property
     def looks(self) -> dict[str, Look]:
         """Look of each setting, in their order."""
-        algorithms = {run.setting: run.algorithm for run in self.usable}
-        return setting_looks({setting: algorithms[setting] for setting in self.settings})
+        return setting_looks(settings_in_order(self.usable))
 
     def result(self, cell: Cell, column: Column) -> Result:
         """The result that a column of the short table shows."""
@@ -111,9 +110,8 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     if not usable:
         reasons = "\n  ".join(f"{run.path}: {run.problem}" for run in runs) or "no folder was given"
         raise DataError(f"no finished run to compare:\n  {reasons}")
-    conditions, settings = conditions_in_order(usable), settings_in_order(usable)
-    algorithms = {run.setting: run.algorithm for run in usable}
-    chosen = choose_reference({setting: algorithms[setting] for setting in settings}, reference)
+    conditions, algorithms = conditions_in_order(usable), settings_in_order(usable)
+    settings, chosen = [*algorithms], choose_reference(algorithms, reference)
     cells = {
         (setting, condition): found
         for condition in conditions

@@ -34,18 +34,6 @@ class Estimate:
     low: float
     high: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the whole interval lies on one side of zero."""
-        return self.low > 0 or self.high < 0
-
-
-def estimate(
-    values: NDArray[np.float64], smallest: float | None = None, largest: float | None = None
-) -> Estimate:
-    """Returns mean and interval of one metric, as `estimates` does for several."""
-    return estimates(values[:, None], [(smallest, largest)])[0]
-
 
 def estimates(values_PM: NDArray[np.float64], ranges: Sequence[Interval]) -> list[Estimate]:
     """Returns mean and interval of M metrics, from the same resamples of the problems.

@@ -222,10 +222,6 @@ def _check(model: Config, key: str = "model.path") -> None:
 
 
 def _short(value: Any) -> str:
-    if not isinstance(value, DictConfig):
-        return str(value)
-    return (
-        str(value["_target_"]).rpartition(".")[2]
-        if "_target_" in value
-        else ",".join(map(str, value)) or "none"
-    )
+    if isinstance(value, DictConfig) and TARGET in value:
+        return str(value[TARGET]).rpartition(".")[2]
+    return (",".join(map(str, value)) or "none") if isinstance(value, DictConfig) else str(value)

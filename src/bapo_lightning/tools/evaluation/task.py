@@ -55,7 +55,8 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     if is_longest:
         composed.scale.max_prompt_tokens = 1  # until prompts are known
     config = validate_evaluation(resolve(composed))
-    tokenizer = dated(read_tokenizer(model_path(config.model.path)), subject.date)
+    tokenizer = read_pretrained(AutoTokenizer, model_path(config.model.path), "checkpoint")
+    tokenizer = dated(tokenizer, subject.date)
     prompt = config.data.prompt.make(2)
     read = {name: read_set(node, f"data.validation.{name}") for name, node in config.data.validation.items()}
     problems = {name: list(group[: config.problems_per_set]) for name, group in read.items()}
@@ -98,11 +99,6 @@ def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:
         line += f" from {read.origin} ({read.num_rows} rows)"
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
     return line + (f"; left out: {reasons}" if reasons else "")
-
-
-def read_tokenizer(path: str) -> Any:
-    """Raises DataError if it cannot be loaded."""
-    return read_pretrained(AutoTokenizer, path, "checkpoint")
 
 
 def check_problems(problems: dict[str, list[Problem]], longest: int, limit: int | None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -92,7 +92,14 @@ def read_plan(
         ConfigError: the overrides do not go together, or nothing is varied.
     """
     options = {**dict.fromkeys(KEYS), "parameters": {}, **options}
-    if wrong := list(_wrong_types(options, root)):
+    wrong = [
+        f"hydra.sweeper.{key}={options[key]} {text}"
+        for key, kind in KEYS.items()
+        if (text := value_problem(kind, key, options[key]))
+    ]
+    if not (isinstance(root, str | Path) and str(root)):
+        wrong.append(f"{ROOT}={root} must be text")
+    if wrong:
         raise ConfigError(wrong)
     varied = {key: [hydra_value(value) for value in values] for key, values in options["parameters"].items()}
     cases = [hydra_overrides(case) for case in options["cases"] or [{}]]
@@ -131,14 +138,6 @@ def read_plan(
     folder = Path(root, options["folder"] or folder_name(name, common))
     named = dict(zip(run_names(jobs), jobs, strict=True))
     return SweepPlan(name, folder, named, tuple(common), options["reference"], hydra_options)
-
-
-def _wrong_types(options: Config, root: Any) -> Iterator[str]:
-    for key, kind in KEYS.items():
-        if text := value_problem(kind, key, options[key]):
-            yield f"hydra.sweeper.{key}={options[key]} {text}"
-    if not (isinstance(root, str | Path) and str(root)):
-        yield f"{ROOT}={root} must be text"
 
 
 def compose_runs(plan: SweepPlan) -> dict[str, Config]:
