@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from tests.plan.test_planning import ASSUMED, GPU, RUN
 
+from bapo_lightning.extras.simulation import configured
 from bapo_lightning.extras.simulation.fleet import Failures, VirtualFleet
-from bapo_lightning.extras.simulation.lengths import LengthKind, length_table, table_of
+from bapo_lightning.extras.simulation.lengths import LengthKind, length_table
 from bapo_lightning.extras.simulation.times import measured_times, planned_times, planned_update
 from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.plan.work import forward_flops, generation
@@ -102,11 +103,14 @@ def test_tails_are_ordered():
     assert spread("lognormal", 0.4) < spread("geometric", 0.0) < spread("lognormal", 1.2)
 
 
-def test_lengths_of_a_run_are_taken_as_they_are():
-    assert table_of([3, 1]).tolist() == [3, 1]
-    assert table_of([3, 1]).dtype == np.int64
-    with pytest.raises(ValueError, match="no lengths"):
-        table_of([])
+def test_the_lengths_of_a_run_are_a_table_and_there_must_be_some(monkeypatch):
+    rows = [{"num_tokens": 3}, {"num_tokens": 1}]
+    monkeypatch.setattr(configured, "read_rollouts", lambda path: rows)
+    table = configured.lengths_of(run_record(True, []))
+    assert table.tolist() == [3, 1] and table.dtype == np.int64
+    rows.clear()
+    with pytest.raises(DataError, match=r"no rollouts\.jsonl with lengths"):
+        configured.lengths_of(run_record(True, []))
 
 
 def test_a_step_of_a_stream_takes_a_time_of_its_own_and_one_by_token():

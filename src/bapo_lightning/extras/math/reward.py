@@ -71,7 +71,7 @@ class MathReward:
         self.accept, self.require_stop = accept, require_stop
         self.refuse_unevaluated = unevaluated == "refuse"
         self._pool = VerifierPool(
-            num_workers or default_num_workers(),
+            num_workers or min(num_cores(), 8),
             timeout_seconds,
             memory_megabytes,
             batch_seconds,
@@ -150,8 +150,3 @@ class MathReward:
 def gold_answer(gold: str) -> str:
     """Returns the answer that `gold` marks (data sets keep whole solutions, GSM8K its `####`), or `gold`."""
     return final_answer(gold) or gold
-
-
-def default_num_workers() -> int:
-    """One worker per core that this process may use, at most 8."""
-    return min(num_cores(), 8)

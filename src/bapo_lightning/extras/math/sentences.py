@@ -35,10 +35,8 @@ _DENIAL = re.compile(r"\b(?:not|neither|never|wrong|incorrect)\b|n['’]t\b", re
 
 
 def is_prose(text: str) -> bool:
-    """Whether `text` is a sentence rather than a formula.
-
-    A sentence has two ordinary words outside commands, or one next to a formula in dollars, or a word that
-    introduces an answer, or many letters that are not ASCII.
+    """Whether `text` is a sentence rather than a formula: it has two ordinary words outside commands, or one
+    next to a formula in dollars, or one that introduces an answer, or many letters that are not ASCII.
     """
     if (
         not text.isascii()
@@ -72,12 +70,7 @@ def value_named(sentence: str) -> str | None:
     """
     prose = _LEFT_SIDE.sub(" ", _FORMULA.sub(" $ ", sentence))
     numbers = list(_NUMBER.finditer(prose))
-    changes = any(
-        _CHANGED.match(prose, number.end())
-        or _BOUND.search(prose[max(0, number.start() - 20) : number.start()])
-        for number in numbers
-    )
-    if changes or _DENIAL.search(prose):
+    if is_changed(prose) or _DENIAL.search(prose):
         return None
     values, others = dict[str, str](), dict[str, str]()  # each with the text that states it
     for row in _rows(sentence):
@@ -93,12 +86,11 @@ def value_named(sentence: str) -> str | None:
 
 def is_changed(text: str) -> bool:
     """Whether words change a number in `text` into another number or into a bound."""
-    return any(_is_changed(text, *number.span()) for number in _NUMBER.finditer(text))
-
-
-def _is_changed(prose: str, start: int, end: int) -> bool:
-    is_bound = _BOUND.search(prose[max(0, start - 20) : start]) is not None
-    return is_bound or _CHANGED.match(prose, end) is not None
+    return any(
+        _CHANGED.match(text, number.end())
+        or _BOUND.search(text[max(0, number.start() - 20) : number.start()])
+        for number in _NUMBER.finditer(text)
+    )
 
 
 def _rows(sentence: str) -> list[list[re.Match[str]]]:

@@ -17,13 +17,11 @@ MAX_CLOCK_CHARACTERS = 40
 
 _WORDS = re.compile(r"[^\W\d_]+(?:[ '’-][^\W\d_]+)*")
 _LETTERS = re.compile(r"[a-z]{2,3}")  # a product, unless it is one of these words
-_SHORT_WORDS = frozenset(
-    {
-        "no", "on", "yes", "odd", "all", "any", "dne", "red", "sun", "mon", "tue", "wed", "thu", "fri", "sat",
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", "up", "in", "out",
-        "win", "bob",
-    }
-)  # fmt: skip
+_SHORT_WORDS = {
+    "no", "on", "yes", "odd", "all", "any", "dne", "red", "sun", "mon", "tue", "wed", "thu", "fri", "sat",
+    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", "up", "in", "out",
+    "win", "bob",
+}  # fmt: skip
 _NO_ANSWER = frozenset(["proof", "unknown"])  # what data sets write if there is no answer
 _LONG_WORD = re.compile(r"[^\W\d_]{2}")
 _BETWEEN_WORDS = re.compile(r"\s*[,;]\s*|\s+(?:and|or)\s+", re.IGNORECASE)

@@ -19,7 +19,10 @@ def shown(observation: dict[str, Any], template: str | None) -> str:
     an empty text. None, or `{observation}` in a template: the only text that is not empty, or else JSON.
     Raises PeerFault for a text that is too long to be read.
     """
-    text = _all_fields(observation) if template is None else _filled(template, observation)
+    if template is None:
+        text = _all_fields(observation)
+    else:
+        text = _FIELD.sub(lambda match: _at(observation, match[1]), template)
     if len(text) > LONGEST_TEXT:
         raise PeerFault(f"the world showed {len(text)} characters, more than {LONGEST_TEXT}")
     return text
@@ -29,10 +32,6 @@ def digest(seen: Seen) -> str:
     """Digest of an observation, to compare repetitions of a step."""
     text = json.dumps([seen.observation, seen.reward, seen.is_done], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _filled(template: str, observation: dict[str, Any]) -> str:
-    return _FIELD.sub(lambda match: _at(observation, match[1]), template)
 
 
 def _at(observation: dict[str, Any], path: str) -> str:

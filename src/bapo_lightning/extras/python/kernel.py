@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from errno import EPERM
 from pathlib import Path
 
@@ -65,14 +65,6 @@ def missing_walls() -> list[str]:
     if _landlock_version() < 1:
         missing.append("Landlock (Linux 5.13, and `landlock` in the kernel's list of security modules)")
     return missing
-
-
-def without_walls(missing: Sequence[str]) -> str:
-    """Says that there can be no walls, and what to write to do without."""
-    return (
-        f"walls=kernel needs {', '.join(missing)}, which this machine does not have; with walls=none there "
-        "are none, and a program of the policy can do anything this user can, to files, processes and network"
-    )
 
 
 def raise_walls(readable: Iterable[Path], writable: Path) -> None:

@@ -11,7 +11,7 @@ from queue import LifoQueue
 from typing import Any, Literal
 
 from bapo_lightning.environments.tools import ToolResult
-from bapo_lightning.extras.python.kernel import missing_walls, without_walls
+from bapo_lightning.extras.python.kernel import missing_walls
 from bapo_lightning.extras.python.limits import CallLimits
 from bapo_lightning.system.errors import ConfigError, EnvironmentFault
 from bapo_lightning.system.phases import phase
@@ -68,7 +68,11 @@ class Python:
     def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
         """Yields that this machine's kernel has no walls, unless the options do without."""
         if options["walls"] == "kernel" and (missing := missing_walls()):
-            yield without_walls(missing)
+            yield (
+                f"walls=kernel needs {', '.join(missing)}, which this machine does not have; with walls=none "
+                "there are none, and a program of the policy can do anything this user can, to files, "
+                "processes and network"
+            )
 
     def __call__(self, argument: str) -> ToolResult:
         """Returns what the program printed, or the end of its traceback. Raises EnvironmentFault if no host

@@ -98,7 +98,7 @@ class RayEngine(RolloutEngine):
                 self.deadline_seconds,
                 self.start_seconds,
                 self._catch_up,
-                self._agrees,
+                lambda made: self._proof is not None and same_answer(made, self._proof[1]),
             )
             self._fleet.grow()
             self._fleet.settle()
@@ -192,10 +192,7 @@ class RayEngine(RolloutEngine):
         return {
             "fleet/engines": len(fleet.ready),
             "fleet/nodes": len({member.node for member in fleet.ready}),
-            "fleet/joined": fresh["joined"],
-            "fleet/lost": fresh["lost"],
-            "fleet/refused": fresh["refused"],
-            "fleet/reissued": fresh["reissued"],
+            **{f"fleet/{name}": fresh[name] for name in ("joined", "lost", "refused", "reissued")},
         }
 
     def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
@@ -217,9 +214,6 @@ class RayEngine(RolloutEngine):
         member.ask("load_weights", self._stored, self.version)
         member.ask("generate", *self._proof[0])
         return True
-
-    def _agrees(self, made: Sequence[Generation]) -> bool:
-        return self._proof is not None and same_answer(made, self._proof[1])
 
     @contextmanager
     def _talk(self, size: int = 1) -> Iterator[Fleet]:

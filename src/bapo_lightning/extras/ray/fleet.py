@@ -94,13 +94,11 @@ class Fleet:
                     if member.stage is Stage.GREETING:
                         say(f"{member} has not started: others may use its {share} there")
         if not any(member.stage not in STARTING for member in self.members):
-            raise (
-                self.failures[-1]
-                if self.failures
-                else EngineError(
-                    f"no node of the Ray cluster has room for an engine of {share}; write smaller "
-                    "rollout.engine.cpus or gpus, or add a node"
-                )
+            if self.failures:
+                raise self.failures[-1]
+            raise EngineError(
+                f"no node of the Ray cluster has room for an engine of {share}; write smaller "
+                "rollout.engine.cpus or gpus, or add a node"
             )
         self.failures.clear()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from tempfile import TemporaryFile
 from typing import Any
 
 import ray
@@ -72,7 +72,7 @@ class NodeRanks:
             return f"it has no folder {folder}: ranks start where the command did, and share its run folder"
         os.environ.pop(THREADS, None)  # Ray's, of the actor
         os.environ.update(environment)
-        self._files = stdout, stderr = nameless_file(), nameless_file()
+        self._files = stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
         self._ranks = [
             start(place, arguments, cwd=folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
             for place in places
@@ -85,20 +85,13 @@ class NodeRanks:
         codes = [rank.poll() for rank in self._ranks]  # first: output written before an end is then read
         written = []
         for number, file in enumerate(self._files):
-            written.append(os.pread(file, MOST_BYTES, self._read[number]))
+            written.append(os.pread(file.fileno(), MOST_BYTES, self._read[number]))
             self._read[number] += len(written[-1])
         return codes, written
 
     def send_signal(self, local_rank: int, number: int) -> None:
         """Sends a signal to a rank, if it still runs."""
         self._ranks[local_rank].send_signal(number)
-
-
-def nameless_file() -> int:
-    """Descriptor of a file that is gone once it is closed everywhere."""
-    file, name = tempfile.mkstemp()
-    os.unlink(name)
-    return file
 
 
 @dataclass(eq=False)
@@ -196,20 +189,10 @@ def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
             per_node["GPU"] = float(shape.ranks_per_node)
         strategies = reserved(stack, shape, per_node) if shape.is_apart else unreserved(shape, per_node)
         claims = per_node if shape.is_apart else {}
+        options = {"num_cpus": claims.get("CPU", 0), "num_gpus": claims.get("GPU", 0), "max_restarts": 0}
         actor = ray.remote(NodeRanks)
-        nodes = [
-            Node(
-                actor.options(
-                    num_cpus=claims.get("CPU", 0),
-                    num_gpus=claims.get("GPU", 0),
-                    max_restarts=0,
-                    scheduling_strategy=strategy,
-                ).remote(),
-                shape.ranks_per_node,
-            )
-            for strategy in strategies
-        ]
-        return supervise(started(nodes, arguments))
+        actors = [actor.options(**options, scheduling_strategy=each).remote() for each in strategies]
+        return supervise(started([Node(actor, shape.ranks_per_node) for actor in actors], arguments))
 
 
 def reserved(stack: ExitStack, shape: Shape, per_node: Mapping[str, float]) -> list[Any]:
@@ -253,18 +236,11 @@ def started(nodes: Sequence[Node], arguments: Sequence[str]) -> list[NodeRank]:
         kept = {name: os.environ[name] for name in (THREADS, "PYTHONPATH") if name in os.environ}
         environment = {JOINED: ray.get_runtime_context().gcs_address, **kept}
         size, local = sum(node.size for node in nodes), nodes[0].size
-        started = [
-            node.actor.start.remote(
-                [
-                    RankPlace(local * number + rank, size, rank, local, number, address, port)
-                    for rank in range(local)
-                ],
-                list(arguments),
-                os.getcwd(),
-                environment,
-            )
-            for number, node in enumerate(nodes)
-        ]
+        started = []
+        for number, node in enumerate(nodes):
+            ranks = [(local * number + rank, size, rank, local, number) for rank in range(local)]
+            places = [RankPlace(*rank, address, port) for rank in ranks]
+            started.append(node.actor.start.remote(places, list(arguments), os.getcwd(), environment))
         for (_, where, _), problem in zip(met, while_alive(lambda: ray.get(started)), strict=True):
             if problem:
                 raise RankError(f"the node {where} of the Ray cluster cannot start ranks: {problem}")

@@ -16,7 +16,7 @@ from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.extras.simulation.fleet import Failures
-from bapo_lightning.extras.simulation.lengths import LengthKind, length_table, table_of
+from bapo_lightning.extras.simulation.lengths import LengthKind, length_table
 from bapo_lightning.extras.simulation.page import write_page
 from bapo_lightning.extras.simulation.run import Setting
 from bapo_lightning.extras.simulation.study import MeasuredWorld, StudiedRun, Study, make_study
@@ -100,6 +100,8 @@ def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
     streams = options.streams
     if streams is None:
         streams = [config.staleness.stream] if config.staleness.stream is not None else []
+    if options.measured is not None and not config.staleness.is_stream:
+        streams = []  # passes do not show the time of a step
     cells = world.cells(options.trainer_shares, ages, partial, streams)
     try:
         study = make_study(world, cells, options.least_gain, options.what_if)
@@ -183,4 +185,4 @@ def lengths_of(run: RunRecord) -> np.ndarray:
     lengths = [int(row["num_tokens"]) for row in read_rollouts(run.path)]
     if not lengths:
         raise DataError(f"{run.path} has no rollouts.jsonl with lengths; write simulate.lengths=lognormal")
-    return table_of(lengths)
+    return np.array(lengths, dtype=np.int64)

@@ -21,6 +21,8 @@ from bapo_lightning.types import FinishReason, Segment
 
 @dataclass(frozen=True, slots=True)
 class _Unwritten:
+    """Number of tokens, or of log-probs, in place of an array."""
+
     count: int
 
     def __len__(self) -> int:
@@ -30,9 +32,7 @@ class _Unwritten:
         return _Unwritten(self.count + other.count)
 
 
-def unwritten(count: int) -> Any:
-    """Returns the number of tokens, or of log-probs, in place of an array."""
-    return _Unwritten(count)
+unwritten: Any = _Unwritten
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Literal
 
@@ -32,13 +32,6 @@ def length_table(kind: LengthKind, mean: float, longest: int, spread: float) -> 
         normal = NormalDist()
         shape = np.exp(spread * np.array([normal.inv_cdf(place) for place in places]))
     return _cut(shape * _scale_for(lambda scale: float(_cut(shape * scale, longest).mean()), mean), longest)
-
-
-def table_of(lengths: Sequence[int]) -> np.ndarray:
-    """Returns the lengths of a run, as a table. Raises ValueError if there are none."""
-    if not len(lengths):
-        raise ValueError("there are no lengths")
-    return np.asarray(lengths, dtype=np.int64)
 
 
 def _cut(lengths: np.ndarray, longest: int) -> np.ndarray:

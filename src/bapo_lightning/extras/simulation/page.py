@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from matplotlib.axes import Axes
 from bapo_lightning.extras.simulation.study import SPEED, Cell, CellResult, StudiedRun, Study
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.system.run_folder.text_file import write_csv, write_json, write_text
 
 _BARS = 0.8  # of the room between two groups of bars
 
@@ -162,20 +162,14 @@ def console_table(study: Study) -> str:
 
 def write_page(study: Study, world: StudiedRun, name: str, folder: Path) -> Path:
     """Writes index.md, simulate.png, cells.json and cells.csv into a folder; returns the page."""
-    folder.mkdir(parents=True, exist_ok=True)
     draw(study, folder / "simulate.png")
     every = [*study.results, *study.what_ifs]
     rows = [{**asdict(r.cell), "idle": r.idle, **asdict(r.outcome)} for r in every]
     unfit = [{**asdict(cell), "reason": reason} for cell, reason in study.unfit]
-    document = {"answer": answer(study), "cells": rows, "unfit": unfit}
-    (folder / "cells.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-    with (folder / "cells.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows({**row, "ages": json.dumps(row["ages"])} for row in rows)
-    page = folder / "index.md"
-    page.write_text(_page(study, world, name), encoding="utf-8")
-    return page
+    write_json(folder / "cells.json", {"answer": answer(study), "cells": rows, "unfit": unfit})
+    lines = [[*{**row, "ages": json.dumps(row["ages"])}.values()] for row in rows]
+    write_csv(folder / "cells.csv", [*rows[0]], lines)
+    return write_text(folder / "index.md", _page(study, world, name))
 
 
 def _page(study: Study, world: StudiedRun, name: str) -> str:

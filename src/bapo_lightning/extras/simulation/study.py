@@ -253,17 +253,6 @@ class MeasuredWorld(StudiedRun):
     measured: ServiceTimes
     hardware = "a measured run's times"
 
-    def cells(
-        self,
-        shares: Sequence[float],
-        max_ages: Sequence[int],
-        partial_tokens: Sequence[int | None],
-        streams: Sequence[StaleContext] = (),
-    ) -> list[Cell]:
-        """See `StudiedRun.cells`. A stream only if the run was one: passes do not show the time of a step."""
-        tried = streams if self.setting.regime.is_stream else ()
-        return super().cells(shares, max_ages, partial_tokens, tried)
-
     def problems(self, cell: Cell) -> list[str]:
         """None: the run fitted."""
         return []

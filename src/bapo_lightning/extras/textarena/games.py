@@ -16,7 +16,7 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -130,7 +130,10 @@ class TextArena:
 
     def respond(self, turn: Turn) -> Reply:
         """Returns the game's reply to a move; at the last turn, too, as the move may end the game."""
-        game = _replayed(turn.problem, turn.state)
+        dealt = turn.problem.metadata
+        game = Game(dealt["game"], dealt["options"], dealt["seed"])
+        for earlier in turn.state:
+            game.play(earlier)
         text = last_match(self._move, turn.text)[-MAX_CHARACTERS:]
         try:
             move = game.play(text)
@@ -145,13 +148,6 @@ class TextArena:
             errors=int(move.is_invalid),
             is_void=not text.strip(),
         )
-
-
-def _replayed(problem: Problem, moves: Sequence[str]) -> Game:
-    game = Game(problem.metadata["game"], problem.metadata["options"], problem.metadata["seed"])
-    for move in moves:
-        game.play(move)
-    return game
 
 
 def _number(reward: Any) -> float:

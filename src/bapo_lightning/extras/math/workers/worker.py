@@ -128,9 +128,8 @@ def peak_memory() -> int:
 def judge(gold: str, answer: str, refuse_unevaluated: bool = True) -> tuple[ScoreStatus, str]:
     """Returns the status of the answer, and the reason if judging failed."""
     try:
-        return (
-            ScoreStatus.CORRECT if equivalent(gold, answer, refuse_unevaluated) else ScoreStatus.WRONG
-        ), ""
+        is_right = equivalent(gold, answer, refuse_unevaluated)
+        return ScoreStatus.CORRECT if is_right else ScoreStatus.WRONG, ""
     except TooLarge as error:
         return ScoreStatus.FAILED, str(error)
     except (RecursionError, MemoryError) as error:
