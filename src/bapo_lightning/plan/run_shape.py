@@ -108,9 +108,8 @@ class RunShape:
     @property
     def trainable_parameters(self) -> int:
         """Number of weights that have a gradient."""
-        return self.log_z_parameters + (
-            self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
-        )
+        own = self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
+        return own + self.log_z_parameters
 
     @property
     def log_z_parameters(self) -> int:

@@ -24,16 +24,8 @@ NEUTRAL = "#7D8590"  # visible on white and on black pages
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
 # For parts of a whole, side by side: Tol's "bright" and "muted" (2021), neighbours far apart.
 PART_COLOURS = (
-    "#4477AA",
-    "#EE8866",
-    "#228833",
-    "#DDCC77",
-    "#AA3377",
-    "#66CCEE",
-    "#BBBBBB",
-    "#882255",
-    "#999933",
-)
+    "#4477AA", "#EE8866", "#228833", "#DDCC77", "#AA3377", "#66CCEE", "#BBBBBB", "#882255", "#999933",
+)  # fmt: skip
 _OTHER_COLOURS = ("#882255", "#999933", "#332288")  # wine, olive, indigo: Tol, "Colour Schemes" (2021)
 _LIGHTEST, _DARKEST = 0.45, 0.35  # shares of white and of black in the first and the last shade
 LineStyle = Literal["-", "--", ":", "-."]

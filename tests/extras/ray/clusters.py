@@ -14,10 +14,10 @@ class Nodes:
     def __init__(self, count):
         from ray.cluster_utils import Cluster
 
-        from bapo_lightning.extras.ray.joining import SYSTEM
+        from bapo_lightning.extras.ray.joining import HERE
 
-        head = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head | {"_system_config": SYSTEM})
+        options = {"num_cpus": 2, "object_store_memory": STORE, **HERE}
+        self._cluster = Cluster(initialize_head=True, head_node_args=options)
         self.head = self._cluster.head_node
         self.others = [self.add() for _ in range(count - 1)]
 

@@ -117,10 +117,7 @@ def _verified(gold: Any, answer: Any) -> bool:
 
 
 def readings(text: str) -> tuple[Any, ...]:
-    """Returns the expressions that `text` may mean: it is one formula, or a text that ends in one or more.
-
-    Empty if nothing is readable.
-    """
+    """Returns the expressions that `text` may mean: one formula, or a text that ends in some; maybe none."""
     text = plain_characters(text)
     if is_prose(text):
         return tuple(read_in_prose(text))

@@ -84,10 +84,7 @@ def in_known_notation(text: str) -> str:
 
 
 def same_conditions(gold: Any, answer: Any, equal: Callable[[Any, Any], bool]) -> bool | None:
-    """Whether both state the same condition or set; None if neither does, or another comparison may decide.
-
-    `equal` compares two single conditions.
-    """
+    """Whether both state the same condition or set; None if neither does, or another comparison decides."""
     first, second = _joined(gold), _joined(answer)
     if first is None and second is None:
         return None

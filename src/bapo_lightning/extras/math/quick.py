@@ -110,10 +110,7 @@ def _read_number(text: str) -> PlainNumber | None:
 
 
 def normal_form(cleaned: str) -> str:
-    """Returns the one string of all answers that are equal without algebra.
-
-    Numbers are written as `3/4`, other text without spaces and font commands.
-    """
+    """Returns the one string of all answers that are equal without algebra, such as `3/4` for numbers."""
     number = read_number(cleaned)
     return normal_text(cleaned) if number is None else str(number)
 

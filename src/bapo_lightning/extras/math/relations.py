@@ -43,10 +43,7 @@ def holds(expression: Any) -> bool:
 
 
 def in_one_order(gold: Any, answer: Any) -> tuple[Any, Any]:
-    """Returns both, as tuples if one of them names its values (`x = 1, y = 2`) and the other does not.
-
-    Such a list has an order: it is not `2, 1`.
-    """
+    """Returns both; as tuples, which have an order, if only one names its values (`x = 1, y = 2`)."""
     names = _named_values(gold), _named_values(answer)
     known = _equated_names(gold), _equated_names(answer)
     if all(known) and known[0] != known[1]:

@@ -70,13 +70,8 @@ class MathReward:
     ) -> None:
         self.accept, self.require_stop = accept, require_stop
         self.refuse_unevaluated = unevaluated == "refuse"
-        self._pool = VerifierPool(
-            num_workers or min(num_cores(), 8),
-            timeout_seconds,
-            memory_megabytes,
-            batch_seconds,
-            self.refuse_unevaluated,
-        )
+        limits = timeout_seconds, memory_megabytes, batch_seconds
+        self._pool = VerifierPool(num_workers or min(num_cores(), 8), *limits, self.refuse_unevaluated)
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
         """Scores each completion against the problem at the same index: 1.0 for CORRECT, 0.0 otherwise."""
@@ -90,10 +85,7 @@ class MathReward:
     def score_texts(
         self, golds: list[str], texts: list[str], timeout_seconds: float | None = None
     ) -> list[Score]:
-        """Scores each text against the gold answer at the same index.
-
-        `timeout_seconds`, if given, replaces the reward's deadline for an answer and its budget for a call.
-        """
+        """Scores each text by its gold answer. `timeout_seconds` replaces the limits of answer and call."""
         scores: dict[int, Score] = {}
         undecided: dict[tuple[str, str], list[int]] = {}  # equal pairs are judged once
         for index, (gold, text) in enumerate(zip(golds, texts, strict=True)):

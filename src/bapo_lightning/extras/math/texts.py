@@ -113,10 +113,7 @@ def _same_parts(gold: str, answer: str, is_ratio: bool) -> bool:
 
 
 def words_of(text: str) -> list[str] | None:
-    """Returns the items of a list of words in lower case and alphabetic order; None if `text` is not one.
-
-    Single letters are variables or choices, and `pi` is a number.
-    """
+    """Returns a list's words, in lower case and sorted; None for other texts, single letters and `pi`."""
     if not text[:1].isalpha() or len(text) > MAX_CHARACTERS:
         return None
     items = [item.lower() for item in _BETWEEN_WORDS.split(_ARTICLE.sub("", text))]

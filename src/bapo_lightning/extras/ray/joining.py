@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0  # between two checks of it
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": str(30 * 24 * 3600)}
 # For a cluster on one machine. Ray would start a process for each core at once, each of which takes a second
 # of it, and give its processes a lower priority than all others.
-SYSTEM = {"enable_worker_prestart": False, "worker_niceness": 0}
+HERE = {"include_dashboard": False, "_system_config": {"enable_worker_prestart": False, "worker_niceness": 0}}
 _gone: set[str] = set()  # addresses of clusters that were lost: later calls do not wait again
 JOINED = "BAPO_RAY_ADDRESS"  # variable in ranks that Ray started, set to their cluster
 
@@ -48,11 +48,7 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
     if ray.is_initialized():
         return False
     address = os.environ.get(JOINED, address)
-    own = {
-        "num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus)),
-        "include_dashboard": False,
-        "_system_config": SYSTEM,
-    }
+    own = HERE | {"num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus))}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends no statistics to anyone
     try:
         if address and address != "auto":

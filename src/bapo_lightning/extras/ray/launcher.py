@@ -60,12 +60,9 @@ class RayLauncher:
                     "smaller launcher.cpus_per_run or launcher.gpus_per_run, or add a node"
                 )
             if is_taken(cpus, gpus):
-                print(
-                    f"sweep: the Ray cluster is busy with other work; runs of {cpus} CPUs and {gpus} GPUs "
-                    "start when that ends (`ray status` shows what is free)",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                text = f"sweep: the Ray cluster is busy with other work; runs of {cpus} CPUs and {gpus} GPUs "
+                text += "start when that ends (`ray status` shows what is free)"
+                print(text, file=sys.stderr, flush=True)
             while True:
                 check_cluster()
                 for name, job in islice(waiting, most - len(running)):

@@ -83,12 +83,8 @@ class SimulateCommand(Section):
 
 
 def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
-    """Simulates what the node `simulate` of a run's resolved configuration requests, and writes page,
-    pictures and numbers; returns the study and the page.
-
-    Raises:
-        ConfigError: with everything that is wrong, including that no split fits.
-        DataError: the model's sizes are unknown, or the measured run cannot be used.
+    """Makes the study that `simulate` of a resolved configuration requests, and its page; returns both.
+    Raises ConfigError with all that is wrong, DataError for a model of unknown sizes or an unusable run.
     """
     config, options = read_simulate(plain)
     world = world_of(config, options)

@@ -86,9 +86,8 @@ def _stale(axes: Axes, study: Study) -> None:
 
 
 def _ages(axes: Axes, study: Study) -> None:
-    style.style_axes(
-        axes, f"Ages, {_split(study.best.cell)} GPUs", "age of a token, updates", "share of trained tokens"
-    )
+    title = f"Ages, {_split(study.best.cell)} GPUs"
+    style.style_axes(axes, title, "age of a token, updates", "share of trained tokens")
     same = _like_best(study, "trainer_gpus", "generation")
     for result, colour in zip(same, style.shades(style.BLUE, len(same)), strict=True):
         shares = result.outcome.ages
@@ -100,9 +99,8 @@ def _ages(axes: Axes, study: Study) -> None:
 
 
 def _waste(axes: Axes, study: Study) -> None:
-    style.style_axes(
-        axes, f"Ways to generate, {_split(study.best.cell)} GPUs", "max_age, updates", "tokens a second"
-    )
+    title = f"Ways to generate, {_split(study.best.cell)} GPUs"
+    style.style_axes(axes, title, "max_age, updates", "tokens a second")
     own = _like_best(study, "trainer_gpus")
     kinds = list(dict.fromkeys(result.cell.generation for result in own))
     for kind, colour in zip(kinds, style.shades(style.GREEN, len(kinds)), strict=True):

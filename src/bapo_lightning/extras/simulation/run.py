@@ -163,11 +163,8 @@ class VirtualRun:
         regime, self._times, self.setting = setting.regime, times, setting
         self.clock = Clock()
         fleet = VirtualFleet(times.copies, times.engine, setting.failures, setting.seed)
-        stream = (
-            FleetStream(fleet, regime.stream, float(setting.lengths.mean()))
-            if regime.stream is not None
-            else None
-        )
+        context, mean = regime.stream, float(setting.lengths.mean())
+        stream = None if context is None else FleetStream(fleet, context, mean)
         sync = times.sync_seconds
         load = sync if times.load_seconds is None else times.load_seconds
         self.engine = VirtualEngine(fleet, sync, load, lambda: self.clock.now, stream=stream)
@@ -216,15 +213,13 @@ class VirtualRun:
 
     def _train(self) -> Process:
         # As `RolloutDataModule.next_batch` lets the trainer continue.
-        regime, clock = self.setting.regime, self.clock
+        regime, clock, size = self.setting.regime, self.clock, self.setting.groups_per_batch
         protocol: AsyncProtocol
         if isinstance(self.scheduler, StreamScheduler):
-            protocol = stream = StreamProtocol(
-                self.scheduler, self._refresh_engine, self.setting.groups_per_batch
-            )
+            protocol = stream = StreamProtocol(self.scheduler, self._refresh_engine, size)
             clock.start(self._stream(stream))
         else:
-            protocol = AsyncProtocol(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
+            protocol = AsyncProtocol(self.scheduler, self._refresh_engine, size)
             if regime.async_generation:
                 clock.start(self._generate(protocol))
         for _ in range(self.setting.num_batches * regime.updates_per_rollout_batch):

@@ -48,10 +48,7 @@ class VirtualOutcome:
 
 
 def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> VirtualOutcome:
-    """Returns the numbers of a finished run without its first `skipped` and last `left_out` rollout batches.
-
-    Raises ValueError if nothing is left.
-    """
+    """Returns a run's numbers without its first and last rollout batches. ValueError: nothing is left."""
     updates, batch = run.updates, run.setting.regime.updates_per_rollout_batch
     last = len(updates) - left_out * batch
     counted = updates[skipped * batch : last]
@@ -222,15 +219,10 @@ class StudiedRun:
 
     def _regime(self, partial_tokens: int | None) -> Regime:
         # In turns, without a separate bound.
-        regime = replace(
-            self.setting.regime,
-            async_generation=False,
-            max_age=None,
-            window=None,
-            stream=None,
-            partial_tokens=partial_tokens,
-        )
-        return regime if partial_tokens else replace(regime, stale_action="evict", max_segments=None)
+        regime = replace(self.setting.regime, async_generation=False, max_age=None, window=None, stream=None)
+        if not partial_tokens:
+            regime = replace(regime, stale_action="evict", max_segments=None)
+        return replace(regime, partial_tokens=partial_tokens)
 
     def _shape(self, cell: Cell) -> RunShape:
         engine = replace(self.plan.run.engine, num_gpus=cell.fleet_gpus)

@@ -97,11 +97,8 @@ def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[t
     if num_without_gradient:
         lines["grad_norm"].append(f"none in {_plural(num_without_gradient, 'update')}")
     # Shares that were always 0, such as the share of failed verdicts, are not worth printing.
-    held_out = [
-        row
-        for row in rows
-        if row.name.startswith("val/") and ("@" in row.name or any(found[row.name].values()))
-    ]
+    validated = [row for row in rows if row.name.startswith("val/")]
+    held_out = [row for row in validated if "@" in row.name or any(found[row.name].values())]
     texts = [(group.replace("_", " "), ", ".join(shown)) for group, shown in lines.items()]
     texts[1:1] = [(row.name.removeprefix("val/"), _trend(found[row.name], row)) for row in held_out]
     return texts

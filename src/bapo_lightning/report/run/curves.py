@@ -36,9 +36,8 @@ def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
 def held_out_resolution(record: RunRecord) -> float:
     """Smallest step of `held_out`: 1/(P k) of the largest set, over their number; 0 if P is not recorded."""
     sets = (record.manifest.get("problems") or {}).get("validation") or {}
-    answers = [
-        k * sets.get(kind.split("/")[1], {}).get("kept", 0) for kind, k in _largest_k(record, "avg").items()
-    ]
+    largest = _largest_k(record, "avg").items()
+    answers = [k * sets.get(kind.split("/")[1], {}).get("kept", 0) for kind, k in largest]
     return 1 / (len(answers) * max(answers)) if answers and min(answers) else 0.0
 
 
@@ -53,10 +52,7 @@ def _largest_k(record: RunRecord, statistic: str) -> dict[str, int]:
 
 
 def raised(record: RunRecord, side: str) -> Curve:
-    """1 at every update in which the bound lay above its start, otherwise 0; empty if the start is unknown.
-
-    The mean is the share of the updates that raised it; a mean of bounds is a value hardly ever chosen.
-    """
+    """1 at updates in which the bound lay above its start, else 0, for a mean; empty if it is unknown."""
     bound = (record.config.get("algorithm", {}).get("bounds") or {}).get(side)
     start = bound.get("start") if isinstance(bound, dict) else bound  # of a search, or a fixed bound
     if start is None:

@@ -94,12 +94,9 @@ def _export(
 
 
 def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], Policy]:
-    """Returns the weights of a checkpoint under the names of files, read one at a time, and the policy
-    that they belong to. Adapters are merged into the model, which is loaded for that. All are rounded to
-    `dtype`, except what transformers keeps in float32.
-
-    Raises:
-        CheckpointError: the checkpoint belongs to another model.
+    """Returns a checkpoint's weights under the names of files, read one at a time, and their policy. Adapters
+    are merged into the loaded model. All are rounded to `dtype`, except what transformers keeps in float32.
+    Raises CheckpointError for a checkpoint of another model.
     """
     from bapo_lightning.configuration.sections import Model
     from bapo_lightning.modules.policy.factory import build_policy

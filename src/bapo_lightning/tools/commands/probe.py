@@ -57,11 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "seed": (Seed, 0, "of the random tokens"),
         "watch": (CountOrZero, 0, "probes to make, each after a new export; 0: one, of FOLDER as it is"),
         "every": (Seconds, 5.0, "seconds between two looks for a new export, or for its weights"),
-        "grace": (
-            SecondsOrZero,
-            60.0,
-            "seconds that the server may take after an export to have its weights",
-        ),
+        "grace": (SecondsOrZero, 60.0, "seconds that the server may take to have an export's weights"),
         "timeout": (Seconds, 300.0, "seconds that the server may take for an answer"),
     }
     for name, (kind, default, help_) in numbers.items():

@@ -69,13 +69,10 @@ def comparison_notes(evaluations: Sequence[Evaluated], reference: str) -> list[s
         for name in item.problems:
             if (reason := pairing_problem(item, against, name)) is not None:
                 notes.append(f"{item.name}, {name}: no difference, {reason}")
-        changes = [
-            f"{key} {against.settings.get(key)} -> {value}"
-            for key, value in item.settings.items()
-            if value != against.settings.get(key)
-        ]
+        before = against.settings
+        changes = {key: value for key, value in item.settings.items() if value != before.get(key)}
         if changes:
-            listed = ", ".join(changes)
+            listed = ", ".join(f"{key} {before.get(key)} -> {value}" for key, value in changes.items())
             notes.append(f"{item.name} differs from {reference} in more than its weights: {listed}")
     return notes
 

@@ -191,12 +191,9 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
         logger.finalize("success")
 
 
-def loaded_sampler(
-    config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any
-) -> RolloutSampler:
-    """Makes the sampler of an evaluation, whose engine has the checkpoint's weights.
-
-    Raises EngineError if the engine did not take them, and everything that `load_policy` raises.
+def loaded_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any) -> RolloutSampler:
+    """Makes the sampler of an evaluation, whose engine has the checkpoint's weights. Raises EngineError if
+    the engine did not take them, and everything that `load_policy` raises.
     """
     rollout = config.rollout
     # Under greedy sampling every log-prob is 0, which would prove nothing.
@@ -211,10 +208,7 @@ def loaded_sampler(
 
 @phase("loading the model")
 def load_policy(config: EvaluationConfig, task: Task, temperature: float) -> Policy:
-    """The policy that is evaluated, on the CPU.
-
-    Raises DataError if its model cannot be loaded, CheckpointError if the checkpoint is of another model.
-    """
+    """The policy, on the CPU. Raises DataError, or CheckpointError for a checkpoint of another model."""
     path, length = model_path(config.model.path), config.scale.context_length
     policy = build_policy(ModelOptions.of(config.model, path, context_length=length), temperature)
     if task.subject.checkpoint is not None:

@@ -88,10 +88,7 @@ def belongs_to_run(path: str) -> bool:
 
 
 def find_subject(path: str) -> Subject:
-    """Returns the subject that `checkpoint=path` names.
-
-    Raises ConfigError if it cannot be evaluated, CheckpointError if none of its checkpoints is good.
-    """
+    """Returns the subject of `checkpoint=path`. Raises ConfigError, or CheckpointError if none is good."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return _of_run(checkpoint_folder.verify(folder.absolute()))
@@ -113,10 +110,8 @@ def find_subject(path: str) -> Subject:
 
 
 def inherit(config: DictConfig, subject: Subject) -> list[str]:
-    """Fills open keys from the run, otherwise with defaults for any model; returns "key=value" texts.
-
-    Raises:
-        ConfigError: a value of the run names code that is neither part of this package nor trusted.
+    """Fills open keys from the run, or with defaults; returns "key=value" texts. Raises ConfigError if a
+    value of the run names code that is neither part of this package nor trusted.
     """
     filled, foreign = list[str](), list[str]()
     run = OmegaConf.create(subject.run) if subject.run is not None else None
@@ -180,9 +175,8 @@ def weights_digest(subject: Subject) -> str:
         files = {name: entry["sha256"] for name, entry in kept.items()}
     if subject.checkpoint is None or subject.model.get("lora"):  # adapters are additions to the weights
         weights = sorted(Path(model_path(value_of(subject.model, "path"))).glob("*.safetensors"))
-        files |= {file.name: checkpoint_folder.digest(file) for file in weights} or {
-            "hub": value_of(subject.model, "path")
-        }
+        hub = {"hub": value_of(subject.model, "path")}
+        files |= {file.name: checkpoint_folder.digest(file) for file in weights} or hub
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 

@@ -34,10 +34,7 @@ CSV_COLUMNS = (
 def print_evaluations(
     rows: Sequence[ComparisonRow], reference: str, notes: Sequence[str], console: Console | None = None
 ) -> None:
-    """Prints one table for each set: values, and below them the difference to the reference.
-
-    If names leave too little room, they are listed above the tables, which then have their numbers.
-    """
+    """Prints a table for each set: values, differences below them. Long names are numbers, listed above."""
     console = console or Terminal()
     console.print(f"\n{EXPLANATION}", highlight=False, markup=False)
     tables = {name: list(group) for name, group in _by_set(rows)}

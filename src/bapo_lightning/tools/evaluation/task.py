@@ -45,11 +45,8 @@ class Task:
 
 
 def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig, Task]:
-    """The configuration and its task.
-
-    Raises:
-        ConfigError: with everything that is wrong.
-        DataError: tokenizer or problems cannot be loaded.
+    """The configuration and its task. Raises ConfigError with all that is wrong, DataError for tokenizer
+    or problems that cannot be loaded.
     """
     is_longest = composed.scale.max_prompt_tokens is None
     if is_longest:

@@ -30,10 +30,7 @@ _SHARED = Path(__file__).with_name("templates")
 
 
 def page_environment(templates: Path) -> Environment:
-    """Environment with the templates in `templates` and the shared style sheet and script for curves.
-
-    It escapes everything: folder names, settings, errors and samples are texts from elsewhere.
-    """
+    """Environment with `templates` and the shared ones; it escapes everything: texts are from elsewhere."""
     return Environment(
         loader=FileSystemLoader([templates, _SHARED]),
         autoescape=True,

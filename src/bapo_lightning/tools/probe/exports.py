@@ -23,8 +23,8 @@ class Export:
 def newest_export(pattern: str) -> Export | None:
     """Returns the newest model folder of a path or glob, or directly below one; None if there is none."""
     matches = [Path(match) for match in glob.glob(pattern)]
-    folders = [folder for match in matches for folder in (match, *match.glob("*/")) if _is_model(folder)]
-    found = [export for folder in folders if (export := _export(folder)) is not None]
+    folders = [folder for match in matches for folder in (match, *match.glob("*/"))]
+    found = filter(None, map(_export, folders))
     return max(found, key=lambda export: export.stamp, default=None)
 
 
@@ -43,11 +43,9 @@ def next_export(pattern: str, last: Export | None, every: float) -> Export:
         time.sleep(every)
 
 
-def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(any(folder.glob(kind)) for kind in WEIGHTS)
-
-
 def _export(folder: Path) -> Export | None:
+    if not (folder / "config.json").is_file() or not any(any(folder.glob(kind)) for kind in WEIGHTS):
+        return None
     try:
         stats = [file.stat() for file in folder.iterdir()]
     except FileNotFoundError:  # it is being replaced

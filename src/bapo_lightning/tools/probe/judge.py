@@ -41,9 +41,7 @@ class Gap:
 def gap(server: Numbers, weights: Numbers, rounding: Numbers) -> Gap:
     """Compares [N] log-probs with [N] others, by the [N] yardstick."""
     away = np.abs(server - weights)
-    return Gap(
-        len(away), float(away.mean()), float(away.max()), float(rounding.mean()), float(rounding.max())
-    )
+    return Gap(len(away), *(float(value) for each in (away, rounding) for value in (each.mean(), each.max())))
 
 
 def gaps(layout: TokenLayout, server: Numbers, weights: Numbers, rounding: Numbers) -> dict[str, Gap]:

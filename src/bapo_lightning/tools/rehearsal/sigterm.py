@@ -9,10 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 
 
 class SigtermAfterFirst(Callback):
-    """Sends each rank a SIGTERM at the end of the first update, as a scheduler does.
-
-    One from outside could come after the last update of a run of two.
-    """
+    """Sends each rank a SIGTERM after the first update; one from outside may come after the last one."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

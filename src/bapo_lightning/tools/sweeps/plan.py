@@ -234,9 +234,8 @@ def folder_name(sweep: str, overrides: Sequence[str]) -> str:
     in the name if that stays short; otherwise a hash does, and sweep.json lists them.
     """
     ordered = sorted(overrides)
-    whole = _safe(
-        "-".join([f"sweep-{sweep}", *(override.replace("=", "_") for override in ordered)]), ordered
-    )
+    parts = [f"sweep-{sweep}", *(override.replace("=", "_") for override in ordered)]
+    whole = _safe("-".join(parts), ordered)
     return whole if len(whole) <= _SHORT else f"{_safe(f'sweep-{sweep}', ordered)}-{_hash(ordered)}"
 
 

@@ -48,11 +48,8 @@ def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str,
         if is_here:
             check_runs(configs.values())
     finished = finished_runs(plan, configs)
-    todo = {
-        run: TrainJob((*plan.options, *plan.overrides(run)), plan.folder / run)
-        for run in plan.jobs
-        if run not in finished
-    }
+    left = [run for run in plan.jobs if run not in finished]
+    todo = {run: TrainJob((*plan.options, *plan.overrides(run)), plan.folder / run) for run in left}
     plan.folder.mkdir(parents=True, exist_ok=True)
     record(plan, {})
     counted = f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before"
