@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bapo_lightning.extras.python.limits import CallLimits
-from bapo_lightning.extras.python.program import ERROR
+from bapo_lightning.extras.python.program import ERROR, CallLimits
 from bapo_lightning.extras.python.scratch import is_too_large, remove_abandoned, scratch
 from bapo_lightning.extras.python.zygote import Zygote
 from bapo_lightning.system.limits import MEGABYTE

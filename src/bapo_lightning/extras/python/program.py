@@ -12,12 +12,12 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 from bapo_lightning.extras.python.kernel import raise_walls
-from bapo_lightning.extras.python.limits import CallLimits
 from bapo_lightning.system.limits import MEGABYTE, limit_memory, set_limit
 from bapo_lightning.system.orphans import end_with_parent
 
@@ -25,6 +25,18 @@ VALUE, ERROR = b"v", b"e"  # kinds of outcome: the meaning of the text
 _NAME = "<program>"
 _PACKAGE = str(Path(__file__).resolve().parents[3])  # folder of this package, not for a program's sys.path
 _STDIN, _STDOUT, _STDERR, _OUTCOME = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Limits of one call, and its output."""
+
+    seconds: float  # of wall-clock time, and about as many of CPU time
+    memory_megabytes: int  # of address space in addition to the interpreter's
+    file_megabytes: int  # of one file, and of the scratch folder
+    output_bytes: int  # kept of a program's output
+    shows_last_value: bool  # if nothing was printed, the value of the last expression is
+    walls: str  # "kernel" or "none"
 
 
 def live(limits: CallLimits, zygote: int, scratch: Path, source: int, output: int, outcome: int) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bapo_lightning.environments.tools import ToolResult
 from bapo_lightning.extras.python.kernel import missing_walls
-from bapo_lightning.extras.python.limits import CallLimits
+from bapo_lightning.extras.python.program import CallLimits
 from bapo_lightning.system.errors import ConfigError, EnvironmentFault
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.supervised import CleanProcess

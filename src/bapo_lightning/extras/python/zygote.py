@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bapo_lightning.extras.python.limits import CallLimits
-from bapo_lightning.extras.python.program import live
+from bapo_lightning.extras.python.program import CallLimits, live
 from bapo_lightning.system.orphans import end_with_parent
 
 _NUMBER = 8  # bytes of a process id or an exit status
