@@ -81,7 +81,8 @@ def _work(plan: Plan) -> Iterator[str]:
         ("measured entropy", work.entropy),
     ):
         if flops:
-            yield f"  {label:<{WIDTH}}{_operations(flops):>17}"
+            count = f"{flops / 1e15:,.1f} PFLOP" if flops >= 1e14 else f"{flops / 1e9:,.3g} GFLOP"
+            yield f"  {label:<{WIDTH}}{count:>17}"
 
 
 def _time(plan: Plan) -> Iterator[str]:
@@ -110,10 +111,6 @@ def _limits(plan: Plan) -> Iterator[str]:
         f"Longest sample that fits: {limits[name]:,} tokens "
         f"({', '.join(f'{key} {value:,}' for key, value in limits.items())})"
     )
-
-
-def _operations(count: float) -> str:
-    return f"{count / 1e15:,.1f} PFLOP" if count >= 1e14 else f"{count / 1e9:,.3g} GFLOP"
 
 
 def _span(seconds: float) -> str:

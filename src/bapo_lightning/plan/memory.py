@@ -188,10 +188,12 @@ def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
     before = summed(run, num_micro_batches)
     after = before if run.whole_gradients and before else gradients(run)
     passing, scored = [*always, *before, *gathered(run)], _scored(run, norm_bytes(run))
+    waits = run.model.tied or not before or run.strategy == "fsdp"
+    last = [*activations(run), *_block_at_work(run), *(head_gradient(run, run.hidden_bytes) if waits else [])]
     return [
         Moment("token scores, forward", (*passing, *scored, *logits(run, is_forward=True))),
         Moment("token scores, backward", (*passing, *_scores_backward(run))),
-        Moment("last block, backward", (*passing, *_last_block(run, bool(before)))),
+        Moment("last block, backward", (*passing, *last)),
         Moment("first block, backward", (*always, *after, *gathered(run), *_first_block(run))),
         Moment("optimizer step", (*always, *gradients(run), *_step(run))),
     ]
@@ -216,12 +218,6 @@ def _scored(run: RunShape, last_norm_bytes: int) -> list[Amount]:
         product("last norm", B=last_norm_bytes, tokens=run.tokens_at_once),
         product("hidden states scored", B=per_token, tokens=run.scored_at_once),
     ]
-
-
-def _last_block(run: RunShape, has_gradients: bool) -> list[Amount]:
-    waits = run.model.tied or not has_gradients or run.strategy == "fsdp"
-    waiting = head_gradient(run, run.hidden_bytes) if waits else []
-    return [*activations(run), *_block_at_work(run), *waiting]
 
 
 def _first_block(run: RunShape) -> list[Amount]:

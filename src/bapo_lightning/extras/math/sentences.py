@@ -45,15 +45,10 @@ def is_prose(text: str) -> bool:
         return True
     plain = text if "$" in text else _COMMAND.sub(" ", text)
     words = [word.lower() for word in _WORDS.findall(plain) if not _MATH_WORD.fullmatch(word.lower())]
-    return len(words) >= 2 or (
-        len(words) == 1 and (_SENTENCE_WORD.fullmatch(words[0]) is not None or _has_formula(text))
-    )
-
-
-def _has_formula(text: str) -> bool:
-    """Whether dollars stand around a part of `text`; a price has one dollar."""
-    inner = text.strip("$ .\n")
-    return "$" in inner and text.count("$") - text.count("\\$") > 1
+    if len(words) != 1:
+        return len(words) > 1
+    has_formula = "$" in text.strip("$ .\n") and text.count("$") - text.count("\\$") > 1  # a price has one
+    return has_formula or _SENTENCE_WORD.fullmatch(words[0]) is not None
 
 
 def has_words(text: str) -> bool:

@@ -73,7 +73,8 @@ def _stale(axes: Axes, study: Study) -> None:
     style.style_axes(axes, "What it costs", "max_age, updates", "share of trained tokens")
     results, updates = list(study.by_age.values()), min(study.by_age) + 1
     places = range(len(results))
-    stale = [result.outcome.older_than(updates - 1) for result in results]
+    shares = [result.outcome.ages.items() for result in results]
+    stale = [sum(share for age, share in ages if age >= updates) for ages in shares]
     wasted = [result.outcome.wasted for result in results]
     for shift, values, colour, label in (
         (-0.5, stale, style.BLUE, f"older than {updates - 1} updates"),

@@ -42,10 +42,6 @@ class VirtualOutcome:
         """Mean age of trained tokens, in updates."""
         return sum(age * share for age, share in self.ages.items())
 
-    def older_than(self, age: int) -> float:
-        """Share of the trained tokens above this age."""
-        return sum(share for found, share in self.ages.items() if found > age)
-
 
 def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> VirtualOutcome:
     """Returns a run's numbers without its first and last rollout batches. ValueError: nothing is left."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -119,20 +118,16 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
         step, begin = begin, max(0.0, spent[known].sum() / passes[known].sum())
         load = float(values("sync/transfer_seconds").sum() / max(1, (syncs > 0).sum()))
     scatter = tuple((jitter / jitter.mean()).tolist())
+    options = leaves(record.config.get("rollout", {}))
+    slots = min((int(value) for key, value in options if key.endswith(SLOT_KEYS)), default=EngineTimes.slots)
     return ServiceTimes(
         copies=1,
-        engine=EngineTimes(step, each, begin=begin, slots=_slots(record.config), jitter=scatter),
+        engine=EngineTimes(step, each, begin=begin, slots=slots, jitter=scatter),
         update=lambda responses: generator.choice(seconds),
         sync_seconds=float(syncs[syncs > 0].mean()) if syncs.any() else 0.0,
         load_seconds=load,
         reward_seconds=float(rewards.sum() / max(1.0, values("rollout/num_samples").sum())),
     )
-
-
-def _slots(config: Mapping[str, Any]) -> int:
-    """Number of sequences that the engine of a run samples at once."""
-    found = leaves(config.get("rollout", {}))
-    return min((int(value) for key, value in found if key.endswith(SLOT_KEYS)), default=EngineTimes.slots)
 
 
 def _fitted(units: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:

@@ -74,17 +74,14 @@ def _draw_curve(axes: Axes, curve: RunCurve, label: str) -> None:
     else:
         axes.scatter(*points, s=7, color=colour, alpha=0.3, linewidths=0)
     if curve.metric.jumps:
-        axes.scatter([], [], s=12, color=colour, label=_with_shares(label, curve.values))
+        common = Counter(round(value, 3) for value in curve.values).most_common(_MOST_CHOICES)
+        shares = ", ".join(f"{value:g} in {count / len(curve.values):.0%}" for value, count in common)
+        axes.scatter([], [], s=12, color=colour, label=f"{label}: {shares}")
         return
     line, marker = curve.look.line, "o" if len(curve.values) == 1 else ""
     above = 2 if line == "-" else 3  # a broken line hides nothing
     look: dict[str, Any] = {"color": colour, "linewidth": 1.8, "linestyle": line, "marker": marker}
     axes.plot(curve.steps, curve.smooth, label=label, zorder=above, **look)
-
-
-def _with_shares(label: str, values: list[float]) -> str:
-    common = Counter(round(value, 3) for value in values).most_common(_MOST_CHOICES)
-    return f"{label}: " + ", ".join(f"{value:g} in {count / len(values):.0%}" for value, count in common)
 
 
 def _overview_title(record: RunRecord) -> str:

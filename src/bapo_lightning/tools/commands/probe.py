@@ -78,16 +78,16 @@ def _session(parsed: argparse.Namespace) -> ProbeSession:
         import torch
 
         from bapo_lightning.tools.probe.client import ProbeServer
-        from bapo_lightning.tools.probe.session import ProbeSession, Questions
+        from bapo_lightning.tools.probe.session import ProbeSession
 
     try:
         torch.zeros(1, device=parsed.device).tolist()
     except (RuntimeError, AssertionError) as error:
         raise ConfigError([f"--device={parsed.device} cannot be used ({first_line(error)})"]) from None
-    questions = Questions(parsed.prompts, parsed.tokens, parsed.sampled, parsed.temperature, parsed.seed)
     server = ProbeServer(parsed.url, parsed.model, parsed.api_key_from, parsed.timeout)
     server.find_model()  # before anything is loaded or waited for
-    return ProbeSession(server, questions, parsed.dtype)
+    numbers = parsed.prompts, parsed.tokens, parsed.sampled, parsed.temperature, parsed.seed
+    return ProbeSession(server, *numbers, parsed.dtype)
 
 
 def _once(parsed: argparse.Namespace) -> int:

@@ -60,6 +60,9 @@ def model_card(
     sets, values = ", ".join(value_of(run, "data.validation")), dict(leaves(run))
     if is_hub_name(source := str(values.get("data.train.path"))):
         front["datasets"] = [source]
+    # A share to reach is a setting only if the bounds are searched for it.
+    unused = () if "algorithm.bounds.target" in values else (SHARE_TARGET,)
+    settings = [(key, values[key]) for key in SETTINGS if key in values and key not in unused]
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {title}: {algorithm}, {update} updates\n",
@@ -70,19 +73,13 @@ def model_card(
         "## Use\n",
         USE,
         "## Settings\n",
-        markdown_table(("key", "value"), [(key, values[key]) for key in _settings(values)]) + "\n",
+        markdown_table(("key", "value"), settings) + "\n",
         "## Measured\n",
         _measured(rows, update),
     ]
     if manifest.get("command"):
         parts += ["## Command\n", f"```sh\n{manifest['command']}\n```\n"]
     return "\n".join(parts)
-
-
-def _settings(values: Mapping[str, Any]) -> list[str]:
-    """Settings that the run has; a share to reach is included only if the bounds are searched for it."""
-    unused = () if "algorithm.bounds.target" in values else (SHARE_TARGET,)
-    return [key for key in SETTINGS if key in values and key not in unused]
 
 
 def _measured(rows: Sequence[Row], update: int) -> str:

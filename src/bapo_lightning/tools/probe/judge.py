@@ -38,18 +38,14 @@ class Gap:
         )
 
 
-def gap(server: Numbers, weights: Numbers, rounding: Numbers) -> Gap:
-    """Compares [N] log-probs with [N] others, by the [N] yardstick."""
-    away = np.abs(server - weights)
-    return Gap(len(away), *(float(value) for each in (away, rounding) for value in (each.mean(), each.max())))
-
-
 def gaps(layout: TokenLayout, server: Numbers, weights: Numbers, rounding: Numbers) -> dict[str, Gap]:
-    """The same for prompt tokens and for sampled ones, if there are any."""
-    masks = {"prompt": ~layout.is_sampled, "sampled": layout.is_sampled}
-    return {
-        name: gap(server[mask], weights[mask], rounding[mask]) for name, mask in masks.items() if mask.any()
-    }
+    """Compares [N] log-probs with [N] others, by the [N] yardstick: of prompt tokens and of sampled ones."""
+    found, away = dict[str, Gap](), np.abs(server - weights)
+    for name, mask in (("prompt", ~layout.is_sampled), ("sampled", layout.is_sampled)):
+        if count := int(mask.sum()):
+            parts = away[mask], rounding[mask]
+            found[name] = Gap(count, *(float(each) for part in parts for each in (part.mean(), part.max())))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

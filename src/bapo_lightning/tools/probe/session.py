@@ -23,17 +23,6 @@ LONGEST_TEXT = 64  # tokens of a canary text
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
-    """Questions to a server."""
-
-    num_prompts: int = 16  # of random tokens
-    prompt_tokens: int = 32  # in each
-    sampled_tokens: int = 16  # after each prompt
-    temperature: float = 1.0  # of sampling
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A diagnosis and its inputs."""
 
@@ -49,7 +38,11 @@ class ProbeSession:
     """Probes one server repeatedly."""
 
     server: ProbeServer
-    questions: Questions
+    num_prompts: int  # of random tokens
+    prompt_tokens: int  # in each
+    sampled_tokens: int  # after each prompt
+    temperature: float  # of sampling
+    seed: int  # of the random tokens
     dtype: str | None = None  # of the server's computation; None: whichever fits
     _last: tuple[TokenLayout, Numbers] | None = field(default=None, init=False)
     # As it was when the newest export was made.
@@ -64,10 +57,10 @@ class ProbeSession:
         is not as it should be, EngineError without log-probs, DataError if a folder cannot be read.
         """
         self.server.token_of = _reader(weights.tokenizer)
-        prompts, asked = self._prompts(weights), self.questions
+        prompts = self._prompts(weights)
         with phase("asking the server"):
             try:
-                answers = self.server.answers(prompts, asked.sampled_tokens, asked.temperature)
+                answers = self.server.answers(prompts, self.sampled_tokens, self.temperature)
             except PeerRefusal as refusal:
                 if "vocab" not in str(refusal):
                     raise
@@ -78,7 +71,7 @@ class ProbeSession:
                 reason = f"it sampled token {highest}, and {weights.name} has {weights.vocab_size} tokens"
                 return _of_another_vocabulary(reason, len(prompts))
             notes = self._notes(weights)
-        layout, values = compared(prompts, answers, asked.temperature)
+        layout, values = compared(prompts, answers, self.temperature)
         dtypes = [self.dtype] if self.dtype else weights.likely_dtypes()
         layout, raw = as_sampled(layout, values, weights, dtypes[-1])
         before = self._before
@@ -89,15 +82,14 @@ class ProbeSession:
         return Found(found, len(prompts), len(values) - sampled, sampled, [*notes, *raw])
 
     def _prompts(self, weights: Weights) -> list[list[int]]:
-        asked = self.questions
         self.server.find_model()
         room = getattr(weights.config, "max_position_embeddings", None) or 1 << 20
         room = min(room, self.server.context or room)
-        room = max(2, room - max(1, asked.sampled_tokens))
+        room = max(2, room - max(1, self.sampled_tokens))
         allowed = allowed_tokens(weights.vocab_size, weights.tokenizer)
         texts = canary_prompts(weights.tokenizer, min(room, LONGEST_TEXT)) if weights.tokenizer else []
-        length, generator = min(room, asked.prompt_tokens), random.Random(asked.seed)
-        return texts + [generator.choices(allowed, k=length) for _ in range(asked.num_prompts)]
+        length, generator = min(room, self.prompt_tokens), random.Random(self.seed)
+        return texts + [generator.choices(allowed, k=length) for _ in range(self.num_prompts)]
 
     def _notes(self, weights: Weights) -> list[str]:
         notes = []
