@@ -52,7 +52,11 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends no statistics to anyone
     try:
         if address and address != "auto":
-            check_reachable(address)
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError("this is not HOST:PORT.")
+            with socket.create_connection((host, int(port)), REACH_SECONDS):  # Ray would wait for a minute
+                pass
         keep_token_private(is_made=not address)
         # Ray's own handler would end a run during an update.
         with handled(SIGTERM, getsignal(SIGTERM)), patient():
@@ -70,15 +74,6 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
             f"{key}=null starts one on this machine only"
         ) from error
     return True
-
-
-def check_reachable(address: str) -> None:
-    """Raises OSError or ValueError unless something listens at HOST:PORT: Ray would wait for a minute."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError("this is not HOST:PORT.")
-    with socket.create_connection((host, int(port)), REACH_SECONDS):
-        pass
 
 
 def keep_token_private(is_made: bool) -> None:

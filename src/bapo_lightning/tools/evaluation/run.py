@@ -9,11 +9,10 @@ on seed, problem and number: after a kill the rest is sampled, and the file ends
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -121,7 +120,7 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
         rows = read_rows(folder)
         check_order(rows, task.order, folder)
         write_config(folder, task.record)
-        manifest = stack.enter_context(EvaluationManifest(folder))
+        count = stack.enter_context(kept_manifest(folder))
         sampler = loaded_sampler(config, task, engine, reward)
         progress = stack.enter_context(followed(len(task.asked), len(rows)))
         step = config.samples_per_call
@@ -129,7 +128,7 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
             part = task.asked[max(first, len(rows)) : first + step]
             samples = sample_answers(sampler, [item for _, item in part])
             journal.append(as_row(task, *asked, sample) for asked, sample in zip(part, samples, strict=True))
-            manifest.count(samples)
+            count(samples)
             progress.add(samples)
 
 
@@ -216,35 +215,31 @@ def load_policy(config: EvaluationConfig, task: Task, temperature: float) -> Pol
     return policy
 
 
-class EvaluationManifest:
-    """Keeps `manifest.json` current: `status` is running, finished, interrupted or failed."""
+@contextmanager
+def kept_manifest(folder: Path) -> Iterator[Callable[[Sequence[Sample]], None]]:
+    """Context that keeps `manifest.json` of an existing folder current: `status` is running, finished,
+    interrupted or failed. Yields the function that counts recorded samples.
+    """
+    sessions, start = read_manifest(folder).get("sessions", []), time.perf_counter()
+    counts = {"num_samples": 0, "num_tokens": 0}
+    session: dict[str, Any] = {**session_start(), **environment(), **counts}
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` exists, with a manifest unless this is the first session."""
-        self._path = folder / "manifest.json"
-        self._sessions = read_manifest(folder).get("sessions", [])
-        self._start = time.perf_counter()
-        counts = {"num_samples": 0, "num_tokens": 0}
-        self._session: dict[str, Any] = {**session_start(), **environment(), **counts}
+    def write(status: str) -> None:
+        session["wall_seconds"] = round(time.perf_counter() - start, 3)
+        content = {"kind": "evaluation", "status": status, "sessions": [*sessions, session]}
+        write_json(folder / "manifest.json", content)
 
-    def count(self, samples: Sequence[Sample]) -> None:
-        """Counts recorded samples."""
-        self._session["num_samples"] += len(samples)
-        self._session["num_tokens"] += sum(sample.rollout.length for sample in samples)
-        self._write("running")
+    def count(samples: Sequence[Sample]) -> None:
+        session["num_samples"] += len(samples)
+        session["num_tokens"] += sum(sample.rollout.length for sample in samples)
+        write("running")
 
-    def __enter__(self) -> EvaluationManifest:
-        self._write("running")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and not isinstance(error, KeyboardInterrupt):
-            self._session["error"] = f"{type(error).__name__}: {error}"
-        self._write("finished" if error is None else ending(error))
-
-    def _write(self, status: str) -> None:
-        self._session["wall_seconds"] = round(time.perf_counter() - self._start, 3)
-        sessions = [*self._sessions, self._session]
-        write_json(self._path, {"kind": "evaluation", "status": status, "sessions": sessions})
+    write("running")
+    try:
+        yield count
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt):
+            session["error"] = f"{type(error).__name__}: {error}"
+        write(ending(error))
+        raise
+    write("finished")
