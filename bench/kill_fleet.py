@@ -40,11 +40,10 @@ class Drill:
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
         from ray.cluster_utils import Cluster
 
-        from bapo_lightning.extras.ray.joining import SYSTEM
+        from bapo_lightning.extras.ray.joining import HERE
 
         node = {"num_cpus": 1, "object_store_memory": STORE}
-        head = {**node, "include_dashboard": False, "_system_config": SYSTEM}
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=node | HERE)
         self._node, self._folder, self._overrides = node, folder, overrides
         self._others = [self._cluster.add_node(**node) for _ in range(2)]
         self.run = self._started()

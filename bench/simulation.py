@@ -25,12 +25,12 @@ from measuring import Spread, bench_parser, write_json
 
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import Row
-from bapo_lightning.extras.simulation.lengths import table_of
+from bapo_lightning.extras.simulation.configured import lengths_of
 from bapo_lightning.extras.simulation.run import Setting, VirtualRun
 from bapo_lightning.extras.simulation.study import outcome_of
 from bapo_lightning.extras.simulation.times import ServiceTimes, measured_times
 from bapo_lightning.runs.command import number_type
-from bapo_lightning.system.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
+from bapo_lightning.system.run_folder.record import SCHEDULE_FILE, RunRecord, read_run
 from bapo_lightning.system.values import SecondsOrZero
 
 WORLD = WORLDS["tiny"]
@@ -126,13 +126,13 @@ def real(record: RunRecord) -> Look:
 
 def setting_of(record: RunRecord, seed: int) -> Setting:
     config = validate(record.config, "run")
-    scale, lengths = config.scale, [int(row["num_tokens"]) for row in read_rollouts(record.path)]
+    scale = config.scale
     return Setting(
         regime=config.staleness,
         group_size=scale.group_size,
         groups_per_batch=scale.prompts_per_batch,
         num_batches=scale.num_rollout_batches,
-        lengths=table_of(lengths),
+        lengths=lengths_of(record),
         rules=config.algorithm.make_rules(),
         seed=seed,
         is_endless=False,
