@@ -66,9 +66,7 @@ def _read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str
 
 
 def share_of(items: Sequence[T], text: str, key: str = SHARE) -> list[T]:
-    """Returns the Nth of M parts of `items` for a text N/M; N counts round, so that 9/8 is 1/8. Raises
-    ConfigError, which begins with `key`, for another text.
-    """
+    """Returns the Nth of M parts of `items` for a text N/M; 9/8 is 1/8. Raises ConfigError, with `key`."""
     number, _, count = text.partition("/")
     if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(count)):
         raise ConfigError([f"{key}{text} is not a share; write e.g. 1/3"])

@@ -37,9 +37,7 @@ KEPT = 0.99  # of an update; less is reported as lost
 
 
 def rounding_problem(update_kept: float | None, dtype: str) -> str | None:
-    """Returns a warning if rounding merged weights to `dtype` loses the adapters' update, measured by
-    `Policy.update_kept` after the weights were read.
-    """
+    """Returns a warning if rounding merged weights to `dtype` loses their update (`Policy.update_kept`)."""
     if update_kept is None or update_kept >= KEPT:
         return None
     return (

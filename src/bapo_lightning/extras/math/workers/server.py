@@ -101,9 +101,7 @@ class _Try:
 
 
 class WorkerServer:
-    """Keeps up to `num_workers` workers, as many as there was work for at once, and replaces each that misses
-    a deadline, dies or used much memory.
-    """
+    """Keeps up to `num_workers` workers; replaces each that misses a deadline, dies or used much memory."""
 
     def __init__(
         self, requests: Connection, verdicts: Connection, num_workers: int, memory_megabytes: int
