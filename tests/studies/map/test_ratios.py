@@ -24,9 +24,8 @@ def test_a_ratio_has_the_noise_of_both_of_its_means():
 
 def test_the_ratio_of_values_to_themselves_is_one_for_certain():
     ratio = ratio_interval([0.1, 0.2, 0.18], [0.1, 0.2, 0.18])
-    assert (ratio.value, ratio.lower, ratio.upper) == pytest.approx((1, 1, 1)) and ratio.text(1) == (
-        "1.0 (1.0 to 1.0)"
-    )
+    assert (ratio.value, ratio.lower, ratio.upper) == pytest.approx((1, 1, 1))
+    assert ratio.text(1) == "1.0 (1.0 to 1.0)"
 
 
 @pytest.mark.parametrize("bottoms", [[1.0, 2.0], [-1.0, 2.0, 0.5]])

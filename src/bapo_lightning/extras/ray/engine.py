@@ -192,7 +192,10 @@ class RayEngine(RolloutEngine):
         return {
             "fleet/engines": len(fleet.ready),
             "fleet/nodes": len({member.node for member in fleet.ready}),
-            **{f"fleet/{name}": fresh[name] for name in ("joined", "lost", "refused", "reissued")},
+            "fleet/joined": fresh["joined"],
+            "fleet/lost": fresh["lost"],
+            "fleet/refused": fresh["refused"],
+            "fleet/reissued": fresh["reissued"],
         }
 
     def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
