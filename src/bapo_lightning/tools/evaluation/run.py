@@ -190,7 +190,9 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
         logger.finalize("success")
 
 
-def loaded_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any) -> RolloutSampler:
+def loaded_sampler(
+    config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any
+) -> RolloutSampler:
     """Makes the sampler of an evaluation, whose engine has the checkpoint's weights. Raises EngineError if
     the engine did not take them, and everything that `load_policy` raises.
     """
