@@ -126,10 +126,8 @@ def packed_sdpa(
         q, k, v = (_laid_out(tensor, indices) for tensor in (query, key, value))
         length, mask = indices.shape[1], None
         if sliding_window is not None and length > sliding_window:
-            mask = torch.ones(
-                length, length, dtype=torch.bool, device=q.device
-            )  # true if a token sees another
-            mask = mask.tril().triu(1 - sliding_window)[None, None]
+            sees = torch.ones(length, length, dtype=torch.bool, device=q.device)
+            mask = sees.tril().triu(1 - sliding_window)[None, None]
         outputs.append(sdpa(module, q, k, v, mask, **kwargs)[0].flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return embedding(cells.back, joined.flatten(1)).unflatten(1, joined.shape[1:])[None], None
