@@ -3,7 +3,7 @@
 // mean, lower, upper, runs}, where `mean` may hold nulls, and the others may be absent; `marks` draws dots without a line.
 // Without a band the single runs are drawn; `single`: the band covers single values, and a thin line marks where
 // they are one each. `same` has, by axis, the labels of curves that coincide.
-const WIDTH = 360, HEIGHT = 236, LEFT = 58, RIGHT = 10, TOP = 26, BOTTOM = 38;
+const WIDTH = 360, HEIGHT = 236, LEFT = 66, RIGHT = 10, TOP = 26, BOTTOM = 38;
 const make = (name, attributes, parent) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
