@@ -211,10 +211,11 @@ check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and 
 check-verl: $(READY_VERL) ## our losses called by verl's own worker code, beside the reference and verl's clipped loss
 	@.venv-verl/bin/python tests/zoo/check_verl.py
 
-tables: $(READY_DEV) ## write the tables of docs/ that list algorithms, docs/results/presets.md and llms.txt again
+tables: $(READY_DEV) ## write the tables of docs/ that list algorithms, docs/results/presets.md, llms.txt and examples/tutorial.ipynb again
 	@$(VENV_PYTHON) scripts/doc_tables.py
 	@$(VENV_PYTHON) -m tests.zoo.presets
 	@$(VENV_PYTHON) scripts/docs_site.py
+	@$(VENV_PYTHON) scripts/tutorial.py
 
 test: $(READY_DEV) ## the tests that take five minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix -m "not slow" $(PARALLEL) $(ARGS)

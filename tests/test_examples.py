@@ -9,6 +9,7 @@ import pytest
 from tests.commands import run_command
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+NOTEBOOKS = ["quickstart.ipynb", "tutorial.ipynb"]
 SHOWN = {
     "minimal": "reward 0.",
     "lightning_trainer": "val/additions/avg@4",
@@ -76,9 +77,10 @@ def test_the_loss_for_verl_is_called_with_verls_signature(tmp_path):
 
 def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SHOWN) | {"verl_policy_loss"}
-    assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["quickstart.ipynb"]
+    assert sorted(path.name for path in EXAMPLES.glob("*.ipynb")) == NOTEBOOKS
 
 
-def test_the_notebook_is_shipped_without_outputs():
-    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text())["cells"]
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_notebook_is_shipped_without_outputs(name):
+    cells = json.loads((EXAMPLES / name).read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)

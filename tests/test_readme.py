@@ -10,6 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.group_names import expanded_overrides
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.system.errors import ConfigError
 
@@ -20,8 +21,8 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [README, *(path.read_text() for path in (ROOT / "CONTRIBUTING.md", *PAGES))]
 FOREIGN = {
-    "git", "cd", "cp", "sleep", "ssh", "pip", "ray", "export", "source", "wandb", "tensorboard", "torchrun",
-    "srun", "hf",
+    "git", "cd", "cp", "mkdir", "sleep", "ssh", "pip", "ray", "export", "source", "wandb", "tensorboard",
+    "torchrun", "srun", "hf",
 }  # fmt: skip
 NEEDED = dict(re.findall(r"^NEEDS_([\w-]+) := (.*)$", MAKEFILE, re.MULTILINE))
 
@@ -100,13 +101,13 @@ def test_what_another_command_runs_exists():
 
 
 def is_there(program, *arguments):
-    """Returns whether a command finds its program, or the module or file that Python is to run."""
+    """Returns whether a command finds its program, or the module or file (also a shown one) of Python."""
     if not program.endswith(("python", "python3")):
         return program in FOREIGN or (ROOT / program).is_file()
     if arguments[0] == "-m":
         # A look for pip with find_spec would switch off setuptools' own distutils in this process.
         return arguments[1] == "pip" or importlib.util.find_spec(arguments[1]) is not None
-    return (ROOT / arguments[0]).is_file()
+    return (ROOT / arguments[0]).is_file() or any(f"\n# {arguments[0]}\n" in text for text in DOCUMENTS)
 
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
@@ -157,21 +158,23 @@ def test_every_command_of_the_readme_starts_what_a_test_runs():
     assert [module for module in set().union(*modules.values()) if not is_tested(module)] == []
 
 
-RUNS = re.compile(r"-m bapo_lightning\.cli\.(?:train|rehearse|data) (.*)")
+RUNS = re.compile(r"-m bapo_lightning(?: |\.cli\.|\.tools\.commands\.)(?:train|rehearse|data) ([^#\n]*)")
 # tests/test_add_a_baseline.py and test_day_two.py follow these pages to the letter.
 FOLLOWED = {"docs/add_a_baseline.md", "docs/day_two.md"}
 
 
 def shown_runs(document):
-    commands = [words(command) for command in shown_commands((ROOT / document).read_text())]
-    made = "\n".join(dry_run(*command[1:]).stdout for command in commands if command[0] == "make")
-    return {run for run in RUNS.findall(made) if "<" not in run and run.strip()}
+    shown = shown_commands((ROOT / document).read_text())
+    made = [dry_run(*words(line)[1:]).stdout for line in shown if line.startswith("make ")]
+    made += [line for line in shown if line.startswith("python -m bapo_lightning ")]
+    return {run for run in RUNS.findall("\n".join(made)) if "<" not in run and run.strip()}
 
 
 def composed(arguments):
     """Returns the overrides of a run; of a multirun those of its first run."""
-    asked = [word for word in shlex.split(arguments) if word != "-m"]
-    parsed = OverridesParser.create().parse_overrides(asked)
+    arguments = arguments.replace("--config-dir conf", "hydra.searchpath=[file://conf]")
+    asked = [word for word in shlex.split(arguments) if word not in ("-m", "--cfg", "job")]
+    parsed = OverridesParser.create().parse_overrides(expanded_overrides(asked))
     return [
         f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
         if override.is_sweep_override()
@@ -182,20 +185,24 @@ def composed(arguments):
 
 
 @pytest.fixture
-def functions(tmp_path, monkeypatch):
-    """The reward functions that docs/rewards.md shows can be imported."""
-    page = (ROOT / "docs/rewards.md").read_text()
-    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL):
+def lab(tmp_path, monkeypatch):
+    """The folder of a reader of docs/tutorial.md, with its files."""
+    page = (ROOT / "docs/tutorial.md").read_text()
+    for name, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    (tmp_path / "sums.csv").touch()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
 
 
-NAMES = sorted({path.relative_to(ROOT).as_posix() for path in PAGES} - FOLLOWED)
+FAST = ["README.md", "docs/tutorial.md"]
+NAMES = sorted({path.relative_to(ROOT).as_posix() for path in PAGES} - {*FAST, *FOLLOWED})
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
-@pytest.mark.parametrize("document", ["README.md", *SLOW])
-def test_every_run_that_is_shown_can_be_composed(document, functions):
+@pytest.mark.parametrize("document", [*FAST, *SLOW])
+def test_every_run_that_is_shown_can_be_composed(document, lab):
     wrong = {}
     for arguments in shown_runs(document):
         try:

@@ -19,7 +19,8 @@ from bapo_lightning.rewards.scores import checked, judged
 from bapo_lightning.system.errors import RewardError
 from bapo_lightning.types import Completion, FinishReason, Problem, Reply, Score, ScoreStatus
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "tutorial.md").read_text()
 PROBLEMS = [Problem("a", "2 + 3 =", "5", "sums", {"level": 1}), Problem("b", "4 + 5 =", "9", "sums")]
 COMPLETIONS = [
     Completion(r"it is \boxed{5}", 4, FinishReason.STOP, token_ids=[7, 8]),
@@ -94,16 +95,16 @@ def test_no_value_at_all_is_said_once(capsys):
 
 
 def test_the_functions_of_the_guide_by_name(tmp_path, monkeypatch):
-    code = re.search(r"^```python\n(# my_numbers.py\n.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[1]
+    code = re.search(r"^```python\n(# rewards.py\n.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[1]
     (tmp_path / "my_numbers.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_numbers", raising=False)
-    reward = FunctionRewards(["my_numbers.exact", "my_numbers.brief"], [1, 0.1])
-    assert [score.value for score in reward(PROBLEMS, COMPLETIONS)] == [1.1, 0.1]
-    options = {"functions": ["my_numbers.exakt", "my_numbers"], "weights": [1]}
+    reward = FunctionRewards(["my_numbers.right", "my_numbers.brief"], [1, 0.5])
+    assert [score.value for score in reward(PROBLEMS, COMPLETIONS)] == [1 + 14 / 32, 31 / 64]
+    options = {"functions": ["my_numbers.rihgt", "my_numbers"], "weights": [1]}
     problems = list(FunctionRewards.problems(options))
     assert problems[0] == "weights has 1 values for 2 functions; write one for each"
-    assert problems[1].startswith("functions: my_numbers.exakt cannot be imported (")
+    assert problems[1].startswith("functions: my_numbers.rihgt cannot be imported (")
     with pytest.raises(ValueError, match=r"functions=\[\] judges nothing"):
         FunctionRewards([])
 
@@ -143,19 +144,14 @@ def test_a_conversation_is_scored_by_its_environment(scores, options, verdict):
     assert environment_score(PROBLEMS[:1], [completion], **options) == [verdict]
 
 
-def block(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[0]
-
-
-def test_a_function_becomes_a_reward_by_its_target(tmp_path, monkeypatch):
-    (tmp_path / "my_rewards.py").write_text(block("python"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
-    reward = Target({**yaml.safe_load(block("yaml")), "max_words": 3}).make()
-    texts = ["it is 5", "it is surely 5", "it is 6", ""]
-    assert reward(PROBLEMS[:1] * 4, [Completion(text, 4, FinishReason.STOP) for text in texts]) == [
-        Score(1.0, ScoreStatus.CORRECT, "5"), Score(0.5, ScoreStatus.CORRECT, "5"),
-        Score(0.0, ScoreStatus.WRONG, "6"), Score(0.0, ScoreStatus.UNPARSABLE),
+def test_a_function_becomes_a_reward_by_its_target():
+    """The file that docs/rewards.md names as an example."""
+    node = yaml.safe_load((ROOT / "conf/reward/last_number.yaml").read_text())
+    texts = {"it is 5": FinishReason.STOP, "it is 6": FinishReason.STOP, "now 5": FinishReason.LENGTH}
+    completions = [Completion(text, 4, finish) for text, finish in texts.items()]
+    scores = Target({**node, "require_stop": True}).make()(PROBLEMS[:1] * 3, completions)
+    assert [(score.value, score.status, score.answer) for score in scores] == [
+        (1.0, ScoreStatus.CORRECT, "5"), (0.0, ScoreStatus.WRONG, "6"), (0.0, ScoreStatus.UNPARSABLE, ""),
     ]  # fmt: skip
 
 
