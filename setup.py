@@ -9,7 +9,7 @@ setup(
     package_dir={"": "src", "bapo_lightning.conf": "conf"},
     package_data={
         "bapo_lightning.conf": ["**/*.yaml"],
-        "bapo_lightning": ["py.typed"],
+        "bapo_lightning": ["py.typed", ".agents/skills/*/SKILL.md"],  # .agents is a link to the clone's
         "bapo_lightning.tools.comparison": ["templates/*"],
         "bapo_lightning.tools.page": ["templates/*"],
         "bapo_lightning.report.run": ["recorded/*.json"],

@@ -89,7 +89,7 @@ def test_every_page_that_the_code_names_exists():
     named = {
         page
         for file in files
-        if file.suffix in ("", ".py", ".yaml", ".toml")
+        if file.is_file() and file.suffix in ("", ".py", ".yaml", ".toml")
         for page in re.findall(r"\bdocs/[\w/.]+\.md", file.read_text())
     }
     assert named and sorted(page for page in named if not (ROOT / page).is_file()) == []

@@ -14,6 +14,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -98,6 +99,16 @@ def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names):
     assert sum(name.endswith(".safetensors") for name in models) == 3
     curves = shipped(source / "report" / "run" / "recorded", "*.json", "bapo_lightning/report/run/recorded")
     assert (models | curves) - wheel_names == set()
+
+
+def test_the_wheel_ships_the_skill_for_coding_agents(wheel):
+    name = "bapo_lightning/.agents/skills/bapo-lightning/SKILL.md"
+    text = zipfile.ZipFile(wheel).read(name).decode()
+    _, matter, body = text.split("---\n", 2)
+    matter = yaml.safe_load(matter)
+    assert matter.keys() == {"name", "description"} and len(matter["description"]) <= 1024
+    assert matter["name"] == Path(name).parent.name, "agents find a skill by its folder"
+    assert body.count("\n") <= 80
 
 
 def test_the_wheel_ships_nothing_but_the_package(wheel_names):

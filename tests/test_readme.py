@@ -19,7 +19,8 @@ README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-DOCUMENTS = [README, *(path.read_text() for path in (ROOT / "CONTRIBUTING.md", *PAGES))]
+SKILL = ".agents/skills/bapo-lightning/SKILL.md"
+DOCUMENTS = [README, *(path.read_text() for path in (ROOT / SKILL, ROOT / "CONTRIBUTING.md", *PAGES))]
 FOREIGN = {
     "git", "cd", "cp", "mkdir", "sleep", "ssh", "pip", "ray", "export", "source", "wandb", "tensorboard",
     "torchrun", "srun", "hf",
@@ -196,7 +197,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-FAST = ["README.md", "docs/tutorial.md"]
+FAST = ["README.md", SKILL, "docs/tutorial.md"]
 NAMES = sorted({path.relative_to(ROOT).as_posix() for path in PAGES} - {*FAST, *FOLLOWED})
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
