@@ -45,7 +45,7 @@ class Enumerated(ABC):
 
     @abstractmethod
     def squared_norms(self, slopes: Tensor) -> Tensor:
-        """|gradient|^2 of each answer, [S, N], by the parameters, for its slopes by the logits [S, N, K, A]."""
+        """|gradient|^2 of each answer, [S, N], for its slopes by the logits, [S, N, K, A]."""
 
     def pull(self, slopes: Tensor) -> Tensor:
         """Gradient [S, D] by the parameters, for slopes by the logits, [S, N, K, A], summed over answers."""
