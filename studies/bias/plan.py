@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import Field
 
 from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import Section
@@ -53,7 +54,7 @@ class AtlasClaim(Section):
     against: str | float  # a method, `others`, or a number
     expected: Expected
     ages: Ages
-    batches: list[Count] = []
+    batches: list[Count] = Field(default_factory=list)
     world: str | None = None  # None: that of the headline, as for the two that follow
     rate: Rate | None = None
     moment: str | None = None
@@ -125,9 +126,11 @@ class AtlasConfig(Section):
                 yield f"claims: {claim.name} names ages or batches that are not measured"
             if (claim.quantity == "error") != bool(claim.batches):
                 yield f"claims: {claim.name} must name batches for an error, and none for a cosine"
-            for name in (claim.method, claim.against):
-                if isinstance(name, str) and name not in (OTHERS, *self.methods):
-                    yield f"claims: {claim.name} names {name}, which is none of methods"
+            yield from (
+                f"claims: {claim.name} names {each}, which is none of methods"
+                for each in (claim.method, claim.against)
+                if isinstance(each, str) and each not in (OTHERS, *self.methods)
+            )
 
 
 def read_atlas(plain: Mapping[str, Any]) -> AtlasConfig:
@@ -148,6 +151,6 @@ def with_only(config: AtlasConfig, only: Sequence[str]) -> AtlasConfig:
     claims = [
         claim
         for claim in config.claims
-        if claim.method in only and (not isinstance(claim.against, str) or claim.against in only)
+        if claim.method in only and (not isinstance(claim.against, str) or claim.against in (OTHERS, *only))
     ]
     return config.model_copy(update={"methods": methods, "own": {}, "claims": claims})
