@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 from studies.bias.claims import Judged, Nearest, Tables, judge, map_of_nearest
 from studies.bias.picture import draw_atlas
@@ -29,7 +28,8 @@ Csv = tuple[list[str], list[list[str]]]
 _PART = re.compile(r"(<!-- (\w+): make map MAP=bias -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 MEANS = ("cosine", "own")  # bounded quantities; medians are given of others, since a few starts are far out
 MEDIANS = ("bias", "bias_along", "noise", "effective", "low", "high")
-BOUNDS = ("bapo_40", "bapo_50", "bapo_upper", "bapo_lower")
+EQUALLY_FAR = (("tree-rate=0.25-early", "64"), ("tree-rate=1-early", "16"), ("tree-rate=4-early", "4"))
+FARTHER = "GRPO [0.8, 1.2]"
 
 
 def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
@@ -49,7 +49,7 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         written += [write_csv(folder / f"{name}.csv", *table) for name, table in made.items()]
-        written.append(draw_atlas(config, tables[config.head], nearest, folder / "atlas.png"))
+        written.append(draw_atlas(config, tables, nearest, folder / "atlas.png"))
     parts = page_parts(Path(config.output))
     text = "\n\n".join(parts.values())
     written.append(write_text(Path(config.output) / "atlas.md", f"# Stale gradients\n\n{text}\n"))
@@ -69,32 +69,43 @@ def page_parts(folder: Path) -> dict[str, str]:
     """The parts of the page, by name."""
     rows = _read(folder / "claims.csv")
     claims = [
-        [name, f"{sum(row['came true'] == 'yes' for row in own)} of {len(own)}", _ends(own)]
+        f"- {name}: {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {_largest(own)}"
         for name, group in groupby(rows, key=lambda row: row["claim"])
         for own in [list(group)]
     ]
-    atlas = {(row["name"], row["age"]): row for row in _read(folder / "atlas.csv")}
-    ages = list(dict.fromkeys(age for _, age in atlas if age != "0"))
-    bounds = [
-        [label, *(f"{atlas[name, age]['low']}, {atlas[name, age]['high']}" for age in ages)]
-        for name in BOUNDS
-        if (name, "0") in atlas
-        for label in [atlas[name, "0"]["method"]]
+    return {"claims": "\n".join(claims), "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}
+
+
+def _beyond(folder: Path) -> Iterator[str]:
+    """Sentences about BAPO's bounds, and about paths on which the policy is equally far."""
+    atlas = [row for row in _read(folder / "atlas.csv") if row["name"] == "bapo_50" and row["age"] != "0"]
+    if atlas:
+        ages = ", ".join(row["age"] for row in atlas)
+        bounds = [f"[{float(row['low']):.2f}, {float(row['high']):.2f}]" for row in atlas]
+        yield f"BAPO 0.5's bounds at ages {ages}: {', '.join(bounds)} (medians)."
+    moved = {(row["path"], row["age"]): row["KL of an answer"] for row in _read(folder / "paths.csv")}
+    found = [
+        (moved[path, age], row[f"age {age}"])
+        for path, age in EQUALLY_FAR
+        if (path, age) in moved
+        for row in _read(folder / "cosines.csv")
+        if (row["path"], row["method"]) == (path, FARTHER)
     ]
-    return {
-        "claims": markdown_table(["claim", "came true", "differences"], claims),
-        "bounds": markdown_table(["bounds at age", *ages], bounds),
-    }
+    if len(found) == len(EQUALLY_FAR):
+        far, cosines = (", ".join(column) for column in zip(*found, strict=True))
+        yield (
+            "Distance decides, not age: rates 0.25, 1 and 4 are equally far at ages 64, 16 and 4 (KL of an "
+            f"answer {far}); GRPO's cosines there are {cosines}."
+        )
 
 
 def _read(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def _ends(rows: Sequence[dict[str, str]]) -> str:
-    """The least and the largest of the differences."""
-    ordered = sorted((row["difference"] for row in rows), key=lambda text: float(text.split(" ± ")[0]))
-    return " to ".join(dict.fromkeys([ordered[0], ordered[-1]]))
+def _largest(rows: Sequence[dict[str, str]]) -> str:
+    """The largest of the differences, either way."""
+    return max((row["difference"] for row in rows), key=lambda text: abs(float(text.partition(" ")[0])))
 
 
 def claim_table(config: AtlasConfig, judged: Sequence[Judged]) -> Csv:

@@ -5,6 +5,7 @@ each of BAPO's bounds does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -15,7 +16,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
-from studies.bias.claims import Nearest
+from studies.bias.claims import Nearest, Tables
 from studies.bias.measure import Table
 from studies.bias.plan import AtlasConfig
 
@@ -37,19 +38,27 @@ CURVES = (
     "vespo",
     "grpo",
 )
-SIDES = ("reinforce", "bapo_end", "wide_high", "bapo_50", "bapo_upper", "bapo_lower", "bapo_start", "grpo")
+SIDES = ("reinforce", "bapo_50", "bapo_upper", "bapo_lower", "grpo")
+SIDE_TITLES = {"tree": "answers equally long", "tree_longer": "wrong answers longer"}
 MARKERS = "osD^vPX*<>d"
 
 
-def draw_atlas(config: AtlasConfig, own: Mapping[str, Table], nearest: Sequence[Nearest], path: Path) -> Path:
-    """Draws the three panels of the headline's world."""
+def draw_atlas(config: AtlasConfig, tables: Tables, nearest: Sequence[Nearest], path: Path) -> Path:
+    """Draws the headline's world, and BAPO's bounds in every world that has its rate and moment too."""
+    head = config.head
+    own = tables[head]
+    beside = [replace(head, world=name) for name in SIDE_TITLES]
+    sides = {SIDE_TITLES[each.world]: tables[each] for each in beside if each in tables} or {head.world: own}
     figure = style.new_figure(11.0, 10.4)
     grid = figure.add_gridspec(2, 2, height_ratios=[1.0, 1.15])
     _draw_nearest(figure.add_subplot(grid[0, :]), config, nearest)
-    _draw_curves(
-        figure.add_subplot(grid[1, 0]), config, own, CURVES, "Which way does the expected gradient point?"
-    )
-    _draw_curves(figure.add_subplot(grid[1, 1]), config, own, SIDES, "Which of BAPO's bounds does the work?")
+    title = "Which way does the expected gradient point?"
+    _draw_curves(figure.add_subplot(grid[1, 0]), config, own, CURVES, title)
+    panels = grid[1, 1].subgridspec(len(sides), 1)
+    for number, (where, shown) in enumerate(sides.items()):
+        title = f"BAPO's two bounds: {where}"
+        axes = figure.add_subplot(panels[number])
+        _draw_curves(axes, config, shown, SIDES, title, is_last=number == len(sides) - 1)
     return style.save_png(figure, path)
 
 
@@ -91,7 +100,12 @@ def _draw_nearest(axes: Axes, config: AtlasConfig, nearest: Sequence[Nearest]) -
 
 
 def _draw_curves(
-    axes: Axes, config: AtlasConfig, own: Mapping[str, Table], names: Sequence[str], title: str
+    axes: Axes,
+    config: AtlasConfig,
+    own: Mapping[str, Table],
+    names: Sequence[str],
+    title: str,
+    is_last: bool = True,
 ) -> None:
     """Mean cosine over age, the name of each method at the end of its line."""
     colours = dict(zip(config.families, FAMILY_COLOURS, strict=True))
@@ -105,11 +119,12 @@ def _draw_curves(
         ends.append((float(values[-1]), method.label, colour))
     axes.axhline(0, color=style.INK, linewidth=0.8)
     axes.text(0, -0.03, "below: against the truth", fontsize=8, color=style.INK, va="top")
-    style.style_axes(axes, title, "age of the data, updates", "cosine to the true gradient")
+    style.style_axes(axes, title, "age of the data, updates" if is_last else "", "cosine to the truth")
     axes.set_xticks(places, [f"{age:g}" for age in config.ages])
     axes.set_ylim(-0.65, 1.05)
     axes.set_xlim(-0.2, len(places) - 1 + 0.1)
-    for (value, label, colour), height in zip(ends, spread([end[0] for end in ends], 0.075), strict=True):
+    heights = spread([end[0] for end in ends], 0.9 / len(ends))
+    for (value, label, colour), height in zip(ends, heights, strict=True):
         line: dict[str, Any] = {
             "arrowstyle": "-",
             "color": colour,
