@@ -44,10 +44,14 @@ def help_text() -> str:
 
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
-    from studies.map.plan import read_map
+    from studies.map.plan import MapConfig, read_settings
 
-    config = read_map(sys.argv[1:] if arguments is None else arguments)
-    return compute(config) or draw(config)
+    config = read_settings(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(config, MapConfig):
+        return compute(config) or draw(config)
+    from studies.bias.command import run_atlas
+
+    return run_atlas(config)
 
 
 def compute(config: MapConfig) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -38,9 +39,12 @@ class Job:
 
 def keep_settings(config: MapConfig, folder: Path) -> None:
     """Writes the settings beside the map; methods may be added to one that is there."""
-    plain = config.model_dump(
-        mode="json", exclude={"output", "kept", "processes", "controls", "drawn", "duels", "only", "verdict"}
-    )
+    shown = {"output", "kept", "processes", "controls", "drawn", "duels", "only", "verdict"}
+    keep_plain_settings(config.model_dump(mode="json", exclude=shown), folder)
+
+
+def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
+    """Writes them beside the map. Raises ConfigError where others are there, but for added methods."""
     file = folder / "map.yaml"
     if file.exists():
         found = [

@@ -19,6 +19,7 @@ from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.system.errors import ConfigError, first_line
 from bapo_lightning.system.values import Name, Size, Workers
 from studies import CONF
+from studies.bias.plan import KIND, AtlasConfig, read_atlas
 from studies.exact.world import ExactWorld
 from studies.map.cells import FIRST_COMPARED, MapCell
 
@@ -205,8 +206,19 @@ class MapConfig(Section):
                     yield from (f"{path}.world: {text}" for text in error.problems)
 
 
-def read_map(arguments: Sequence[str]) -> MapConfig:
+def read_settings(arguments: Sequence[str]) -> MapConfig | AtlasConfig:
     """Reads the file that `map` names, the one that it extends, and the command line (KEY=VALUE)."""
+    plain = plain_settings(arguments)
+    return read_atlas(plain) if plain.get("kind") == KIND else _map_of(plain)
+
+
+def read_map(arguments: Sequence[str]) -> MapConfig:
+    """Reads the settings of a map of training runs."""
+    return _map_of(plain_settings(arguments))
+
+
+def plain_settings(arguments: Sequence[str]) -> dict[str, Any]:
+    """Plain settings. Raises ConfigError for arguments that cannot be read."""
     unreadable = [text for text in arguments if "=" not in text]
     if unreadable:
         raise ConfigError([f"{text} cannot be read; write KEY=VALUE" for text in unreadable])
@@ -228,8 +240,12 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
             raise ConfigError([fault]) from None
     plain: Any = OmegaConf.to_container(merged)
     for group in ("methods", "worlds", "common"):
-        if isinstance(plain[group], dict):
+        if isinstance(plain.get(group), dict):
             plain[group] = {name: entry for name, entry in plain[group].items() if entry is not None}
+    return dict(plain)
+
+
+def _map_of(plain: dict[str, Any]) -> MapConfig:
     config, problems = parse(MapConfig, plain)
     if config is None:
         raise ConfigError(problems)

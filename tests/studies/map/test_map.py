@@ -14,7 +14,7 @@ from studies import CONF
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
 from studies.map.exact import CountBar, counted
-from studies.map.plan import MapConfig, read_map
+from studies.map.plan import MapConfig, read_map, read_settings
 
 SMALL = [
     "seeds=2", "gate_seeds=2", "num_updates=8", "processes=1", "drawn=[bapo_50]",
@@ -103,7 +103,7 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
     ("methods.grpo.set.algorithm=direct_advantage",
      "methods.grpo: algorithm=direct_advantage has a stage that gives advantages by the text of "
      "responses (step_advantages), and exact worlds have none"),
-    ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
+    ("map=lcoks", "map=lcoks is no map; write one of bias, exact, locks"),
     ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
     ("seeds={", "seeds={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML"),
     ("[0=1", "[0=1 cannot be read"),
@@ -175,8 +175,9 @@ def test_a_map_may_extend_another():
 
 @pytest.mark.parametrize("name", [file.stem for file in (CONF / "maps").glob("*.yaml")])
 def test_a_shipped_map_has_as_many_seeds_as_a_verdict_needs(name):
-    config = read_map([f"map={name}"])
-    assert min(config.seeds, config.gate_seeds if config.gate else config.seeds) >= LEAST_VALUES
+    config = read_settings([f"map={name}"])
+    gate_seeds = config.gate_seeds if getattr(config, "gate", []) else config.seeds
+    assert min(config.seeds, gate_seeds) >= LEAST_VALUES
 
 
 def test_help_lists_every_map_with_what_it_is():

@@ -1,0 +1,1 @@
+"""What stale data does to a gradient, by enumeration: `make map MAP=bias`."""

@@ -1,0 +1,108 @@
+"""`python -m studies.map map=bias`: missing paths are measured, then tables, picture and page are written.
+
+outputs/map-bias/paths/<world>-rate=<rate>-<moment>.npz   every method at every age, [ages, starts]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bapo_lightning.configuration.compose import compose_run, hydra_overrides
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.report.progress.display import displayed_phases
+from bapo_lightning.runs.build import build_algorithm
+from bapo_lightning.system.errors import ConfigError, DataError, first_line
+from bapo_lightning.system.phases import phase
+from studies.bias.measure import Table, measure, path_table
+from studies.bias.plan import AtlasConfig, AtlasMethod, Place
+from studies.bias.population import Method
+from studies.map.exact import counted
+from studies.map.jobs import keep_plain_settings
+
+PATH = "path"  # name of the table of the path itself, which is none of a method
+DISPLAYED = {"output", "publish", "only", "claims", "matters", "families", "left_out"}  # change no number
+Tables = Mapping[Place, Mapping[str, Table]]
+
+
+def run_atlas(config: AtlasConfig) -> int:
+    """Measures what is missing and writes everything; returns the exit code."""
+    from studies.bias.page import write_pages
+
+    torch.set_num_threads(1)
+    folder = Path(config.output)
+    keep_plain_settings(config.model_dump(mode="json", exclude=DISPLAYED), folder)
+    entries = config.methods | config.own
+    lacking = {place: lacking_in(folder, place, entries) for place in config.places}
+    total = sum(map(len, lacking.values()))
+    print(f"{total} of {len(entries) * len(config.places)} to compute", flush=True)
+    if total:
+        with displayed_phases(), phase("checking methods"):
+            methods = {name: made(config, name, entry) for name, entry in entries.items()}
+        with counted("methods", total) as count:
+            for place, names in lacking.items():
+                if names:
+                    found = measure(config, place, {name: methods[name] for name in names}, count)
+                    write_tables(folder, place, {**read_tables(folder, place), **found})
+    for place in config.places:
+        known = read_tables(folder, place)
+        if PATH not in known:
+            write_tables(folder, place, {**known, PATH: path_table(config, place)})
+    tables = {place: read_tables(folder, place) for place in config.places}
+    print("written to  " + "\n            ".join(map(str, write_pages(config, tables))))
+    return 0
+
+
+def made(config: AtlasConfig, name: str, entry: AtlasMethod) -> Method:
+    """The algorithm and correction that `conf/` composes. Raises ConfigError for faults of `set`."""
+    overrides = hydra_overrides({"scale.group_size": config.group_size} | entry.set)
+    try:
+        found = validate(compose_run(["run_folder=unused", *overrides]), "run")
+    except ConfigError as fault:
+        raise ConfigError([f"methods.{name}.set: {text}" for text in fault.problems]) from None
+    weights, proximal = found.correction.weights, found.correction.proximal
+    return Method(
+        algorithm=build_algorithm(found.algorithm),
+        correction=weights.make(1) if weights else None,
+        proximal=proximal.make(1) if proximal else None,
+        entry=entry.entry,
+    )
+
+
+def lacking_in(folder: Path, place: Place, names: Iterable[str]) -> list[str]:
+    known = read_tables(folder, place)
+    return [name for name in names if name not in known]
+
+
+def _file(folder: Path, place: Place) -> Path:
+    return folder / "paths" / f"{place.name}.npz"
+
+
+def read_tables(folder: Path, place: Place) -> dict[str, Table]:
+    """Tables by method; none if the file is not there. Raises DataError for a damaged one."""
+    path, found = _file(folder, place), dict[str, Table]()
+    if not path.exists():
+        return found
+    try:
+        with np.load(path) as file:
+            for key in file.files:
+                name, _, quantity = key.partition("/")
+                found.setdefault(name, {})[quantity] = file[key]
+    except Exception as fault:  # zipfile and numpy have types of their own
+        reason = f"{path} is damaged ({first_line(fault)}); remove it, and the same command computes it"
+        raise DataError(reason) from None
+    return found
+
+
+def write_tables(folder: Path, place: Place, tables: Mapping[str, Table]) -> None:
+    """Writes what `read_tables` reads; the file is whole or as it was."""
+    path = _file(folder, place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial.npz")
+    flat = {f"{name}/{quantity}": values for name, own in tables.items() for quantity, values in own.items()}
+    np.savez_compressed(partial, **flat)  # type: ignore[arg-type]
+    os.replace(partial, path)

@@ -1,0 +1,188 @@
+"""Tables, picture and page of the atlas.
+
+    claims.csv   every claim in every cell                 atlas.csv   every method in the headline's world
+    cosines.csv  every method in every other world         paths.csv   how far each age is
+
+The parts of docs/results/bias.md between `<!-- NAME: make map MAP=bias -->` and `<!-- end -->` are made of
+these files; `publish=docs/results` writes them again.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from bapo_lightning.system.run_folder.text_file import write_csv, write_text
+from studies.bias.claims import Judged, Nearest, Tables, judge, map_of_nearest
+from studies.bias.picture import draw_atlas
+from studies.bias.plan import AtlasConfig
+
+PAGE = "bias.md"
+FOLDER = "bias"  # of the tables beside the page
+Csv = tuple[list[str], list[list[str]]]
+_PART = re.compile(r"(<!-- (\w+): make map MAP=bias -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+MEANS = ("cosine", "own")  # bounded quantities; medians are given of others, since a few starts are far out
+MEDIANS = ("bias", "bias_along", "noise", "effective", "low", "high")
+EQUALLY_FAR = (("tree-rate=0.25-early", "64"), ("tree-rate=1-early", "16"), ("tree-rate=4-early", "4"))
+FARTHER = "GRPO [0.8, 1.2]"
+
+
+def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
+    """Writes everything into the output, and into the result pages if `publish` names them."""
+    judged, nearest = judge(config, tables), map_of_nearest(config, tables[config.head])
+    made = {
+        "claims": claim_table(config, judged),
+        "nearest": nearest_table(config, nearest),
+        "atlas": atlas_table(config, tables),
+        "cosines": cosine_table(config, tables),
+        "paths": path_rows(config, tables),
+    }
+    folders = [Path(config.output)]
+    if config.publish is not None:
+        folders.append(Path(config.publish) / FOLDER)
+    written = []
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        written += [write_csv(folder / f"{name}.csv", *table) for name, table in made.items()]
+        written.append(draw_atlas(config, tables, nearest, folder / "atlas.png"))
+    parts = page_parts(Path(config.output))
+    text = "\n\n".join(parts.values())
+    written.append(write_text(Path(config.output) / "atlas.md", f"# Stale gradients\n\n{text}\n"))
+    if config.publish is not None:
+        page = Path(config.publish) / PAGE
+        written.append(write_text(page, with_parts(page.read_text(), folders[-1])))
+    return written
+
+
+def with_parts(page: str, folder: Path) -> str:
+    """Returns a page with its parts made anew of the tables in a folder."""
+    parts = page_parts(folder)
+    return _PART.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+
+
+def page_parts(folder: Path) -> dict[str, str]:
+    """The parts of the page, by name."""
+    rows = _read(folder / "claims.csv")
+    claims = [
+        f"- {name}: {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {_largest(own)}"
+        for name, group in groupby(rows, key=lambda row: row["claim"])
+        for own in [list(group)]
+    ]
+    return {"claims": "\n".join(claims), "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}
+
+
+def _beyond(folder: Path) -> Iterator[str]:
+    """Sentences about BAPO's bounds, and about paths on which the policy is equally far."""
+    atlas = [row for row in _read(folder / "atlas.csv") if row["name"] == "bapo_50" and row["age"] != "0"]
+    if atlas:
+        ages = ", ".join(row["age"] for row in atlas)
+        bounds = [f"[{float(row['low']):.2f}, {float(row['high']):.2f}]" for row in atlas]
+        yield f"BAPO 0.5's bounds at ages {ages}: {', '.join(bounds)} (medians)."
+    moved = {(row["path"], row["age"]): row["KL of an answer"] for row in _read(folder / "paths.csv")}
+    found = [
+        (moved[path, age], row[f"age {age}"])
+        for path, age in EQUALLY_FAR
+        if (path, age) in moved
+        for row in _read(folder / "cosines.csv")
+        if (row["path"], row["method"]) == (path, FARTHER)
+    ]
+    if len(found) == len(EQUALLY_FAR):
+        far, cosines = (", ".join(column) for column in zip(*found, strict=True))
+        yield (
+            "Distance decides, not age: rates 0.25, 1 and 4 are equally far at ages 64, 16 and 4 (KL of an "
+            f"answer {far}); GRPO's cosines there are {cosines}."
+        )
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def _largest(rows: Sequence[dict[str, str]]) -> str:
+    """The largest of the differences, either way."""
+    return max((row["difference"] for row in rows), key=lambda text: abs(float(text.partition(" ")[0])))
+
+
+def claim_table(config: AtlasConfig, judged: Sequence[Judged]) -> Csv:
+    heads = ["claim", "in words", "world", "quantity", "method", "against", "age", "batch"]
+    labels = {name: entry.label for name, entry in config.methods.items()}
+    rows = [
+        [
+            *(item.claim.name, item.claim.claim, config.place_of(item.claim).name, item.claim.quantity),
+            *(labels[item.claim.method], labels.get(item.against, item.against)),
+            *(f"{item.age}", "" if item.batch is None else f"{item.batch}"),
+            *(item.difference.seen(3, "+"), item.claim.expected, item.verdict),
+            "yes" if item.is_true else "no",
+        ]
+        for item in judged
+    ]
+    return [*heads, "difference", "expected", "verdict", "came true"], rows
+
+
+def nearest_table(config: AtlasConfig, nearest: Sequence[Nearest]) -> Csv:
+    rows = [
+        [
+            f"{item.age}",
+            f"{item.batch}",
+            config.methods[item.method].label,
+            f"{item.error:.3f}",
+            f"{item.as_good}",
+        ]
+        for item in nearest
+    ]
+    return ["age", "batch", "nearest", "error", "others within what matters"], rows
+
+
+def atlas_table(config: AtlasConfig, tables: Tables) -> Csv:
+    """Every method at every age of the headline's world."""
+    own, rows = tables[config.head], []
+    for name, entry in (config.methods | config.own).items():
+        is_own = name in config.own
+        for number, age in enumerate(config.ages):
+            values = {key: own[name][key][number] for key in own[name]}
+            means = {key: _text(np.mean(values[key])) for key in MEANS}
+            medians = [_text(np.median(values[key])) for key in MEDIANS]
+            errors = [_text(each) for each in values["error"].mean(-1)]
+            squared = [_text(each) for each in np.median(values["squared_error"], -1)]
+            exact = [means["cosine"], *medians, *errors, *squared]
+            shown = [""] * len(exact) if is_own else exact
+            rows.append([name, entry.label, entry.family, f"{age}", *shown, means["own"]])
+    heads = ["name", "method", "family", "age", "cosine", *MEDIANS]
+    heads += [f"error, batch {size}" for size in config.batches]
+    heads += [f"squared error at the fresh scale, batch {size}" for size in config.batches]
+    return [*heads, "cosine with own advantages"], rows
+
+
+def cosine_table(config: AtlasConfig, tables: Tables) -> Csv:
+    """Mean cosine of every method at every age of every path."""
+    rows = [
+        [place.name, entry.label, *(_text(each) for each in own[name][quantity].mean(1))]
+        for place, own in tables.items()
+        for quantity, methods in (("cosine", config.methods), ("own", config.own))
+        for name, entry in methods.items()
+    ]
+    return ["path", "method", *(f"age {age}" for age in config.ages)], rows
+
+
+def path_rows(config: AtlasConfig, tables: Tables) -> Csv:
+    """How far the policy is from the behaviour policy at each age, means over starts."""
+    rows = [
+        [place.name, f"{age}", *(_text(own["path"][key][number].mean()) for key in keys)]
+        for keys in [("moved", "kl", "reward", "norm")]
+        for place, own in tables.items()
+        for number, age in enumerate(config.ages)
+    ]
+    return ["path", "age", "mean |log ratio| of a token", "KL of an answer", "reward", "|grad J|"], rows
+
+
+def _text(value: float) -> str:
+    """Three decimals, or three digits of large numbers; nothing for NaN."""
+    number = float(value)
+    if np.isnan(number):
+        return ""
+    return f"{number:.3f}" if abs(number) < 100 else f"{number:.3g}"
