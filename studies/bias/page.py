@@ -69,8 +69,8 @@ def page_parts(folder: Path) -> dict[str, str]:
     """The parts of the page, by name."""
     rows = _read(folder / "claims.csv")
     claims = [
-        f"- {name}: {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {_largest(own)}"
-        for name, group in groupby(rows, key=lambda row: row["claim"])
+        f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {_largest(own)}"
+        for claim, group in groupby(rows, key=lambda row: row["in words"])
         for own in [list(group)]
     ]
     return {"claims": "\n".join(claims), "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}

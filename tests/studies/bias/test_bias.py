@@ -84,7 +84,7 @@ def test_the_command_writes_tables_page_and_picture_and_measures_once(tmp_path, 
     assert main(options) == 0 == main(options)
     assert "0 of 4 to compute" in capsys.readouterr().out
     assert {"claims.csv", "atlas.png"} <= {path.name for path in tmp_path.iterdir()}
-    assert "- a: 0 of 1; +" in (tmp_path / "atlas.md").read_text()
+    assert "- b 0 of 1; +" in (tmp_path / "atlas.md").read_text()
     assert main([*options, "only=[grp]"]) == 2
 
 
