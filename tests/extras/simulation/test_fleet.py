@@ -28,6 +28,11 @@ def test_a_pass_takes_its_time(made, requests, seconds, busy):
     assert (done.seconds, done.busy) == (seconds, busy)
 
 
+def test_sequences_at_once_are_counted_over_the_time_of_a_pass():
+    assert fleet(2, step=1.0, slots=1).run(5.0, [(0, 10), (0, 2), (0, 3), (0, 4)]).running == 1.9
+    assert fleet(1, step=1.0, prefill=0.5).run(0.0, [(4, 6), (0, 2)]).running == (2 * 4 + 1 * 4) / 8
+
+
 def test_times_are_those_of_the_plan_for_equal_lengths_that_all_fit():
     made = fleet(3, step=0.5, context=0.125, slots=4).run(7.0, [(0, 8)] * 6)
     assert made.seconds == pytest.approx(8 * 0.5 + 0.125 * 2 * sum(range(8)))

@@ -29,6 +29,7 @@ def test_a_sequence_ends_between_two_steps_and_the_others_go_on():
     done, pieces, ended = made.call(0.0)
     assert done.seconds == done.busy == 3 * (2 + 2) + 5 * (2 + 1)
     assert (pieces, ended) == ({0: [(3, 0)], 1: [(8, 0)]}, {0})
+    assert done.running == (3 * 2 + 5 * 1) / 8
     assert made.quiet_call(done.seconds).seconds == STEPS * 3  # up to its sixteenth token
     assert made.quiet_call(2 * done.seconds) is None  # it ends in the next call
     assert made.call(2 * done.seconds)[1:] == ({1: [(12, 0)]}, {1})

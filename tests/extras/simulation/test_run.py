@@ -27,7 +27,10 @@ def test_in_turns_the_times_add_up_and_ages_count_the_updates_on_a_batch():
     cycle = 3.0 + LONGEST * 1.0 + 8 * 0.5 + 4 * 1.0
     assert run.end == 3 * cycle
     assert [dict(update.ages) for update in run.updates] == [{age: 2 * LONGEST} for age in range(4)] * 3
+    assert [dict(update.starts) for update in run.updates] == [{age: 2} for age in range(4)] * 3
     outcome = outcome_of(run, 1)
+    assert (outcome.start_age, outcome.requests, outcome.law_age) == (1.5, 8.0, None)
+    assert outcome.rho == pytest.approx(4.0 / LONGEST)
     assert outcome.seconds == 2 * cycle
     assert outcome.tokens_per_second == 8 * LONGEST / cycle
     assert outcome.syncing == 3 / cycle

@@ -11,7 +11,7 @@ from tests.plan.test_planning import ASSUMED, GPU, RUN
 
 from bapo_lightning.extras.simulation import study as study_module
 from bapo_lightning.extras.simulation.configured import read_simulate, world_of
-from bapo_lightning.extras.simulation.page import answer, console_table, write_page
+from bapo_lightning.extras.simulation.page import answer, console_table, law_line, write_page
 from bapo_lightning.extras.simulation.study import MeasuredWorld, StudiedRun, Study, make_study
 from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.system.errors import ConfigError, DataError
@@ -28,7 +28,9 @@ def world(**options):
 
 def result(trainer, age, speed, in_turns=False, stale=0.0):
     ages = {0: 1 - stale, age: stale} if stale else {0: 1.0}
-    outcome = study_module.VirtualOutcome(10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0)
+    outcome = study_module.VirtualOutcome(
+        10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0, 3.5, 6.0, 0.5, 1.4, 1.0, 3.25
+    )
     cell = study_module.Cell(trainer, 8 if in_turns else 8 - trainer, age, in_turns=in_turns)
     return study_module.CellResult(cell, outcome)
 
@@ -53,6 +55,10 @@ def test_staleness_pays_as_long_as_it_brings_enough():
         "tokens/s, GPUs idle 44% of the time. A max_age above 7 gains less than 5%. Taking turns on all of "
         "them gives 45 tokens/s at ages up to 0: the split is 2.00 times as fast."
     )
+    assert law_line(study) == (
+        "Mean age of trained responses at their start: 3.50 updates, by Applied Compute's formula 3.25 (6.0 "
+        "requests at once, rho 0.50, tail factor 1.40, queue 1.00 batches); of their tokens 3.50."
+    )
     study = replace(study, least_gain=0.01, results=study.results[:-1])
     assert study.paying_age == 11
     assert answer(study).endswith("grows by 1% or more up to max_age=11, the largest that was tried.")
@@ -71,9 +77,15 @@ def test_a_study_writes_its_page_with_every_number(tmp_path):
     assert len(study.results) == 2 + 2 * 2 * 2 and len(study.what_ifs) >= 5
     page = write_page(study, asked, "tiny", tmp_path / "page")
     text = page.read_text()
-    assert answer(study) in text and "## All cells" in text and "geometric lengths" in text
+    assert (
+        answer(study) in text
+        and law_line(study) in text
+        and "## All cells" in text
+        and "geometric lengths" in text
+    )
     rows = json.loads((page.parent / "cells.json").read_text())
     assert len(rows["cells"]) == len(study.results) + len(study.what_ifs)
+    assert all((row["law_age"] is None) == row["in_turns"] for row in rows["cells"])
     assert (page.parent / "cells.csv").read_text().count("\n") == 1 + len(rows["cells"])
     assert (page.parent / "simulate.png").stat().st_size > 20_000
     assert "in turns" in console_table(study).splitlines()[-1]
@@ -100,6 +112,7 @@ def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
     done = run_command("bapo_lightning.extras.simulation.command", *options)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    assert lines[-3].startswith("Mean age of trained responses at their start: ")
     assert lines[-2].startswith("Best split: 2 of 4 GPUs train and 2 generate, with max_age=")
     assert lines[-1] == f"Page with pictures: {tmp_path}/index.md"
     files = {path.name for path in tmp_path.iterdir()}

@@ -33,10 +33,11 @@ def main(config: DictConfig) -> None:
     with displayed_phases():
         with phase("loading libraries"):
             from bapo_lightning.extras.simulation.configured import simulate
-            from bapo_lightning.extras.simulation.page import answer, console_table
+            from bapo_lightning.extras.simulation.page import answer, console_table, law_line
 
         study, page = simulate(plain)
     print(console_table(study))
+    print(law_line(study))
     print(answer(study))
     print(f"Page with pictures: {page}")
 

@@ -44,6 +44,7 @@ class FleetPass:
     busy: float  # seconds in which copies had a sequence, over all copies
     lost_tokens: int  # sampled by copies that died, and sampled again
     deaths: int
+    running: float  # sequences at once, on average
 
 
 @dataclass
@@ -56,6 +57,11 @@ class _Copy:
     running: list[tuple[int, int, int, int]] = field(default_factory=list)
     stamp: int = 0  # of its next event; others are outdated
     busy: float = 0.0
+    held: float = 0.0  # seconds of all its sequences
+
+    def spend(self, seconds: float) -> None:
+        self.busy += seconds
+        self.held += seconds * len(self.running)
 
 
 class VirtualFleet:
@@ -76,7 +82,8 @@ class VirtualFleet:
         done.run()
         factor = self.draw_jitter()
         seconds, busy = self.times.begin + done.end - start, self.times.begin * self.copies + done.busy
-        return FleetPass(seconds * factor, busy * factor, done.lost_tokens, done.deaths)
+        running = done.held / (done.end - start) if done.held else 0.0
+        return FleetPass(seconds * factor, busy * factor, done.lost_tokens, done.deaths, running)
 
     def draw_jitter(self) -> float:
         """A factor of the time of a pass."""
@@ -101,7 +108,7 @@ class _Pass:
         self._left = len(work)
         self._events: list[tuple[float, int, int]] = []  # time, copy, its stamp; stamp -1: death, -2: return
         self._copies = [_Copy(number, start) for number in range(fleet.copies)]
-        self.end, self.lost_tokens, self.deaths, self.busy = start, 0, 0, 0.0
+        self.end, self.lost_tokens, self.deaths, self.busy, self.held = start, 0, 0, 0.0, 0.0
 
     def run(self) -> None:
         living = [copy for copy in self._copies if self._fleet.alive_from[copy.number] <= copy.now]
@@ -120,6 +127,7 @@ class _Pass:
             elif stamp == copy.stamp:
                 self._finish(copy)
         self.busy = sum(copy.busy for copy in self._copies)
+        self.held = sum(copy.held for copy in self._copies)
 
     def _watch(self, copy: _Copy) -> None:
         back, death = self._fleet.alive_from[copy.number], self._fleet.dies_at[copy.number]
@@ -151,7 +159,7 @@ class _Pass:
             read += context
         copy.cached += read
         copy.now += read * self._times.prefill
-        copy.busy += read * self._times.prefill
+        copy.spend(read * self._times.prefill)
         self._expect(copy)
 
     def _expect(self, copy: _Copy) -> None:
@@ -170,7 +178,7 @@ class _Pass:
         copy.cached += len(copy.running) * steps
         copy.steps += steps
         if copy.running:
-            copy.busy += max(0.0, self.end - copy.now)
+            copy.spend(max(0.0, self.end - copy.now))
         copy.now = max(copy.now, self.end)
 
     def _finish(self, copy: _Copy) -> None:

@@ -57,6 +57,7 @@ class FleetStream:
         self._is_alive_C = np.ones(fleet.copies, bool)
         self._next_change = 0.0  # seconds: a copy dies or comes back
         self._lost, self._deaths = 0, 0  # since the last call
+        self._held, self._made = 0, 0  # sequences added up over its steps, and these
 
     def load(self, version: int) -> None:
         """Takes weights for the following steps."""
@@ -131,6 +132,8 @@ class FleetStream:
         seconds_C = steps * each_C + times.context * count_C * (steps * (steps - 1) / 2)
         self._cached_C += count_C * steps
         self._steps += steps
+        self._held += steps * int(count_C.sum())
+        self._made += steps
         return np.where(count_C > 0, seconds_C, 0.0)
 
     def _read(self) -> np.ndarray:
@@ -143,8 +146,8 @@ class FleetStream:
         factor = fleet.draw_jitter()
         seconds = waited + factor * (fleet.times.begin + float(seconds_C.max()))
         busy = factor * (fleet.times.begin * fleet.copies + float(seconds_C.sum()))
-        passed = FleetPass(seconds, busy, self._lost, self._deaths)
-        self._lost = self._deaths = 0
+        passed = FleetPass(seconds, busy, self._lost, self._deaths, self._held / max(1, self._made))
+        self._lost = self._deaths = self._held = self._made = 0
         return passed
 
     def _has_room(self) -> bool:

@@ -123,7 +123,7 @@ def _split(cell: Cell) -> str:
 
 HEADS = (
     "train + generate", "max_age", "generation", "tokens/s", "GPUs idle", "trainer waits", "fleet idle",
-    "mean age", "in vain",
+    "mean age", "in vain", "requests", "rho", "age at start", "law",
 )  # fmt: skip
 
 
@@ -148,6 +148,16 @@ def answer(study: Study) -> str:
             f"{max(turns.outcome.ages)}: the split is {best.speed / turns.speed:.2f} times as fast."
         )
     return text
+
+
+def law_line(study: Study) -> str:
+    """Returns the staleness of the best setting, as simulated and by Applied Compute's formula."""
+    found = study.best.outcome
+    return (
+        f"Mean age of trained responses at their start: {found.start_age:.2f} updates, by Applied Compute's "
+        f"formula {found.law_age:.2f} ({found.requests:,.1f} requests at once, rho {found.rho:.2f}, tail "
+        f"factor {found.tail:.2f}, queue {found.queue:.2f} batches); of their tokens {found.mean_age:.2f}."
+    )
 
 
 def console_table(study: Study) -> str:
@@ -176,6 +186,7 @@ def _page(study: Study, world: StudiedRun, name: str) -> str:
     parts = [
         f"# {name}, simulated: {world.hardware}",
         answer(study),
+        law_line(study),
         f"{setting.groups_per_batch} problems x {setting.group_size} responses of "
         f"{setting.lengths.mean():,.0f} tokens on average (up to {setting.lengths.max():,}), "
         f"{setting.num_batches} rollout batches of which the first {world.num_skipped} do not count.",
@@ -211,4 +222,8 @@ def _row(result: CellResult) -> list[str]:
         f"{found.fleet_idle:.0%}",
         f"{found.mean_age:.1f}",
         f"{found.wasted:.1%}",
+        f"{found.requests:,.1f}",
+        f"{found.rho:.2f}",
+        f"{found.start_age:.1f}",
+        "" if found.law_age is None else f"{found.law_age:.1f}",
     ]

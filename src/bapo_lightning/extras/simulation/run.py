@@ -101,6 +101,7 @@ class VirtualUpdate:
     visited: float  # seconds at which the trainer was ready for it
     begin: float  # and at which it had groups, and the engine weights
     ages: Counter[int]  # response tokens by age in updates
+    starts: Counter[int]  # responses by age of their first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,8 @@ class VirtualRun:
             visited = clock.now
             yield from self._overlapping(protocol) if regime.async_generation else self._in_turns()
             minibatch = self._queue.take()
-            self.updates.append(VirtualUpdate(visited, clock.now, self._ages(minibatch)))
+            ages, starts = self._ages(minibatch), self._starts(minibatch)
+            self.updates.append(VirtualUpdate(visited, clock.now, ages, starts))
             yield self._times.update([s.rollout.length for group in minibatch for s in group.samples])
             self._version += 1
             clock.changed()
@@ -336,3 +338,7 @@ class VirtualRun:
                     if age <= self.setting.regime.age_bound:
                         ages[age] += len(segment.token_ids)
         return ages
+
+    def _starts(self, groups: list[Group]) -> Counter[int]:
+        rollouts = (sample.rollout for group in groups for sample in group.samples)
+        return Counter(self._version - rollout.segments[0].version for rollout in rollouts)

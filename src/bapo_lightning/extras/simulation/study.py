@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from operator import attrgetter
+from typing import Any
 
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.extras.simulation.fleet import Failures
+from bapo_lightning.extras.simulation.law import admitted_queue, in_updates, mean_staleness, tail_factor
 from bapo_lightning.extras.simulation.lengths import LengthKind, length_table
 from bapo_lightning.extras.simulation.run import Setting, VirtualRun
 from bapo_lightning.extras.simulation.times import ServiceTimes, planned_times
@@ -36,6 +39,12 @@ class VirtualOutcome:
     wasted: float  # share of all sampled tokens: evicted, refused, or lost with a copy
     evicted: int  # groups dropped for their age
     deaths: int
+    start_age: float  # mean age of the first tokens of trained responses, in updates
+    requests: float  # responses that are sampled at once, while passes run
+    rho: float  # time of updates over time of passes
+    tail: float  # see `tail_factor`
+    queue: float | None  # see `admitted_queue`; None in turns
+    law_age: float | None  # `start_age` by `mean_staleness`
 
     @property
     def mean_age(self) -> float:
@@ -54,27 +63,43 @@ def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> VirtualOutco
     seconds = window[1] - window[0]
     passes, syncs = run.engine.passes, run.engine.syncs
     in_pass = [(begin, begin + done.seconds) for begin, done in passes]
-    busy = sum(
-        done.busy * _within([span], window) / done.seconds
-        for span, (_, done) in zip(in_pass, passes, strict=True)
-        if done.seconds
-    )
+    busy = requests = in_passes = 0.0
+    for span, (_, done) in zip(in_pass, passes, strict=True):
+        if part := _within([span], window):
+            busy += done.busy * part / done.seconds
+            requests += done.running * part
+            in_passes += part
     synced = _within([(begin, begin + length) for begin, length in syncs], window)
     waited = sum(update.begin - update.visited for update in counted)
     ages: Counter[int] = sum((update.ages for update in counted), Counter())
+    starts: Counter[int] = sum((update.starts for update in counted), Counter())
     lost, statistics = sum(done.lost_tokens for _, done in passes), run.scheduler.statistics
     return VirtualOutcome(
         seconds=seconds,
         tokens_per_second=sum(run.entered[skipped : last // batch]) / seconds,
         trainer_waits=max(0.0, waited - synced) / seconds,
         syncing=synced / seconds,
-        fleet_waits=1 - _within(in_pass, window) / seconds,
+        fleet_waits=1 - in_passes / seconds,
         fleet_idle=1 - busy / (run.engine.fleet.copies * seconds),
         ages={age: count / ages.total() for age, count in sorted(ages.items())},
         wasted=(statistics.wasted_tokens + lost) / max(1, statistics.num_tokens + lost),
         evicted=statistics.evicted,
         deaths=sum(done.deaths for _, done in passes),
+        start_age=sum(age * count for age, count in starts.items()) / starts.total(),
+        **_law(run.setting, requests / (in_passes or inf), (seconds - waited) / (in_passes or inf)),
     )
+
+
+def _law(setting: Setting, requests: float, rho: float) -> dict[str, Any]:
+    regime, tail = setting.regime, tail_factor(setting.lengths, setting.group_size)
+    found = {"requests": requests, "rho": rho, "tail": tail, "queue": None, "law_age": None}
+    if regime.async_generation:
+        batch = setting.groups_per_batch * setting.group_size
+        queue = admitted_queue(regime, setting.groups_per_batch, requests * tail / (batch * max(rho, 1.0)))
+        sampled = batch / (1 - setting.uniform_share)  # groups of equal scores do not enter
+        staleness = mean_staleness(requests, sampled, tail, rho, queue)
+        found |= {"queue": queue, "law_age": in_updates(staleness, regime.updates_per_rollout_batch, rho)}
+    return found
 
 
 def _within(spans: Iterable[Span], window: Span) -> float:
