@@ -4,6 +4,7 @@ import torch
 from tests.algorithms.by_hand import exact, pulls
 from tests.token_tables import table
 from tests.zoo.reference import Array, Columns, Reference, reinforce
+from tests.zoo.weights import prefix
 
 from bapo_lightning.algorithms.pnpo import pnpo
 
@@ -12,10 +13,7 @@ def closed_form(columns: Columns) -> Array:
     """PNPO (arXiv 2608.01418): w v A, v the geometric mean of the response's ratios up to the token, where
     0.5 <= v <= 2.
     """
-    found = np.empty_like(columns["ratio"])
-    for token, sequence in enumerate(columns["sequence"]):
-        so_far = (columns["sequence"] == sequence) & (columns["position"] <= columns["position"][token])
-        found[token] = np.exp(columns["log_ratio"][so_far].mean())
+    found = np.exp(prefix(columns, columns["log_ratio"], np.mean))
     return found * reinforce(columns) * (found >= 0.5) * (found <= 2.0)
 
 

@@ -23,7 +23,7 @@ HARMLESS = {
         SecondSampling.target_entropy aspo.cap dcpo_clip.most dppo.cap dppo.high dppo.low EntropyBonus.most
         EntropyBonus.target fipo.most fipo.safe_ratio maspo.most M2PO.budget prime_rl_dppo.high
         prime_rl_dppo.low STEER.most tis.cap rest.high FixedBounds.high outlier_mask.high sequence_masked.high
-        masked_is.high truncated_is.cap sequence_truncated_is.cap kpop.threshold opsm.threshold
+        masked_is.high truncated_is.cap sequence_truncated_is.cap kpop.threshold carm.high opsm.threshold
         ToolCallReward.most Scripts.max_foreign ProgressReplay.window SelfImitation.capacity
         SelfImitation.window SelfImitation.ramp ToolCallReward.decay_updates HfExport.keep RunCheckpoint.keep
         RolloutWriter.num_groups Length.max_answer_chars Length.max_chars Length.min_chars

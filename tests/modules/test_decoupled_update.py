@@ -15,12 +15,13 @@ from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup, step_scaled
 from bapo_lightning.objectives.corrections.proximal import log_linear
-from bapo_lightning.objectives.corrections.responses import sequence_masked
+from bapo_lightning.objectives.corrections.responses import carm, sequence_masked, sequence_truncated_is
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 
 BOUNDS = FixedBounds(0.8, 1.2)
 OF_RESPONSES = partial(sequence_masked, low=0.9, high=1.1, level="geometric")
+PREFIXES = partial(sequence_truncated_is, cap=1.3, level="prefix")
 TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, high=1.6)
 
 
@@ -55,6 +56,7 @@ def by_hand(policy, batch, weigh, low, high):
 @pytest.mark.parametrize(("correction", "weigh"), [
     (TRUNCATED, lambda w: torch.minimum(w, torch.tensor(1.3))),
     (MASKED, lambda w: w * ((w >= 0.7) & (w <= 1.6))),
+    (PREFIXES, lambda w: w.cumprod(1).clamp_max(1.3)),
 ])  # fmt: skip
 def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, weigh, mean, spread):
     batch = decoupled_batch(mean, spread)
@@ -79,11 +81,12 @@ def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
     torch.testing.assert_close(tokens.ratio, (tokens.logp - tokens.behaviour_logp).div(3).exp())
 
 
-def test_bounds_loss_and_gradient_do_not_depend_on_the_split():
+@pytest.mark.parametrize("correction", [OF_RESPONSES, PREFIXES, partial(carm, high=1.6)])
+def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
     batch = decoupled_batch(num_groups=8)
     rule, budgets = adaptive(target=0.6), (budget_for(batch, parts) for parts in (1, 2, 5))
     (whole, gradient), *others = (
-        step(random_policy(), rule, batch, micro_batch_tokens=each, correction=OF_RESPONSES)
+        step(random_policy(), rule, batch, micro_batch_tokens=each, correction=correction)
         for each in budgets
     )
     for outputs, other in others:

@@ -23,6 +23,15 @@ def of_responses(columns: Columns, weight: Callable[[Array], float]) -> Array:
     return found
 
 
+def prefix(columns: Columns, values: Array, over: Callable[[Array], float]) -> Array:
+    """What `over` makes of the numbers of each token's response up to the token."""
+    found = np.empty(len(values))
+    for token, sequence in enumerate(columns["sequence"]):
+        own = np.flatnonzero(columns["sequence"] == sequence)
+        found[token] = over(values[own[own <= token]])
+    return found
+
+
 def gap(columns: Columns) -> Array:
     """pi_proximal / pi_behaviour."""
     return np.exp(columns["proximal_logp"] - columns["behaviour_logp"])
@@ -31,6 +40,17 @@ def gap(columns: Columns) -> Array:
 def sequence_truncated(columns: Columns, cap: float) -> Array:
     """min(product, cap)."""
     return of_responses(columns, lambda own: min(float(np.prod(gap(columns)[own])), cap))
+
+
+def prefix_truncated(columns: Columns, cap: float) -> Array:
+    """min(product up to the token, cap)."""
+    return np.minimum(prefix(columns, gap(columns), np.prod), cap)
+
+
+def carm(columns: Columns, high: float) -> Array:
+    """0 for a response whose mean of |log p - log q| exceeds log(high)."""
+    moved = np.abs(columns["logp"] - columns["behaviour_logp"])
+    return of_responses(columns, lambda own: float(moved[own].mean() <= log(high)))
 
 
 def sequence_masked(columns: Columns, low: float, high: float, level: str, weigh: bool) -> Array:

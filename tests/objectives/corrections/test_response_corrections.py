@@ -10,6 +10,7 @@ from tests.zoo import weights as reference
 
 from bapo_lightning.objectives.corrections.proximal import behaviour, current, log_linear
 from bapo_lightning.objectives.corrections.responses import (
+    carm,
     opsm,
     outlier_mask,
     sequence_masked,
@@ -61,6 +62,20 @@ def test_two_responses_have_the_literal_weights():
     assert outlier_mask(made, 0.6, 100).tolist() == [1, 1, 0, 0, 0]
 
 
+def test_a_prefix_weighs_the_product_up_to_its_token():
+    made = of_responses([LOG2, LOG2, -LOG2], [-LOG2, LOG2])
+    assert sequence_truncated_is(made, cap=3, level="prefix").tolist() == pytest.approx([2, 3, 2, 0.5, 1])
+
+
+def test_carm_drops_responses_whose_changes_would_cancel():
+    change = torch.tensor([0.3, -0.3, 0.1, -0.2, 0.25], dtype=torch.float64)
+    made = table(
+        torch.ones_like(change), behaviour_logp=-1.0, logp=-1 - change, sequence=torch.tensor([0, 0, 1, 1, 2])
+    )
+    assert carm(made).tolist() == [0, 0, 1, 1, 0], "of log 1.2 = 0.182"
+    assert carm(made, 1.3).tolist() == [0, 0, 1, 1, 1]
+
+
 def test_opsm_drops_negative_responses_that_became_unlikely():
     drift = torch.tensor([0.3, -0.1, 0.0, 0.3, -0.3, 0.1], dtype=torch.float64)  # means 0.1, 0.15, -0.1
     made = table(
@@ -77,6 +92,8 @@ def test_random_tables_give_what_loops_give(seed):
     made = made_of(columns)
     for found, expected in [
         (sequence_truncated_is(made, 1.5), reference.sequence_truncated(columns, 1.5)),
+        (sequence_truncated_is(made, 1.5, "prefix"), reference.prefix_truncated(columns, 1.5)),
+        (carm(made, 1.1), reference.carm(columns, 1.1)),
         (sequence_masked(made, 0.9, 1.1), reference.sequence_masked(columns, 0.9, 1.1, "product", False)),
         (sequence_masked(made, *ROOTS), reference.sequence_masked(columns, *ROOTS)),
         (outlier_mask(made, 0.5, 2.0), reference.outlier(columns, 0.5, 2.0)),

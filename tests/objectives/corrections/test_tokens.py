@@ -36,6 +36,7 @@ def test_masking_drops_what_leaves_the_interval_and_keeps_the_rest_as_it_is():
 @pytest.mark.parametrize("correction", [
     truncated_is, masked_is, kpop, tokens.unweighted, responses.sequence_truncated_is, responses.outlier_mask,
     partial(responses.sequence_masked, weigh=True), partial(responses.sequence_masked, level="geometric"),
+    partial(responses.sequence_truncated_is, level="prefix"), responses.carm,
 ])  # fmt: skip
 def test_a_correction_keeps_shape_weighs_agreement_exactly_1_and_passes_no_gradient(correction):
     log_weight = torch.zeros(6, requires_grad=True)

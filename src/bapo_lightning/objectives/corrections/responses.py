@@ -1,8 +1,11 @@
-"""Weights [N] of whole responses: all tokens of a response have the same factor. A response is whole in the
-table.
+"""Weights [N] of whole responses: all tokens of a response have the same factor, except by prefixes. A
+response is whole in the table.
 """
 
 from __future__ import annotations
+
+from math import log
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,13 +16,17 @@ from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.system.values import NonNegative
 
 
-def sequence_truncated_is(table: TokenTable, cap: Cap = 5.0) -> Tensor:
+def sequence_truncated_is(
+    table: TokenTable, cap: Cap = 5.0, level: Literal["product", "prefix"] = "product"
+) -> Tensor:
     """Returns min(gap, cap), [N], with the gap of the whole response, the product over its tokens.
 
     Unlike weights of tokens, it is unbiased except for the cap. It is verl's and SkyRL's `sequence` level;
-    VCPO (arXiv 2602.17616) caps at 8.
+    VCPO (arXiv 2602.17616) caps at 8. At level prefix the product ends at the token itself (arXiv
+    2605.07331): unbiased if A is that of the new policy at the token, but not for rewards at the end of a
+    response, whose rest the old policy sampled.
     """
-    return response_gap(table).clamp_max(cap)
+    return response_gap(table, level).clamp_max(cap)
 
 
 def sequence_masked(
@@ -51,6 +58,17 @@ def outlier_mask(table: TokenTable, low: Low = 1e-4, high: High = 100.0) -> Tens
     gap = engine_gap(table)
     outside = ((gap < low) | (gap > high)).to(gap.dtype)
     return (sequence_sum(outside, table) == 0).to(gap.dtype)
+
+
+def carm(table: TokenTable, high: High = 1.2) -> Tensor:
+    """Returns 0 for responses whose mean of |log pi - log pi_behaviour| exceeds log(high), else 1, [N]: CARM
+    (arXiv 2610.02039).
+
+    Geometric masks take the mean first, in which changes of both signs cancel. pi is the policy of this
+    update, so that staleness counts as well.
+    """
+    drift = mean_over_sequence((table.logp.detach() - table.behaviour_logp).abs(), table)
+    return (drift <= log(high)).to(drift.dtype)
 
 
 def opsm(table: TokenTable, threshold: NonNegative = 1e-4) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum, sum_so_far
 from bapo_lightning.objectives.surrogate import LOG_RATIO_LIMIT, importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.system.values import Advice, Positive
@@ -27,13 +27,13 @@ def engine_gap(table: TokenTable) -> Tensor:
     return importance_ratio(table.proximal_logp.detach(), table.behaviour_logp)
 
 
-def response_gap(table: TokenTable, level: Level = "product") -> Tensor:
+def response_gap(table: TokenTable, level: Level | Literal["prefix"] = "product") -> Tensor:
     """Returns pi_proximal / pi_behaviour of each token's whole response, [N], limited to +-20 nats: the
-    product over its tokens, or their geometric mean.
+    product over its tokens, or their geometric mean; prefix: the product over those up to the token.
     """
-    log_gap = table.proximal_logp.detach() - table.behaviour_logp
-    over = (sequence_sum if level == "product" else mean_over_sequence)(log_gap, table)
-    return over.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    over = {"product": sequence_sum, "geometric": mean_over_sequence, "prefix": sum_so_far}[level]
+    log_gap = over(table.proximal_logp.detach() - table.behaviour_logp, table)
+    return log_gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def effective_sample_size(weight: Tensor) -> Tensor:
