@@ -40,6 +40,20 @@ def sum_so_far(values: Tensor, table: TokenTable) -> Tensor:
     return _sum_ahead((values * table.count).flip(0), table.sequence.flip(0), 1.0).flip(0)
 
 
+def least_before(values: Tensor, table: TokenTable, first: float) -> Tensor:
+    """Returns min_{k < t} values_k over each token's response before this token, [N], and `first` at its
+    first; of a row of several tokens at the last of them.
+    """
+    least, step = values, 1
+    while step < len(values):
+        same = table.sequence[step:] == table.sequence[:-step]
+        reached = torch.where(same, least[:-step], torch.inf)
+        least = torch.minimum(least, torch.nn.functional.pad(reached, (step, 0), value=torch.inf))
+        step *= 2
+    before = torch.where(table.sequence[1:] == table.sequence[:-1], least[:-1], first)
+    return torch.where(table.count > 1, least, torch.nn.functional.pad(before, (1, 0), value=first))
+
+
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
     """Returns sum_{k >= t} discount^(k - t) values_k over each token's response from this token on, [N]."""
     return _sum_ahead(values * table.count, table.sequence, discount)
