@@ -86,8 +86,7 @@ def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
     batch = decoupled_batch(num_groups=8)
     rule, budgets = adaptive(target=0.6), (budget_for(batch, parts) for parts in (1, 2, 5))
     (whole, gradient), *others = (
-        step(random_policy(), rule, batch, micro_batch_tokens=each, correction=correction)
-        for each in budgets
+        step(random_policy(), rule, batch, micro_batch_tokens=each, correction=correction) for each in budgets
     )
     for outputs, other in others:
         assert outputs["bounds"][0].low == whole["bounds"][0].low
