@@ -21,8 +21,7 @@ from bapo_lightning.system.phases import phase
 from studies.bias.measure import Table, measure, path_table
 from studies.bias.plan import AtlasConfig, AtlasMethod, Place
 from studies.bias.population import Method
-from studies.map.exact import counted
-from studies.map.jobs import keep_plain_settings
+from studies.commands import counted, keep_plain_settings
 
 PATH = "path"  # name of the table of the path itself, which is none of a method
 DISPLAYED = {"output", "publish", "only", "claims", "matters", "families", "left_out"}  # change no number

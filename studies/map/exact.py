@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderResult
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Optimizer
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
 from bapo_lightning.runs.build import build_algorithm
 from bapo_lightning.system.orphans import end_with_parent
+from studies.commands import counted
 from studies.exact.train import Protocol, train
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
@@ -66,36 +63,3 @@ def run(config: MapConfig, methods: dict[str, tuple[Algorithm, Optimizer]], job:
     )
     course = train(world, algorithm, protocol, job.seeds)
     write_measured(job.path, job.seeds, {name: value.numpy() for name, value in vars(course).items()})
-
-
-class CountBar:
-    """A bar of things that are done, and the time left."""
-
-    def __init__(self, title: str, total: int) -> None:
-        self.title, self.total, self.done = title, total, 0
-        self._start = time.monotonic()
-        self._pace = Pace(0, max(1, total // 20), self._start)  # mean of many: they differ
-
-    def count(self) -> None:
-        self.done += 1
-        self._pace.note(self.done, time.monotonic())
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        now = time.monotonic()
-        label = f"{self.title} {self.done}/{self.total}"
-        yield bar_line(label, self.done, self.total, now - self._start, self._pace.left(self.total, now))
-
-
-@contextmanager
-def counted(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Context that shows how many of `total` things are done; gives what to call with the name of each."""
-    bar = CountBar(title, total)
-
-    def count(name: str) -> None:
-        bar.count()
-        if not on_terminal():
-            width = len(str(total))
-            print(f"[{bar.done:{width}}/{total}] {name}", flush=True)
-
-    with shown(Place.RUN, bar):
-        yield count

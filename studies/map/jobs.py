@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig, gives_to_all
@@ -15,14 +12,9 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.system.errors import ConfigError
-from bapo_lightning.system.run_folder.config_keys import ABSENT, differences
-from bapo_lightning.system.run_folder.record import read_mapping
-from bapo_lightning.system.run_folder.shapes import Plain
-from bapo_lightning.system.run_folder.text_file import write_text
+from studies.commands import keep_plain_settings
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.plan import MapConfig
-
-_ANOTHER = "write output=ANOTHER/FOLDER"
 
 
 @dataclass(frozen=True)
@@ -41,21 +33,6 @@ def keep_settings(config: MapConfig, folder: Path) -> None:
     """Writes the settings beside the map; methods may be added to one that is there."""
     shown = {"output", "kept", "processes", "controls", "drawn", "duels", "only", "verdict"}
     keep_plain_settings(config.model_dump(mode="json", exclude=shown), folder)
-
-
-def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
-    """Writes them beside the map. Raises ConfigError where others are there, but for added methods."""
-    file = folder / "map.yaml"
-    if file.exists():
-        found = [
-            f"{key}={now}: {folder} began with {before}"
-            for key, before, now in differences(read_mapping(file, Plain, _ANOTHER), plain)
-            if not (before == ABSENT and key.startswith("methods."))
-        ]
-        if found:
-            raise ConfigError([*found, f"{_ANOTHER} for another map"])
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, yaml.safe_dump(plain, sort_keys=False))
 
 
 def all_jobs(config: MapConfig, folder: Path) -> list[Job]:

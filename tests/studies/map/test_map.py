@@ -11,9 +11,9 @@ from tests.configuration.small_commands import COMMANDS
 from bapo_lightning.report.intervals import LEAST_VALUES
 from bapo_lightning.system.errors import DataError
 from studies import CONF
+from studies.commands import CountBar, counted
 from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
-from studies.map.exact import CountBar, counted
 from studies.map.plan import MapConfig, read_map, read_settings
 
 SMALL = [

@@ -1,0 +1,69 @@
+"""What commands of several studies share: a bar of things that are done, and settings kept beside a map."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
+from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.run_folder.config_keys import ABSENT, differences
+from bapo_lightning.system.run_folder.record import read_mapping
+from bapo_lightning.system.run_folder.shapes import Plain
+from bapo_lightning.system.run_folder.text_file import write_text
+
+_ANOTHER = "write output=ANOTHER/FOLDER"
+
+
+def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
+    """Writes them beside the map. Raises ConfigError where others are there, but for added methods."""
+    file = folder / "map.yaml"
+    if file.exists():
+        found = [
+            f"{key}={now}: {folder} began with {before}"
+            for key, before, now in differences(read_mapping(file, Plain, _ANOTHER), plain)
+            if not (before == ABSENT and key.startswith("methods."))
+        ]
+        if found:
+            raise ConfigError([*found, f"{_ANOTHER} for another map"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, yaml.safe_dump(plain, sort_keys=False))
+
+
+class CountBar:
+    """A bar of things that are done, and the time left."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total, self.done = title, total, 0
+        self._start = time.monotonic()
+        self._pace = Pace(0, max(1, total // 20), self._start)  # mean of many: they differ
+
+    def count(self) -> None:
+        self.done += 1
+        self._pace.note(self.done, time.monotonic())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        now = time.monotonic()
+        label = f"{self.title} {self.done}/{self.total}"
+        yield bar_line(label, self.done, self.total, now - self._start, self._pace.left(self.total, now))
+
+
+@contextmanager
+def counted(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Context that shows how many of `total` things are done; gives what to call with the name of each."""
+    bar = CountBar(title, total)
+
+    def count(name: str) -> None:
+        bar.count()
+        if not on_terminal():
+            width = len(str(total))
+            print(f"[{bar.done:{width}}/{total}] {name}", flush=True)
+
+    with shown(Place.RUN, bar):
+        yield count
