@@ -251,8 +251,9 @@ def stop(
     """
     number, wait = moments.choice([signal.SIGTERM, signal.SIGINT]), moments.uniform(0.2, 1.2) * start_seconds
     before, written = updates_saved(folder), len(log_of(folder))
-    process = start_run(folder, overrides, is_command=True)
-    time.sleep(wait)
+    process, until = start_run(folder, overrides, is_command=True), time.monotonic() + wait
+    while time.monotonic() < until and updates_saved(folder) < before + 2:  # or a run that starts fast ends
+        time.sleep(0.01)
     status, updates = status_of(folder), updates_saved(folder)
     os.kill(process, number)
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
