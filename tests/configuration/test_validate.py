@@ -91,7 +91,7 @@ def test_a_missing_value_is_named():
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    ("experiment=nope", ["experiment=nope is not a choice; it takes additions, ", "quickstart"]),
+    ("experiment=nope", ["at least 1 problem", "experiment=nope is not a choice; it takes additions, "]),
     ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
 ])  # fmt: skip
 def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, override, words):

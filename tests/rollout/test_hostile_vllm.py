@@ -16,7 +16,7 @@ from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, Samplin
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
-from bapo_lightning.system.errors import EngineError
+from bapo_lightning.system.errors import ConfigError, EngineError
 
 MODEL = str(Path(bapo_lightning.__file__).parent / "tiny_worlds/additions/model")
 SAMPLING = SamplingParams(1.0, (1,), num_candidates=2)
@@ -40,6 +40,12 @@ def requests(count=4):
 def engine_of(server, deadline=DEADLINE):
     given = MODEL, VLLMOptions(max_model_len=2000), SharedMemoryTransport(), "/unused", [server.url]
     return VLLMServerEngine(*given, deadline_seconds=deadline, start_seconds=LIMIT)
+
+
+def test_a_server_that_uses_the_long_rotary_factors_is_refused(monkeypatch):
+    monkeypatch.setattr("bapo_lightning.rollout.vllm.server.longest_short", lambda config: 1999)
+    with serving(LyingVLLM()) as server, pytest.raises(ConfigError, match=r"with --max-model-len=1999"):
+        engine_of(server)
 
 
 def check(segments):
