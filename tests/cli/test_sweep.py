@@ -11,6 +11,7 @@ from tests.commands import Command, run_command, wait_until
 from tests.report.synthetic_runs import write_run
 
 from bapo_lightning.runs.command import overrides_first
+from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.tools.commands import multirun
 from bapo_lightning.tools.commands.multirun import with_sweeps
 from bapo_lightning.tools.sweeps.job import STOPPED
@@ -127,6 +128,8 @@ def test_the_table_tells_of_earlier_runs(tmp_path, capsys):
 
 def test_short_options_of_sweeps_are_hydras():
     assert with_sweeps(["seed=0"]) == ["seed=0"]
+    with pytest.raises(ConfigError, match="hydra/sweeper=optuna needs a number from each run"):
+        with_sweeps(["hydra/sweeper=optuna", "-m"])
     chosen = ["hydra/sweeper=runs", "hydra/launcher=local"]
     assert with_sweeps(["seed=0,1", "-m"]) == ["seed=0,1", "-m", *chosen]
     assert with_sweeps(["sweep=x", "folder=y"]) == ["sweep=x", "hydra.sweeper.folder=y", *chosen, "-m"]

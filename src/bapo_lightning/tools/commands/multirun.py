@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHORT = {"launcher=": "hydra/launcher=", "launcher.": "hydra.launcher.", "folder=": "hydra.sweeper.folder="}
 MULTIRUN = {"-m", "--multirun"}
+SEARCHES = {f"hydra/sweeper={name}" for name in ("optuna", "ax", "nevergrad")}
 
 
 def with_sweeps(arguments: Sequence[str]) -> list[str]:
@@ -39,6 +40,9 @@ def with_sweeps(arguments: Sequence[str]) -> list[str]:
     if not any(text.startswith("sweep=") or text in MULTIRUN for text in arguments):
         return [*arguments]
     found = [*map(in_hydra, arguments)]
+    for text in SEARCHES & {*found}:
+        remedy = "leave it out, or call fit in the objective of a search (docs/sweeps.md)"
+        raise ConfigError([f"{text} needs a number from each run, and a run gives a folder; {remedy}"])
     keys = {text.partition("=")[0] for text in found}
     if "hydra/sweeper" not in keys:
         found += ["hydra/sweeper=runs", *(["hydra/launcher=local"] if "hydra/launcher" not in keys else [])]
