@@ -234,7 +234,7 @@ def test_each_sync_is_probed_and_one_that_never_arrives_is_told(tmp_path, served
 
     steps = training()
     monkeypatch.setattr(time, "sleep", lambda seconds: next(steps, None))
-    watch = ("--watch", "3", "--every", "0.1", "--grace", "2", "--dtype", "float32")
+    watch = ("--watch", "3", "--every", "0.1", "--grace", "8", "--dtype", "float32")
     assert main([url, str(folders[0].parent), *watch, *FEW]) == 1
     told = [line.split()[1:3] for line in capsys.readouterr().out.splitlines()]
     assert told == [[word, str(f)] for word, f in zip(("matches", "matches", "stale"), folders, strict=True)]
