@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
     "lines of src": 54_160,
-    "lines of the core": 23_660,
-    "lines of tests": 48_595,
+    "lines of the core": 23_670,
+    "lines of tests": 48_600,
     "folders at the top": 18,
     "files at the top": 3,
     "class names in several files": 2,  # the faces of the module and of its data in library.py

@@ -28,7 +28,7 @@ from bapo_lightning.modules import token_tables
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.bounds import BoundSearch, contributions, positive_shares
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
-from bapo_lightning.objectives.objective import prepares
+from bapo_lightning.objectives.objective import prepares, token_loss
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
 from bapo_lightning.objectives.token_table import NAMES, concatenate, needed_by, reads
 from bapo_lightning.system.errors import ConfigError, TrainingError
@@ -240,3 +240,12 @@ def test_an_objective_prepares_from_the_columns_that_it_asks_for(algorithm):
     found = Recording(concatenate(everything(), NAMES))
     objective.prepare(found)
     assert found.read == needed_by(objective.prepare)
+
+
+@pytest.mark.parametrize(("objective", "told"), [
+    (lambda found: found.advantage.sum(), r"a tensor of shape \[\]"), (lambda found: 1.0, "float"),
+])  # fmt: skip
+def test_an_objective_gives_one_value_for_each_token(objective, told):
+    bounds = SimpleNamespace(low=torch.tensor(0.8), high=torch.tensor(1.2))
+    with pytest.raises(ConfigError, match=f"returned {told} for 2 tokens; return one value for each"):
+        token_loss(table([1.0, -1.0]), bounds, {}, objective)

@@ -114,9 +114,17 @@ def token_loss(
         bounds: bounds of the update.
         columns: columns for these tokens that the objective prepared from the whole update.
         objective: objective of each token, to be maximised.
+
+    Raises:
+        ConfigError: the objective does not return one value for each token.
     """
     table = table.with_bounds(bounds.low, bounds.high).with_columns(columns)
-    return -(table.weight * objective(table)).sum(), table
+    values = objective(table)
+    if (shape := getattr(values, "shape", None)) != table.weight.shape:  # would be broadcast, and wrong
+        found = type(values).__name__ if shape is None else f"a tensor of shape {list(shape)}"
+        wanted = f"for {len(table.weight)} tokens; return one value for each, [N]"
+        raise ConfigError([f"algorithm.objective: {name_of(objective)} returned {found} {wanted}"])
+    return -(table.weight * values).sum(), table
 
 
 def slopes(objective: Objective, table: TokenTable) -> Tensor:
