@@ -126,6 +126,13 @@ def test_the_exponents_of_the_law_are_those_of_its_table():
     assert f"missing in {float(missing):.0f} % of the resamples" in README
 
 
+def test_the_readme_has_cosines_of_the_atlas():
+    rows = list(csv.DictReader((RESULTS / "bias" / "cosines.csv").read_text().splitlines()))
+    at = {row["method"]: float(row["age 16"]) for row in rows if row["path"] == "tree-rate=1-early"}
+    assert f"(cosine {at['GRPO [0.8, 1.2]']:.2f}, [in an exact" in README
+    assert f"within BAPO's along it ({at['BAPO 0.5']:.2f})" in README
+
+
 def test_the_readme_names_seconds_of_processors_and_of_the_clock():
     text = (RESULTS / "precision.md").read_text()
     ratios = [row[1:3] for row in rows(text) if row[0] == "ours against TRL's fastest, times"]
