@@ -134,8 +134,9 @@ class VLLMOptions:
             # vLLM 0.32 on a CPU dies if it reads a prompt in several steps together with seeded requests.
             arguments["enable_chunked_prefill"] = False
             # vLLM's cache of recurrent states would need chunked prefill.
-            arguments["enable_prefix_caching"] = recurrent_part(read_model_config(model_path)) is None
-            if arguments["dtype"] != "bfloat16":
+            config = read_model_config(model_path)
+            arguments["enable_prefix_caching"] = recurrent_part(config) is None
+            if arguments["dtype"] != "bfloat16" and hasattr(config, "kv_lora_rank"):
                 # vLLM 0.32 takes its latent attention for AMX with any dtype, and has it for bfloat16 alone.
                 arguments["attention_backend"] = "CPU_MLA"
         else:
