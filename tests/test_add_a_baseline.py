@@ -27,7 +27,7 @@ NEW = ("grpo", "grpo_wide", "power_mean")
 
 def clone(tree, files):
     """Makes a clone with some files of the page; its `.venv` finds the clone first, and is newer than it."""
-    for name in ("src", "conf", "scripts", "tests", "docs"):
+    for name in ("src", "conf", "scripts", "tests", "docs", "examples"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, tree)
