@@ -44,14 +44,11 @@ def least_before(values: Tensor, table: TokenTable, first: float) -> Tensor:
     """Returns min_{k < t} values_k over each token's response before this token, [N], and `first` at its
     first; of a row of several tokens at the last of them.
     """
-    least, step = values, 1
+    least, sequence, step = values.flip(0), table.sequence.flip(0), 1
     while step < len(values):
-        same = table.sequence[step:] == table.sequence[:-step]
-        reached = torch.where(same, least[:-step], torch.inf)
-        least = torch.minimum(least, torch.nn.functional.pad(reached, (step, 0), value=torch.inf))
-        step *= 2
-    before = torch.where(table.sequence[1:] == table.sequence[:-1], least[:-1], first)
-    return torch.where(table.count > 1, least, torch.nn.functional.pad(before, (1, 0), value=first))
+        least, step = torch.minimum(least, _ahead(least, sequence, step, torch.inf)), 2 * step
+    before = _ahead(least, sequence, 1, first).flip(0)
+    return torch.where(table.count > 1, least.flip(0), before)
 
 
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
@@ -63,11 +60,15 @@ def _sum_ahead(total: Tensor, sequence: Tensor, discount: float) -> Tensor:
     """Combines sums of 1, 2, 4, ... tokens in log2(N) passes, so that nothing overflows."""
     factor, step = discount, 1
     while step < len(total):
-        same = sequence[:-step] == sequence[step:]
-        ahead = torch.where(same, total[step:], 0.0)
-        total = total + factor * torch.nn.functional.pad(ahead, (0, step))
+        total = total + factor * _ahead(total, sequence, step, 0.0)
         factor, step = factor * factor, 2 * step
     return total
+
+
+def _ahead(values: Tensor, sequence: Tensor, step: int, beyond: float) -> Tensor:
+    """Returns the values `step` tokens further in each response, and `beyond` after its end, [N]."""
+    found = torch.where(sequence[:-step] == sequence[step:], values[step:], beyond)
+    return torch.nn.functional.pad(found, (0, step), value=beyond)
 
 
 def at_next(values: Tensor, table: TokenTable) -> Tensor:
