@@ -9,7 +9,7 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
-from bapo_lightning.data.rollouts.observer import RolloutStatistics
+from bapo_lightning.data.rollouts.observer import RolloutStatistics, SelectionBias
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.system.errors import DataError
@@ -123,12 +123,13 @@ def test_statistics_are_taken_once():
 
 
 def test_what_is_trained_on_is_compared_with_all_that_the_run_sampled():
-    statistics = RolloutStatistics()
+    bias = SelectionBias()
     long, short = (rollout([1], [2] * length, [-1.0] * length) for length in (12, 4))
     ended = group("p", [short, short], [1.0, 0.0])
-    statistics.count_groups([ended])
-    statistics.on_evict([RunningGroup(ended.item, [long, long])], 3)
-    statistics.take()
-    found = statistics.trained(ended.samples[:1])
+    bias.on_scored([], [ended], [], 0.0)
+    bias.on_evict([RunningGroup(ended.item, [long, long]), ended], 3)
+    again = SelectionBias()
+    again.load_state_dict(bias.state_dict())
+    found = again.metrics(ended.samples[:1])
     assert found == {"rollout/trained_length_ratio": 4 / 8, "rollout/trained_score_difference": 0.5}
-    assert RolloutStatistics().trained([]) == {}
+    assert SelectionBias().metrics([]) == {}

@@ -50,7 +50,7 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import TrainerState, collector_for, scheduler_kind
 from bapo_lightning.data.rollouts.group_state import ArrayStore
-from bapo_lightning.data.rollouts.observer import Ledger, Observer, sync_metrics
+from bapo_lightning.data.rollouts.observer import Ledger, Observer, SelectionBias, sync_metrics
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
@@ -93,7 +93,9 @@ class RolloutDataModule(L.LightningDataModule):
         self._clock = 0  # updates attempted
         self._entry_version = 0  # of the trainer when the batch in the queue entered training
         sampler.keep_replies(folder)
-        observers: list[Observer] = [Ledger(folder / "ledger.jsonl")] if folder else []
+        self._selection_bias = SelectionBias()
+        observers: list[Observer] = [self._selection_bias]
+        observers += [Ledger(folder / "ledger.jsonl")] if folder else []
         if folder and regime.async_generation:
             observers.append(ScheduleRecorder(folder / SCHEDULE_FILE))
         self._scheduler = scheduler_kind(regime)(
@@ -121,7 +123,7 @@ class RolloutDataModule(L.LightningDataModule):
         oldest_trained = state.version - self.regime.age_bound if self.regime.stale_action == "mask" else None
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         with self._scheduler.lock:
-            metrics |= self._scheduler.statistics.trained(batch.trained_samples)
+            metrics |= self._selection_bias.metrics(batch.trained_samples)
         self._clock += 1
         # During training, rollouts and rewards cost the trainer nothing.
         known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -126,9 +125,26 @@ MOST = 0.75  # of the answers: a weak policy that still learns has fewer unreada
 
 
 @dataclass(slots=True)
-class RolloutStatistics(Observer):
+class SummingObserver(Observer):
+    """An observer whose fields are sums, and its state."""
+
+    key: ClassVar[str]  # of the checkpoint's entry
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the sums."""
+        return {self.key: asdict(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores them."""
+        for name, value in state[self.key].items():
+            setattr(self, name, value)
+
+
+@dataclass(slots=True)
+class RolloutStatistics(SummingObserver):
     """Sums since the last `take`; each is a metric, `time/<name>` if in seconds, else `rollout/<name>`."""
 
+    key: ClassVar[str] = "statistics"
     rollout_seconds: float = 0.0
     reward_seconds: float = 0.0
     # Time in which the engine had nothing to sample: it waited for room, weights or validation, and took
@@ -152,9 +168,6 @@ class RolloutStatistics(Observer):
     decoding_steps: int = 0  # of a stream's calls
     num_samples: int = 0  # ended samples
     num_tokens: int = 0
-    # Over the whole run: tokens and number of the responses that ended or were evicted, scores and number of
-    # those that ended; tokens, scores and number of those trained on.
-    sums: tuple[float, ...] = (0.0,) * 7
 
     def count_groups(self, groups: Sequence[Group]) -> None:
         """Counts groups that were finished and scored."""
@@ -169,24 +182,6 @@ class RolloutStatistics(Observer):
         self.unparsable += statuses[ScoreStatus.UNPARSABLE]
         self.filtered_samples += sum(not sample.is_trained for sample in every)
         self.uniform_groups += sum(group.is_uniform for group in groups)
-        tokens, scores = _tokens_and_scores(samples)
-        self._add(tokens, len(samples), scores, len(samples))
-
-    def trained(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Counts samples that an update trains on; returns how they differ from all that the run has sampled.
-        Rules for stale data that leave out long or hard answers show here.
-        """
-        self._add(0, 0, 0, 0, *_tokens_and_scores(samples), len(samples))
-        tokens, number, scores, scored, trained_tokens, trained_scores, trained = self.sums
-        if not (tokens and scored and trained):
-            return {}
-        return {
-            "rollout/trained_length_ratio": (trained_tokens / trained) / (tokens / number),
-            "rollout/trained_score_difference": trained_scores / trained - scores / scored,
-        }
-
-    def _add(self, *terms: float) -> None:
-        self.sums = tuple(map(sum, zip_longest(self.sums, terms, fillvalue=0.0)))
 
     def count_wait(self, seconds: float, sampled: float) -> None:
         """Counts a wait of the engine, whose stream continued during a probe for `sampled` seconds of it."""
@@ -215,9 +210,6 @@ class RolloutStatistics(Observer):
         """See `Observer`."""
         self.evicted += len(groups)
         self._waste(groups)
-        for group in groups:
-            if isinstance(group, RunningGroup):
-                self._add(group.num_tokens, len(group.rollouts))
 
     def on_take(self, batch: Groups, filtered: Groups, version: int) -> None:
         """See `Observer`."""
@@ -231,33 +223,64 @@ class RolloutStatistics(Observer):
         """Returns the sums so far and resets them to zero."""
         taken = replace(self)
         for f in fields(self):
-            if f.name != "sums":
-                setattr(self, f.name, f.default)
+            setattr(self, f.name, f.default)
         return taken
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the sums."""
-        return {"statistics": asdict(self)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores them."""
-        for name, value in state["statistics"].items():
-            setattr(self, name, value)
 
     def metrics(self) -> dict[str, float]:
         """Returns metrics of the generation since the last update; zeros if there was none."""
         metrics: dict[str, float] = {
             f"{'time' if name.endswith('_seconds') else 'rollout'}/{name}": value
             for name, value in asdict(self).items()
-            if name != "sums"
         }
         if self.rollout_seconds > 0:
             metrics["rollout/tokens_per_second"] = self.num_tokens / self.rollout_seconds
         return metrics
 
 
-def _tokens_and_scores(samples: Sequence[Sample]) -> tuple[int, float]:
-    return sum(each.rollout.length for each in samples), sum(each.score.value for each in samples)
+@dataclass(slots=True)
+class SelectionBias(SummingObserver):
+    """Compares responses trained on with all that were sampled, over the whole run: rules for stale data that
+    leave out long or hard answers show here.
+    """
+
+    key: ClassVar[str] = "selection_bias"
+    sampled: int = 0  # responses that ended or were evicted
+    sampled_tokens: int = 0
+    ended: int = 0
+    ended_score: float = 0.0
+    trained: int = 0  # as often as an update trained on them
+    trained_tokens: int = 0
+    trained_score: float = 0.0
+
+    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
+        """See `Observer`."""
+        every = (sample for group in [*again, *ready, *rejected] for sample in group.samples)
+        samples = [sample for sample in every if sample.rollout.aging_segments]
+        self.sampled += len(samples)
+        self.sampled_tokens += sum(sample.rollout.length for sample in samples)
+        self.ended += len(samples)
+        self.ended_score += sum(sample.score.value for sample in samples)
+
+    def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`; scored groups were counted before."""
+        running = [group for group in groups if isinstance(group, RunningGroup)]
+        self.sampled += sum(len(group.rollouts) for group in running)
+        self.sampled_tokens += sum(group.num_tokens for group in running)
+
+    def metrics(self, trained: Sequence[Sample]) -> dict[str, float]:
+        """Counts the samples that an update trains on; returns the metrics, once there is something to
+        compare.
+        """
+        self.trained += len(trained)
+        self.trained_tokens += sum(sample.rollout.length for sample in trained)
+        self.trained_score += sum(sample.score.value for sample in trained)
+        if not (self.sampled_tokens and self.ended and self.trained):
+            return {}
+        length, score = self.trained_tokens / self.trained, self.trained_score / self.trained
+        return {
+            "rollout/trained_length_ratio": length / (self.sampled_tokens / self.sampled),
+            "rollout/trained_score_difference": score - self.ended_score / self.ended,
+        }
 
 
 def unread(counts: Sequence[float], limits: str, has_right: bool = False) -> str | None:
