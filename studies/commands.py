@@ -1,13 +1,15 @@
-"""What commands of several studies share: a bar of things that are done, and settings kept beside a map."""
+"""What commands of several studies share: a bar of things that are done, and settings and arrays on disk."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -34,6 +36,14 @@ def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
             raise ConfigError([*found, f"{_ANOTHER} for another map"])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays by name; the file is whole, or as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial.npz")
+    np.savez(partial, **arrays)  # type: ignore[arg-type]
+    os.replace(partial, path)
 
 
 class CountBar:

@@ -5,8 +5,7 @@ outputs/map-bias/paths/<world>-rate=<rate>-<moment>.npz   every method at every 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from bapo_lightning.system.phases import phase
 from studies.bias.measure import Table, measure, path_table
 from studies.bias.plan import AtlasConfig, AtlasMethod, Place
 from studies.bias.population import Method
-from studies.commands import counted, keep_plain_settings
+from studies.commands import counted, keep_plain_settings, write_arrays
 
 PATH = "path"  # name of the table of the path itself, which is none of a method
 DISPLAYED = {"output", "publish", "only", "claims", "matters", "families", "left_out"}  # change no number
@@ -36,7 +35,8 @@ def run_atlas(config: AtlasConfig) -> int:
     folder = Path(config.output)
     keep_plain_settings(config.model_dump(mode="json", exclude=DISPLAYED), folder)
     entries = config.methods | config.own
-    lacking = {place: lacking_in(folder, place, entries) for place in config.places}
+    tables: dict[Place, dict[str, Table]] = {place: read_tables(folder, place) for place in config.places}
+    lacking = {place: [name for name in entries if name not in tables[place]] for place in config.places}
     total = sum(map(len, lacking.values()))
     print(f"{total} of {len(entries) * len(config.places)} to compute", flush=True)
     if total:
@@ -45,13 +45,12 @@ def run_atlas(config: AtlasConfig) -> int:
         with counted("methods", total) as count:
             for place, names in lacking.items():
                 if names:
-                    found = measure(config, place, {name: methods[name] for name in names}, count)
-                    write_tables(folder, place, {**read_tables(folder, place), **found})
-    for place in config.places:
-        known = read_tables(folder, place)
+                    tables[place] |= measure(config, place, {name: methods[name] for name in names}, count)
+                    write_tables(folder, place, tables[place])
+    for place, known in tables.items():
         if PATH not in known:
-            write_tables(folder, place, {**known, PATH: path_table(config, place)})
-    tables = {place: read_tables(folder, place) for place in config.places}
+            known[PATH] = path_table(config, place)
+            write_tables(folder, place, known)
     print("written to  " + "\n            ".join(map(str, write_pages(config, tables))))
     return 0
 
@@ -70,11 +69,6 @@ def made(config: AtlasConfig, name: str, entry: AtlasMethod) -> Method:
         proximal=proximal.make(1) if proximal else None,
         entry=entry.entry,
     )
-
-
-def lacking_in(folder: Path, place: Place, names: Iterable[str]) -> list[str]:
-    known = read_tables(folder, place)
-    return [name for name in names if name not in known]
 
 
 def _file(folder: Path, place: Place) -> Path:
@@ -98,10 +92,6 @@ def read_tables(folder: Path, place: Place) -> dict[str, Table]:
 
 
 def write_tables(folder: Path, place: Place, tables: Mapping[str, Table]) -> None:
-    """Writes what `read_tables` reads; the file is whole or as it was."""
-    path = _file(folder, place)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial.npz")
+    """Writes what `read_tables` reads."""
     flat = {f"{name}/{quantity}": values for name, own in tables.items() for quantity, values in own.items()}
-    np.savez_compressed(partial, **flat)  # type: ignore[arg-type]
-    os.replace(partial, path)
+    write_arrays(_file(folder, place), flat)

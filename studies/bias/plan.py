@@ -106,7 +106,7 @@ class AtlasConfig(Section):
         ]
 
     def place_of(self, claim: AtlasClaim) -> Place:
-        head = self.headline
+        head = self.head
         return Place(claim.world or head.world, claim.rate or head.rate, claim.moment or head.moment)
 
     def problems(self) -> Iterator[str]:

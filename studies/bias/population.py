@@ -87,7 +87,7 @@ def slopes(
     known = [stale.behaviour.repeat(repeats, 1, 1, 1), stale.entry.repeat(repeats, 1, 1, 1)]
 
     def one(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return _loss(method, stale, size, *tensors)
+        return _loss(method, size, tensors[-1], *_table(method, stale, *tensors))
 
     losses, low, high = torch.vmap(one)(taken, every, *known, advantage, frequency)
     by_taken, by_every = torch.autograd.grad(-losses.sum(), (taken, every), allow_unused=True)
@@ -99,19 +99,10 @@ def slopes(
 
 
 def _loss(
-    method: Method,
-    stale: Stale,
-    size: float,
-    taken: Tensor,
-    every: Tensor,
-    behaviour: Tensor,
-    entry: Tensor,
-    advantage: Tensor,
-    frequency: Tensor,
+    method: Method, size: float, frequency: Tensor, table: TokenTable, tokens: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss and bounds of one start, 0-dim."""
     algorithm = method.algorithm
-    table, tokens = _table(method, stale, taken, every, behaviour, entry, advantage, frequency)
     if method.proximal is not None:
         table = table.relative_to(method.proximal(table.detach()))
     if method.correction is not None:
@@ -154,9 +145,6 @@ def _table(
         own, rest = values.double().tensor_split([decisions], dim=1)
         return torch.cat([own, rest.sum(1, keepdim=True)], 1)
 
-    def at_taken(values: Tensor) -> Tensor:
-        return values.gather(-1, world.actions.unsqueeze(-1)).squeeze(-1)
-
     tokens = gathered(mask)
     total = (frequency * length).sum()
     weight = gathered(weigh(method.algorithm.weighting, mask, total, 1.0)) * frequency.unsqueeze(-1)
@@ -175,8 +163,8 @@ def _table(
     is_recomputed = method.correction is not None and method.proximal is None
     table = table_of(
         rows(taken),
-        rows(at_taken(behaviour)),
-        rows(at_taken(entry)) if is_recomputed else None,
+        rows(world.taken(behaviour)),
+        rows(world.taken(entry)) if is_recomputed else None,
         each(torch.tensor(stale.age_at_entry)),
         age=each(torch.tensor(stale.age)),
         sequence=each(torch.arange(number).unsqueeze(1)),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bapo_lightning.system.errors import DataError, first_line
+from studies.commands import write_arrays
 
 FRESH = "fresh"  # the first method on data of the newest policy: what staleness costs is measured from here
 FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide which cells can tell anything
@@ -81,12 +80,8 @@ class Measured:
 
 
 def write_measured(path: Path, seeds: Sequence[int], curves: Mapping[str, np.ndarray]) -> None:
-    """Writes what `Measured.read` reads; the file is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial_path = path.with_suffix(".partial.npz")
-    content: dict[str, Any] = {"seeds": np.array(seeds), **curves}
-    np.savez(partial_path, **content)
-    os.replace(partial_path, path)
+    """Writes what `Measured.read` reads."""
+    write_arrays(path, {"seeds": np.array(seeds), **curves})
 
 
 def measured_file(folder: Path, cell: MapCell, method: str) -> Path:
