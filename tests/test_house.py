@@ -11,8 +11,8 @@ from tests.import_graph import floors, reached
 ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
-    "lines of src": 54_190,
-    "lines of the core": 23_700,
+    "lines of src": 54_195,
+    "lines of the core": 23_710,
     "lines of tests": 48_610,
     "folders at the top": 18,
     "files at the top": 3,

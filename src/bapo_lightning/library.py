@@ -32,16 +32,15 @@ from bapo_lightning.data import data_module
 from bapo_lightning.data.problems.prompts import dated
 from bapo_lightning.data.trainer_side import RolloutLoader
 from bapo_lightning.modules import bapo_module
-from bapo_lightning.modules.policy.folder import changed_models, models_behind, other_model
+from bapo_lightning.modules.policy.folder import models_behind, refuse_other_models
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.runs.build import build_engine, data_parts, module_parts, validation_sets
 from bapo_lightning.runs.callbacks import build_monitors
 from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
 from bapo_lightning.runs.train import ignore_expected_warnings, train
-from bapo_lightning.system.errors import ConfigError, DataError, exits_refused, suggestion
+from bapo_lightning.system.errors import ConfigError, exits_refused, suggestion
 from bapo_lightning.system.ranks.rank_group import ALONE
-from bapo_lightning.system.run_folder.config_keys import value_of
 from bapo_lightning.system.run_folder.record import RunRecord, read_config, read_run
 from bapo_lightning.system.values import Size, imported
 from bapo_lightning.tools.evaluation.subject import find_subject
@@ -199,9 +198,7 @@ class BapoModule(bapo_module.BapoModule):
         which the checkpoint does not hold everything has changed.
         """
         plain = self.config.plain
-        for key, part in changed_models(checkpoint.get("models", {}), models_behind(plain)):
-            if (key, part) != ("model.path", "weights") or plain["model"]["lora"] is not None:
-                raise DataError(f"{other_model(key, part, value_of(plain, key))}; restore the files")
+        refuse_other_models(checkpoint.get("models", {}), models_behind(plain), plain)
         self.configure_model()
         super().on_load_checkpoint(checkpoint)
 

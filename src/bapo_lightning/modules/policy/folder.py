@@ -14,6 +14,7 @@ from typing import Any
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.hub import is_hub_name, stay_offline_without_hub
 from bapo_lightning.system.pretrained import read_model_config, refuse_few_bits, refuse_quantized
+from bapo_lightning.system.run_folder.config_keys import value_of
 
 PACKAGE_PREFIX = "package://"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # of models on the hub
@@ -250,6 +251,20 @@ def changed_models(
         for part, digest in parts.items()
         if now.get(key, {}).get(part, digest) != digest
     ]
+
+
+def refuse_other_models(
+    before: Mapping[str, Mapping[str, str]],
+    now: Mapping[str, Mapping[str, str]],
+    plain: Mapping[str, Any],
+    where: str = "",
+) -> None:
+    """Raises DataError if a model of a run with the configuration `plain` has changed, except for the weights
+    that a checkpoint has: the policy's, without adapters.
+    """
+    for key, part in changed_models(before, now):
+        if (key, part) != ("model.path", "weights") or value_of(plain, "model").get("lora") is not None:
+            raise DataError(f"{other_model(key, part, value_of(plain, key))}{where}; restore the files")
 
 
 def other_model(key: str, part: str, path: Any) -> str:

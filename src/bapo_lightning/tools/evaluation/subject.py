@@ -16,15 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from bapo_lightning.configuration.targets import TARGET, UNREADABLE
 from bapo_lightning.modules.policy.folder import (
     PACKAGE_PREFIX,
-    changed_models,
     hub_problem,
     model_digests,
     model_folder_problems,
     model_path,
-    other_model,
+    refuse_other_models,
 )
 from bapo_lightning.runs.resume import first_good
-from bapo_lightning.system.errors import CheckpointError, ConfigError, DataError
+from bapo_lightning.system.errors import CheckpointError, ConfigError
 from bapo_lightning.system.hub import is_hub_name
 from bapo_lightning.system.run_folder import checkpoint as checkpoint_folder
 from bapo_lightning.system.run_folder.checkpoint import MANIFEST, TRAINER_FILE, Checkpoint
@@ -191,11 +190,8 @@ def _of_run(checkpoint: Checkpoint) -> Subject:
 
 def _check_models(run_folder: Path, run: Config) -> None:
     """Raises DataError if the run's model folder has changed, except for weights that a checkpoint has."""
-    path, has_adapters = value_of(run, "model.path"), value_of(run, "model").get("lora") is not None
-    before, now = read_manifest(run_folder).get("models", {}), {"model.path": model_digests(path)}
-    for key, part in changed_models(before, now):
-        if part != "weights" or has_adapters:
-            raise DataError(f"{other_model(key, part, path)} ({run_folder}); restore the files")
+    now = {"model.path": model_digests(value_of(run, "model.path"))}
+    refuse_other_models(read_manifest(run_folder).get("models", {}), now, run, f" ({run_folder})")
 
 
 def _newest_good(folder: Path) -> Checkpoint:
