@@ -24,7 +24,7 @@ _ANOTHER = "write output=ANOTHER/FOLDER"
 
 
 def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
-    """Writes them beside the map. Raises ConfigError where others are there, but for added methods."""
+    """Writes settings next to the map. Raises ConfigError if others are there, except for added methods."""
     file = folder / "map.yaml"
     if file.exists():
         found = [

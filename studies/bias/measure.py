@@ -157,7 +157,7 @@ def path_table(config: AtlasConfig, place: Place) -> Table:
 def measure(
     config: AtlasConfig, place: Place, methods: Mapping[str, Method], count: Callable[[str], None]
 ) -> dict[str, Table]:
-    """Returns the quantities of every method at every age; `count` is told of each method that is done."""
+    """Returns the quantities of every method at every age; calls `count` with each finished method."""
     world, path = path_of(config, place)
     truths = [truth_of(world, path[age], path[0]) for age in config.ages]
     draws = place == config.head

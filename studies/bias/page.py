@@ -23,7 +23,7 @@ from studies.bias.picture import draw_atlas
 from studies.bias.plan import AtlasConfig
 
 PAGE = "bias.md"
-FOLDER = "bias"  # of the tables beside the page
+FOLDER = "bias"  # of the tables, next to the page
 Csv = tuple[list[str], list[list[str]]]
 _PART = re.compile(r"(<!-- (\w+): make map MAP=bias -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 MEANS = ("cosine", "own")  # bounded quantities; medians are given of others, since a few starts are far out
@@ -60,7 +60,7 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
 
 
 def with_parts(page: str, folder: Path) -> str:
-    """Returns a page with its parts made anew of the tables in a folder."""
+    """Returns a page whose parts are written again from the tables in a folder."""
     parts = page_parts(folder)
     return _PART.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
 

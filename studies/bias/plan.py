@@ -15,7 +15,7 @@ from bapo_lightning.configuration.targets import Target
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.values import Count, CountOrZero, Share
 
-KIND = "atlas"  # `kind` of the file: it is no map of training runs
+KIND = "atlas"  # `kind` of the file, which is not a map of training runs
 OTHERS = "others"  # `against`: the best of all other methods
 Starts = Annotated[int, Ge(2), Le(1000)]
 Rate = Annotated[float, Gt(0)]
@@ -55,7 +55,7 @@ class AtlasClaim(Section):
     expected: Expected
     ages: Ages
     batches: list[Count] = Field(default_factory=list)
-    world: str | None = None  # None: that of the headline, as for the two that follow
+    world: str | None = None  # None: the headline's, as for the next two
     rate: Rate | None = None
     moment: str | None = None
 

@@ -2,7 +2,7 @@
 
     parameters --logits--> [S, N, K, A] --log_softmax--> log-probs of every action at every decision
     answer n has context[n], actions[n, :], reward[n] and length[n]; both rewards of an answer are listed
-    chance[n]              of its context, times that of its reward given its actions
+    chance[n]              of its context, times the chance of its reward given its actions
 
 Logits are linear in the parameters. An answer's tokens after its K decisions have probability one and only
 take up room, as in `ExactWorld`.

@@ -91,11 +91,11 @@ def test_a_file_chosen_as_data_is_told_how_a_table_is_read(tmp_path, monkeypatch
     assert text == f"data={name} is not a choice; your own table is data=table data.train.path={name}"
 
 
-@pytest.mark.parametrize(("low", "told"), [(0.2, True), (0.8, False)])  # 15
-def test_an_epsilon_in_the_place_of_a_bound_is_told(tmp_path, capsys, low, told):
+@pytest.mark.parametrize(("low", "is_shown"), [(0.2, True), (0.8, False)])  # 15
+def test_an_epsilon_in_the_place_of_a_bound_is_told(tmp_path, capsys, low, is_shown):
     fit("debug=fast", f"run_folder={tmp_path / 'run'}", "algorithm=grpo", f"algorithm.bounds.low={low}")
     hint = "algorithm.bounds.low=0.2 is an importance ratio; for an epsilon of 0.2 write 0.8"
-    assert (hint in capsys.readouterr().out) is told
+    assert (hint in capsys.readouterr().out) is is_shown
 
 
 def test_the_command_of_a_manifest_is_read_back_by_a_shell(monkeypatch):  # 14

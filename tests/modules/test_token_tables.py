@@ -242,10 +242,10 @@ def test_an_objective_prepares_from_the_columns_that_it_asks_for(algorithm):
     assert found.read == needed_by(objective.prepare)
 
 
-@pytest.mark.parametrize(("objective", "told"), [
+@pytest.mark.parametrize(("objective", "kind"), [
     (lambda found: found.advantage.sum(), r"a tensor of shape \[\]"), (lambda found: 1.0, "float"),
 ])  # fmt: skip
-def test_an_objective_gives_one_value_for_each_token(objective, told):
+def test_an_objective_gives_one_value_for_each_token(objective, kind):
     bounds = SimpleNamespace(low=torch.tensor(0.8), high=torch.tensor(1.2))
-    with pytest.raises(ConfigError, match=f"returned {told} for 2 tokens; return one value for each"):
+    with pytest.raises(ConfigError, match=f"returned {kind} for 2 tokens; return one value for each"):
         token_loss(table([1.0, -1.0]), bounds, {}, objective)

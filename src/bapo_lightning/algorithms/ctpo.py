@@ -17,7 +17,7 @@ def ctpo(
     """Returns min(s A, clip(s) A) per token, [N], and at least exp(dual_clip sqrt(t)) A for A < 0.
 
     s_t is the product of the ratios of the response's tokens 1 .. t, within exp(-low sqrt(t)) and
-    exp(high sqrt(t)). Its gradient is that of the token's own ratio alone: those before it are constants.
+    exp(high sqrt(t)). Only the token's own ratio has a gradient; earlier ratios are constants.
     The square root is the rate at which the spread of log s grows if the log-ratios are independent. t counts
     trained tokens. A row of several tokens has the ratio of its last token.
 

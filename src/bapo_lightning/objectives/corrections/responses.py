@@ -23,8 +23,8 @@ def sequence_truncated_is(
 
     Unlike weights of tokens, it is unbiased except for the cap. It is verl's and SkyRL's `sequence` level;
     VCPO (arXiv 2602.17616) caps at 8. At level prefix the product ends at the token itself (arXiv
-    2605.07331): unbiased if A is that of the new policy at the token, but not for rewards at the end of a
-    response, whose rest the old policy sampled.
+    2605.07331): unbiased if A is the new policy's advantage at the token, but not for rewards at the end of
+    a response, whose rest the old policy sampled.
     """
     return response_gap(table, level).clamp_max(cap)
 
