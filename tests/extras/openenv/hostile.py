@@ -127,6 +127,7 @@ class HostileWorld(Hostile):
         elif mode in FRAMES:
             await sent(writer, FRAMES[mode])
         elif mode in FLOODS:
+            await sent(writer, right * (mode in AFTERWARDS))
             while not writer.is_closing():
                 await sent(writer, FLOODS[mode])
         elif mode == "drip":

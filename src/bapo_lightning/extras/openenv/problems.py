@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 from bapo_lightning.data.problems.held_out import Part
 from bapo_lightning.extras.openenv.observations import digest, shown
-from bapo_lightning.extras.openenv.server import WorldServer
-from bapo_lightning.extras.openenv.session import Refusal, Seen, WorldSession
+from bapo_lightning.extras.openenv.server import LOOK_SECONDS, WorldServer
+from bapo_lightning.extras.openenv.session import AT_CAPACITY, Refusal, Seen, WorldSession
 from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.peers.answers import shortened
@@ -35,7 +37,7 @@ def openenv_problems(
     Even seeds train and odd ones validate. A world that ignores the seed always starts the same way.
 
     Args:
-        server: that has the world; it is queried once for each problem, and once more for the first one.
+        server: that has the world; it gets a session for each problem, and one more for the first.
         world: name of the world, in the names of the problems.
         count: number of problems.
         split: split whose seeds are used.
@@ -55,11 +57,32 @@ def openenv_problems(
     begin = 2 * first + (split == "validation")
     options = [{**(reset or {}), "seed": seed} for seed in range(begin, begin + 2 * count, 2)]
     try:
-        session = server.open(seconds)
-        try:
-            return _problem(session, world, prompt, messages, options)
-        finally:
-            session.close()
+        starts = []
+        for each in options:
+            with _started(server, seconds, each) as (_, seen):
+                starts.append(seen)
+        with _started(server, seconds, options[0]) as (session, again):
+            if digest(again) != digest(starts[0]):
+                raise DataError(
+                    f"the OpenEnv world {world} starts differently each time with {options[0]}; write "
+                    "options in `reset` that fix how it starts"
+                )
+            session.listen()
+            parts, tools = prompt.split(TOOLS), _tools(session) if TOOLS in prompt else ""
+        return [
+            Problem(
+                id=f"{world}/{each['seed']}",
+                prompt=tools.join(shown(seen.observation, part) for part in parts),
+                answer="",
+                source=world,
+                metadata={
+                    **({"messages": _messages(seen, messages)} if messages is not None else {}),
+                    "reset": each,
+                    "opening": digest(seen),
+                },
+            )
+            for each, seen in zip(options, starts, strict=True)
+        ]
     except (EnvironmentFault, PeerFault, Refusal) as error:
         reason = shortened(str(error))
         raise DataError(f"the OpenEnv world {world} cannot start with {options[0]}: {reason}") from None
@@ -67,31 +90,23 @@ def openenv_problems(
         server.close()
 
 
-def _problem(
-    session: WorldSession, world: str, prompt: str, messages: str | None, options: list[dict[str, Any]]
-) -> list[Problem]:
-    starts = [session.reset(each) for each in options]
-    if digest(session.reset(options[0])) != digest(starts[0]):
-        raise DataError(
-            f"the OpenEnv world {world} starts differently each time with {options[0]}; write options in "
-            "`reset` that fix how it starts"
-        )
-    session.listen()
-    parts, tools = prompt.split(TOOLS), _tools(session) if TOOLS in prompt else ""
-    return [
-        Problem(
-            id=f"{world}/{each['seed']}",
-            prompt=tools.join(shown(seen.observation, part) for part in parts),
-            answer="",
-            source=world,
-            metadata={
-                **({"messages": _messages(seen, messages)} if messages is not None else {}),
-                "reset": each,
-                "opening": digest(seen),
-            },
-        )
-        for each, seen in zip(options, starts, strict=True)
-    ]
+@contextmanager
+def _started(
+    server: WorldServer, seconds: float, options: Mapping[str, Any]
+) -> Iterator[tuple[WorldSession, Seen]]:
+    """A session of its own for each reset: there, no late answer to another reset can be mistaken for it."""
+    give_up = time.monotonic() + seconds
+    while True:
+        with closing(server.open(seconds)) as session:
+            try:
+                seen = session.reset(options)
+            except Refusal as error:  # a server with one place needs a moment to end the previous session
+                if error.code != AT_CAPACITY or time.monotonic() > give_up:
+                    raise
+            else:
+                yield session, seen
+                return
+        time.sleep(LOOK_SECONDS)
 
 
 def _messages(seen: Seen, field: str) -> Any:

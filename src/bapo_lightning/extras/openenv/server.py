@@ -23,7 +23,7 @@ from bapo_lightning.system.values import Seconds, is_http_address
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NAME = re.compile(r"\{(\w+)\}")
 _LAUNCH = "bapo_lightning.extras.openenv.launch"
-_LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.05  # between two requests to a server that is not ready or full
 _END_SECONDS = 5.0
 
 
@@ -93,7 +93,7 @@ class WorldServer:
                         f"no OpenEnv server takes a connection at {url} within {self._seconds:g} s ({error})"
                         f"{self._last_words()}"
                     ) from None
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
     def close(self) -> None:
         """Ends the server that the run started. It can be used again."""

@@ -21,7 +21,7 @@ from uuid import uuid4
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.extras.openenv.actions import ActionFormat
 from bapo_lightning.extras.openenv.observations import digest, shown
-from bapo_lightning.extras.openenv.server import WorldServer
+from bapo_lightning.extras.openenv.server import LOOK_SECONDS, WorldServer
 from bapo_lightning.extras.openenv.session import AT_CAPACITY, ENDING, Refusal, Seen, WorldSession
 from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.system.peers import PeerFault, PeerTooLate
@@ -32,7 +32,6 @@ from bapo_lightning.types import Problem, Reply
 
 ATTEMPTS = 3  # to take an action whose session is lost
 NO_ACTION = "There is no action in this turn. Please write one."
-_LOOK_SECONDS = 0.05
 _ENDS = 64  # sessions that are closed at the same time, as each may take a second or two
 
 
@@ -219,7 +218,7 @@ class OpenEnv:
                         f"the OpenEnv server has no room for another session ({error}); start it with a "
                         "larger max_concurrent_envs, or write a smaller environment.workers"
                     ) from None
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(LOOK_SECONDS)
         if digest(seen) != place.opening:
             self._end([session])
             raise _Over("The world started differently from its problem.")
