@@ -6,8 +6,9 @@ import csv
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def with_parts(page: str, map_name: str, parts: Mapping[str, str]) -> str:
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Returns the rows of a table that a command wrote."""
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def claim_lines(rows: Iterable[Mapping[str, str]]) -> str:
+    """Returns a line for each claim of a table: cells in which it came true, and largest difference."""
+    lines = []
+    for claim, group in groupby(rows, key=lambda row: row["in words"]):
+        own = list(group)
+        largest = max((row["difference"] for row in own), key=lambda text: abs(float(text.partition(" ")[0])))
+        lines.append(f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {largest}")
+    return "\n".join(lines)
 
 
 class CountBar:

@@ -10,7 +10,6 @@ these files; `publish=docs/results` writes them again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 from studies.bias.claims import Judged, Nearest, Tables, judge, map_of_nearest
 from studies.bias.picture import draw_atlas
 from studies.bias.plan import AtlasConfig
-from studies.commands import read_csv, with_parts
+from studies.commands import claim_lines, read_csv, with_parts
 
 PAGE = "bias.md"
 FOLDER = "bias"  # of the tables, next to the page
@@ -59,13 +58,8 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
 
 def page_parts(folder: Path) -> dict[str, str]:
     """The parts of the page, by name."""
-    rows = read_csv(folder / "claims.csv")
-    claims = [
-        f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {_largest(own)}"
-        for claim, group in groupby(rows, key=lambda row: row["in words"])
-        for own in [list(group)]
-    ]
-    return {"claims": "\n".join(claims), "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}
+    claims = claim_lines(read_csv(folder / "claims.csv"))
+    return {"claims": claims, "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}
 
 
 def _beyond(folder: Path) -> Iterator[str]:
@@ -89,11 +83,6 @@ def _beyond(folder: Path) -> Iterator[str]:
             "Distance decides, not age: rates 0.25, 1 and 4 are equally far at ages 64, 16 and 4 (KL of an "
             f"answer {far}); GRPO's cosines there are {cosines}."
         )
-
-
-def _largest(rows: Sequence[dict[str, str]]) -> str:
-    """The largest of the differences, either way."""
-    return max((row["difference"] for row in rows), key=lambda text: abs(float(text.partition(" ")[0])))
 
 
 def claim_table(config: AtlasConfig, judged: Sequence[Judged]) -> Csv:

@@ -9,13 +9,13 @@ these files; `publish=docs/results` writes them again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.report.paired import paired_difference
 from bapo_lightning.system.run_folder.text_file import write_csv, write_text
-from studies.commands import read_csv, with_parts
+from studies.commands import claim_lines, read_csv, with_parts
 from studies.late.claims import Judged, Tables, judge
 from studies.late.picture import draw_audit
 from studies.late.plan import LateConfig
@@ -34,6 +34,9 @@ QUANTITIES = {  # of rules.csv, and of the page's table; with decimals
     "reward_at_time": ("reward in equal time", 3),
     "pace": ("time of an update", 2),
 }
+TIMED = "reward_at_time"
+LESS = "reward in equal time, less no rule's"  # paired by seed
+SHOWN = ("mean age", "oldest", "waste", "trained length")  # on the page
 
 
 def write_pages(config: LateConfig, tables: Tables) -> list[Path]:
@@ -57,18 +60,24 @@ def write_pages(config: LateConfig, tables: Tables) -> list[Path]:
 
 def page_parts(folder: Path) -> dict[str, str]:
     """The parts of the page, by name."""
-    rows = read_csv(folder / "claims.csv")
-    claims = [
-        f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; "
-        + ", ".join(f"{row['world']} {row['difference']}" for row in own)
-        for claim, group in groupby(rows, key=lambda row: row["in words"])
-        for own in [list(group)]
-    ]
+    claims = claim_lines(read_csv(folder / "claims.csv"))
     every = read_csv(folder / "rules.csv")
-    first = [row for row in every if (row["world"], row["bound"]) == (every[0]["world"], every[0]["bound"])]
-    heads = ["rule", *(head for head, _ in QUANTITIES.values())]
-    shown = [[row["rule"], *(row[head].partition(" ")[0] for head in heads[1:])] for row in first]
-    return {"claims": "\n".join(claims), "rules": markdown_table(heads, shown)}
+    world, bound = every[0]["world"], every[0]["bound"]
+    own = [row for row in every if row["world"] == world]
+    bounds = sorted({row["bound"] for row in own}, key=int)
+    shown = []
+    for first in (row for row in own if row["bound"] == bound):
+        at = {row["bound"]: row[LESS] for row in own if row["rule"] == first["rule"]}
+        means = [first[head].partition(" ")[0] for head in SHOWN]
+        shown.append([first["rule"], *means, *(_marked(at[each]) for each in bounds)])
+    heads = ["rule", *SHOWN, *(f"reward, bound {each}" for each in bounds)]
+    return {"claims": claims, "rules": markdown_table(heads, shown)}
+
+
+def _marked(difference: str) -> str:
+    """The mean, in bold if the interval excludes 0."""
+    mean, _, width = difference.partition(" ± ")
+    return f"**{mean}**" if width != "n/a" and abs(float(mean)) > float(width) else mean
 
 
 def claim_table(config: LateConfig, judged: Sequence[Judged]) -> Csv:
@@ -85,13 +94,16 @@ def claim_table(config: LateConfig, judged: Sequence[Judged]) -> Csv:
 
 
 def rule_table(config: LateConfig, tables: Tables) -> Csv:
-    rows = []
+    rows, reference = [], next(iter(config.rules))
     for (world, bound), rules in tables.items():
+        base = dict(enumerate(rules[reference][TIMED].tolist()))
         for name, values in rules.items():
             means = []
             for key, (_, decimals) in QUANTITIES.items():
                 interval = mean_interval(values[key].tolist())
                 assert interval is not None
                 means.append(interval.seen(decimals))
-            rows.append([world, f"{bound}", config.rules[name].label, *means])
-    return ["world", "bound", "rule", *(head for head, _ in QUANTITIES.values())], rows
+            less = paired_difference(dict(enumerate(values[TIMED].tolist())), base)
+            assert less is not None
+            rows.append([world, f"{bound}", config.rules[name].label, *means, less.seen(3, "+")])
+    return ["world", "bound", "rule", *(head for head, _ in QUANTITIES.values()), LESS], rows

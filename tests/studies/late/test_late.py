@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from bapo_lightning.objectives.advantages.group import group_advantages
+from studies.commands import with_parts
 from studies.exact.world import ExactWorld
 from studies.late.claims import mean_until
 from studies.late.flow import Flow, trained_parts
 from studies.late.measure import graded, setting_of, summary
+from studies.late.page import page_parts
 from studies.late.rules import advantages_among, kept
 from studies.map.__main__ import main
 from studies.map.plan import read_settings
@@ -91,10 +93,16 @@ def test_the_command_writes_tables_page_and_picture_and_measures_once(tmp_path, 
     options.append(f"claims=[{claim}]")
     assert main(options) == 0 == main(options)
     assert "0 of 8 to compute" in capsys.readouterr().out
-    assert "- b 1 of 1; hard +0.000" in (tmp_path / "late.md").read_text()
+    assert "- b 1 of 1; +0.000" in (tmp_path / "late.md").read_text()
     assert {"claims.csv", "rules.csv", "late.png"} <= {path.name for path in tmp_path.iterdir()}
     next((tmp_path / "runs").iterdir()).write_text("")
     assert main(options) == 2
     assert "is damaged" in capsys.readouterr().err
     assert main([*options, f"claims=[{claim.replace('wait', 'x').replace('hard', 'y')}]"]) == 2
     assert "a names x, which is none of rules" in capsys.readouterr().err
+
+
+def test_the_page_has_the_numbers_of_its_tables():
+    page = (RESULTS / "late.md").read_text()
+    again = 'make map MAP=late ARGS="publish=docs/results"'
+    assert with_parts(page, "late", page_parts(RESULTS / "late")) == page, again
