@@ -87,7 +87,7 @@ def test_every_shipped_alarm_has_its_advice_and_short_answers_raise_one(capsys):
              if getattr(each, side) is not None]  # fmt: skip
     assert sorted(sides) == sorted(ADVICE)
     assert counts(shipped["trained_length"], [0.95, *[0.85] * 64])[-2:] == [0, 1]
-    assert "Write a larger regime.max_age, or regime=windowed_fifo" in capsys.readouterr().out
+    assert "Write a larger regime.max_age, and regime.batches_in_flight=3" in capsys.readouterr().out
 
 
 def test_patience_counts_measured_updates_in_a_row(capsys):

@@ -80,7 +80,7 @@ ADVICE = {
     ("rollout/trained_length_ratio", "below"): (
         "Trained responses are that much shorter than sampled ones, over the whole run: groups with long "
         "ones became too old (rollout/evicted), or their scores were equal (rollout/dropped). Write a "
-        "larger regime.max_age, or regime=windowed_fifo, which waits for slow groups"
+        "larger regime.max_age, and regime.batches_in_flight=3, which keeps the data young"
     ),
 }
 NAN = (
