@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import yaml
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
-from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.errors import ConfigError, DataError, first_line
 from bapo_lightning.system.run_folder.config_keys import ABSENT, differences
 from bapo_lightning.system.run_folder.record import read_mapping
 from bapo_lightning.system.run_folder.shapes import Plain
@@ -44,6 +47,37 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     partial = path.with_suffix(".partial.npz")
     np.savez(partial, **arrays)  # type: ignore[arg-type]
     os.replace(partial, path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Returns what `write_arrays` wrote. Raises DataError for a damaged file."""
+    try:
+        with np.load(path) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as fault:  # zipfile and numpy have types of their own
+        reason = f"{path} is damaged ({first_line(fault)}); remove it, and the same command computes it"
+        raise DataError(reason) from None
+
+
+def with_parts(page: str, map_name: str, parts: Mapping[str, str]) -> str:
+    """Returns a page with its parts, each between `<!-- NAME: make map MAP=... -->` and `<!-- end -->`."""
+    between = rf"(<!-- (\w+): make map MAP={map_name} -->\n\n).*?(\n\n<!-- end -->)"
+    return re.sub(between, lambda found: found[1] + parts[found[2]] + found[3], page, flags=re.DOTALL)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a table that a command wrote."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def claim_lines(rows: Iterable[Mapping[str, str]]) -> str:
+    """Returns a line for each claim of a table: cells in which it came true, and largest difference."""
+    lines = []
+    for claim, group in groupby(rows, key=lambda row: row["in words"]):
+        own = list(group)
+        largest = max((row["difference"] for row in own), key=lambda text: abs(float(text.partition(" ")[0])))
+        lines.append(f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {largest}")
+    return "\n".join(lines)
 
 
 class CountBar:

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.build import build_algorithm
-from bapo_lightning.system.errors import ConfigError, DataError, first_line
+from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.phases import phase
 from studies.bias.measure import Table, measure, path_table
 from studies.bias.plan import AtlasConfig, AtlasMethod, Place
 from studies.bias.population import Method
-from studies.commands import counted, keep_plain_settings, write_arrays
+from studies.commands import counted, keep_plain_settings, read_arrays, write_arrays
 
 PATH = "path"  # name of the table of the path itself, which is none of a method
 DISPLAYED = {"output", "publish", "only", "claims", "matters", "families", "left_out"}  # change no number
@@ -78,16 +77,9 @@ def _file(folder: Path, place: Place) -> Path:
 def read_tables(folder: Path, place: Place) -> dict[str, Table]:
     """Tables by method; none if the file is not there. Raises DataError for a damaged one."""
     path, found = _file(folder, place), dict[str, Table]()
-    if not path.exists():
-        return found
-    try:
-        with np.load(path) as file:
-            for key in file.files:
-                name, _, quantity = key.partition("/")
-                found.setdefault(name, {})[quantity] = file[key]
-    except Exception as fault:  # zipfile and numpy have types of their own
-        reason = f"{path} is damaged ({first_line(fault)}); remove it, and the same command computes it"
-        raise DataError(reason) from None
+    for key, values in (read_arrays(path) if path.exists() else {}).items():
+        name, _, quantity = key.partition("/")
+        found.setdefault(name, {})[quantity] = values
     return found
 
 

@@ -9,10 +9,7 @@ these files; `publish=docs/results` writes them again.
 
 from __future__ import annotations
 
-import csv
-import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +18,11 @@ from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 from studies.bias.claims import Judged, Nearest, Tables, judge, map_of_nearest
 from studies.bias.picture import draw_atlas
 from studies.bias.plan import AtlasConfig
+from studies.commands import claim_lines, read_csv, with_parts
 
 PAGE = "bias.md"
 FOLDER = "bias"  # of the tables, next to the page
 Csv = tuple[list[str], list[list[str]]]
-_PART = re.compile(r"(<!-- (\w+): make map MAP=bias -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 MEANS = ("cosine", "own")  # bounded quantities; medians are given of others, since a few starts are far out
 MEDIANS = ("bias", "bias_along", "noise", "effective", "low", "high")
 EQUALLY_FAR = (("tree-rate=0.25-early", "64"), ("tree-rate=1-early", "16"), ("tree-rate=4-early", "4"))
@@ -55,40 +52,29 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
     written.append(write_text(Path(config.output) / "atlas.md", f"# Stale gradients\n\n{text}\n"))
     if config.publish is not None:
         page = Path(config.publish) / PAGE
-        written.append(write_text(page, with_parts(page.read_text(), folders[-1])))
+        written.append(write_text(page, with_parts(page.read_text(), "bias", page_parts(folders[-1]))))
     return written
-
-
-def with_parts(page: str, folder: Path) -> str:
-    """Returns a page whose parts are written again from the tables in a folder."""
-    parts = page_parts(folder)
-    return _PART.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
 
 
 def page_parts(folder: Path) -> dict[str, str]:
     """The parts of the page, by name."""
-    rows = _read(folder / "claims.csv")
-    claims = [
-        f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {_largest(own)}"
-        for claim, group in groupby(rows, key=lambda row: row["in words"])
-        for own in [list(group)]
-    ]
-    return {"claims": "\n".join(claims), "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}
+    claims = claim_lines(read_csv(folder / "claims.csv"))
+    return {"claims": claims, "beyond": "\n".join(f"- {line}" for line in _beyond(folder))}
 
 
 def _beyond(folder: Path) -> Iterator[str]:
     """Sentences about BAPO's bounds, and about paths on which the policy is equally far."""
-    atlas = [row for row in _read(folder / "atlas.csv") if row["name"] == "bapo_50" and row["age"] != "0"]
+    atlas = [row for row in read_csv(folder / "atlas.csv") if row["name"] == "bapo_50" and row["age"] != "0"]
     if atlas:
         ages = ", ".join(row["age"] for row in atlas)
         bounds = [f"[{float(row['low']):.2f}, {float(row['high']):.2f}]" for row in atlas]
         yield f"BAPO 0.5's bounds at ages {ages}: {', '.join(bounds)} (medians)."
-    moved = {(row["path"], row["age"]): row["KL of an answer"] for row in _read(folder / "paths.csv")}
+    moved = {(row["path"], row["age"]): row["KL of an answer"] for row in read_csv(folder / "paths.csv")}
     found = [
         (moved[path, age], row[f"age {age}"])
         for path, age in EQUALLY_FAR
         if (path, age) in moved
-        for row in _read(folder / "cosines.csv")
+        for row in read_csv(folder / "cosines.csv")
         if (row["path"], row["method"]) == (path, FARTHER)
     ]
     if len(found) == len(EQUALLY_FAR):
@@ -97,15 +83,6 @@ def _beyond(folder: Path) -> Iterator[str]:
             "Distance decides, not age: rates 0.25, 1 and 4 are equally far at ages 64, 16 and 4 (KL of an "
             f"answer {far}); GRPO's cosines there are {cosines}."
         )
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-
-
-def _largest(rows: Sequence[dict[str, str]]) -> str:
-    """The largest of the differences, either way."""
-    return max((row["difference"] for row in rows), key=lambda text: abs(float(text.partition(" ")[0])))
 
 
 def claim_table(config: AtlasConfig, judged: Sequence[Judged]) -> Csv:

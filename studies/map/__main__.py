@@ -44,11 +44,16 @@ def help_text() -> str:
 
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
+    from studies.late.plan import LateConfig
     from studies.map.plan import MapConfig, read_settings
 
     config = read_settings(sys.argv[1:] if arguments is None else arguments)
     if isinstance(config, MapConfig):
         return compute(config) or draw(config)
+    if isinstance(config, LateConfig):
+        from studies.late.command import run_late
+
+        return run_late(config)
     from studies.bias.command import run_atlas
 
     return run_atlas(config)

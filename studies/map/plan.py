@@ -21,6 +21,8 @@ from bapo_lightning.system.values import Name, Size, Workers
 from studies import CONF
 from studies.bias.plan import KIND, AtlasConfig, read_atlas
 from studies.exact.world import ExactWorld
+from studies.late.plan import KIND as LATE
+from studies.late.plan import LateConfig, read_late
 from studies.map.cells import FIRST_COMPARED, MapCell
 
 Seeds = Annotated[int, Ge(2), Le(FIRST_COMPARED)]
@@ -206,9 +208,11 @@ class MapConfig(Section):
                     yield from (f"{path}.world: {text}" for text in error.problems)
 
 
-def read_settings(arguments: Sequence[str]) -> MapConfig | AtlasConfig:
+def read_settings(arguments: Sequence[str]) -> MapConfig | AtlasConfig | LateConfig:
     """Reads the file that `map` names, the one that it extends, and the command line (KEY=VALUE)."""
     plain = plain_settings(arguments)
+    if plain.get("kind") == LATE:
+        return read_late(plain)
     return read_atlas(plain) if plain.get("kind") == KIND else _map_of(plain)
 
 

@@ -1,14 +1,17 @@
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 
 from bapo_lightning.callbacks.alarm import ADVICE, NAN, OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
 from bapo_lightning.data.rollouts.observer import unread
 from bapo_lightning.system.errors import TrainingError
 
+SHIPPED = Path(__file__).resolve().parents[2] / "conf" / "callbacks" / "default.yaml"
 ENTROPY = "policy/entropy"
 MISMATCH = "mismatch/abs_logp_diff_mean"
 
@@ -76,6 +79,15 @@ def test_an_alarm_that_goes_on_and_off_speaks_once_and_is_counted_at_the_end(cap
 
 def test_advice_of_an_alarm_is_read_in_seconds():
     assert {name: len(text) for name, text in {**ADVICE, "nan": NAN}.items() if len(text) > 420} == {}
+
+
+def test_every_shipped_alarm_has_its_advice_and_short_answers_raise_one(capsys):
+    shipped = {alarm.name: alarm for alarm in build_alarms(yaml.safe_load(SHIPPED.read_text())["alarms"])}
+    sides = [(each.metric, side) for each in shipped.values() for side in ("below", "above", "spike")
+             if getattr(each, side) is not None]  # fmt: skip
+    assert sorted(sides) == sorted(ADVICE)
+    assert counts(shipped["trained_length"], [0.95, *[0.85] * 64])[-2:] == [0, 1]
+    assert "Write a larger regime.max_age, and regime.batches_in_flight=3" in capsys.readouterr().out
 
 
 def test_patience_counts_measured_updates_in_a_row(capsys):

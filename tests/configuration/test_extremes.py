@@ -33,6 +33,7 @@ HARMLESS = {
         HFEngine.max_rows HFEngine.context_length addition_problems.limit lock_problems.limit
         sum_problems.limit Validation.show optimizer.max_grad_norm optimizer.max_nonfinite_in_a_row
         rollout.max_restarts environment.max_turns environment.max_reply_tokens validation_samples.*
+        Regime.batches_in_flight
     """),
     "updates that never come": (HUGE, """
         RunCheckpoint.every ConsoleLogger.every RolloutWriter.every HfExport.every Validation.every

@@ -90,6 +90,7 @@ regime=async regime.stale_action=mask | masking them would be evicting it
 regime=async regime.wait_warning_seconds=0 | must be a positive number of seconds
 regime=windowed_fifo regime.window=200 | write regime.window=129, or regime.max_age=19 or more
 regime=replay regime.window=4 | without regime.async_generation
+regime=replay regime.batches_in_flight=2 | without regime.async_generation has no effect
 regime=replay regime.max_segments=2 | without regime.partial_tokens has no effect
 regime=reuse regime.reuse_share=1.0 | must be a number in [0, 1)
 regime=reuse regime.reuse_share=0.001 | of scale.prompts_per_batch=64 groups is none

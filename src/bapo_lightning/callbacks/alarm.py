@@ -77,6 +77,11 @@ ADVICE = {
         "come from regime=replay (regime.epochs, regime.minibatches), or from a recorded schedule "
         "(regime.schedule)"
     ),
+    ("rollout/trained_length_ratio", "below"): (
+        "Trained responses are that much shorter than sampled ones, over the whole run: groups with long "
+        "ones became too old (rollout/evicted), or their scores were equal (rollout/dropped). Write a "
+        "larger regime.max_age, and regime.batches_in_flight=3, which keeps the data young"
+    ),
 }
 NAN = (
     "Likely causes: weights or log-probs that are not finite, or a metric that is undefined in this update "

@@ -124,6 +124,14 @@ def test_every_random_stream_keeps_ages_and_fates(talks, tmp_path, in_time):
     assert fates["trained", None] > 10 * fates["dropped", "too old"]
 
 
+def test_streams_of_few_batches_in_flight_get_stuck_nowhere(tmp_path, in_time):
+    def regime(rng, groups_per_batch):
+        return replace(streamed(rng, groups_per_batch), batches_in_flight=rng.randint(1, 2))
+
+    fates, _, _ = all_schedules(60, tmp_path, in_time, regime)
+    assert fates["trained", None] > 10 * fates["dropped", "too old"]
+
+
 def test_a_windowed_stream_drops_nothing(tmp_path, in_time):
     def regime(rng, groups_per_batch):
         return replace(windowed(rng, groups_per_batch), stream="keep", partial_tokens=None)

@@ -27,6 +27,21 @@ def test_groups_of_equal_scores_fill_a_batch_without_a_gradient():
     assert (second.problem.id, second.advantages) == ("0", (0.0, 0.0))
 
 
+def test_no_group_starts_while_so_many_batches_are_in_flight():
+    engine = ScriptedEngine(9)
+    engine.load_weights(None, 0)
+    regime = Regime("async", 1, 1, max_new_tokens=9, async_generation=True, max_age=9, batches_in_flight=2)
+    source = scheduler(engine, regime, 2, num_batches=9)
+    answers = [rollout([1], [0], [-1.0])] * 2
+    for names in ("01", "23"):
+        source.schedule(clock=0, needed=2, version=0)
+        groups = [group(name, answers, [1.0, 0.0], [1.0, -1.0]) for name in names]
+        source.add_scored(source.running[:], groups, seconds=0.0)
+    assert (source.num_ready, source.num_startable(1, needed=2)) == (4, 0)
+    source.take_batch(2, version=1)
+    assert source.num_startable(1, needed=2) == 2
+
+
 PROBLEMS = {str(number): Problem(str(number), "", "") for number in range(8)}
 ITEMS = [WorkItem(problem, 0) for problem in PROBLEMS.values()]
 

@@ -72,6 +72,22 @@ def test_a_stream_keeps_the_engine_busy_where_passes_wait_for_their_longest_resp
     assert found["keep"].fleet_idle < 0.05
 
 
+def test_a_limit_in_flight_drops_no_group_at_the_mean_age_of_a_bound_that_drops_an_eighth():
+    lengths, found = length_table("lognormal", 200, 3200, 1.0), []
+    service = ServiceTimes(1, EngineTimes(1.0, slots=128), lambda responses: 250.0)
+    for own in ({"max_age": 4}, {"max_age": 16, "batches_in_flight": 3}):
+        regime = Regime("stream", 1, 1, 3200, True, stream="keep", **own)
+        run = VirtualRun(Setting(regime, 8, 16, 60, lengths), service)
+        run.run()
+        ages = sum((update.ages for update in run.updates[10:]), Counter())
+        evicted = run.scheduler.statistics.evicted
+        found.append((evicted / (evicted + 60 * 16), sum(age * n for age, n in ages.items()) / ages.total()))
+    (bound, bound_age), (limit, limit_age) = found
+    assert (bound, limit) == (pytest.approx(1 / 8, abs=0.02), 0)
+    assert limit_age == pytest.approx(bound_age, abs=0.2)
+    assert run.end / 60 < 1.1 * 250
+
+
 def test_a_stream_of_equal_lengths_takes_as_long_as_passes():
     service = ServiceTimes(1, EngineTimes(1.0, slots=8), lambda responses: 10.0)
     own = {"async_generation": True, "max_age": 7, "max_new_tokens": 64}

@@ -8,8 +8,9 @@ import torch
 
 from studies.bias.command import made
 from studies.bias.measure import expectation, measure, of_batches, path_of, stale_of, truth_of
-from studies.bias.page import with_parts
+from studies.bias.page import page_parts
 from studies.bias.population import expected_advantage, slopes
+from studies.commands import with_parts
 from studies.map.__main__ import main
 from studies.map.plan import read_settings
 
@@ -90,4 +91,6 @@ def test_the_command_writes_tables_page_and_picture_and_measures_once(tmp_path, 
 
 def test_the_page_has_the_numbers_of_its_tables():
     page = (RESULTS / "bias.md").read_text()
-    assert with_parts(page, RESULTS / "bias") == page, 'make map MAP=bias ARGS="publish=docs/results"'
+    assert with_parts(page, "bias", page_parts(RESULTS / "bias")) == page, (
+        'make map MAP=bias ARGS="publish=docs/results"'
+    )

@@ -33,6 +33,8 @@ class Regime:
     # Hard bound on the age of a trained token, in updates; None: `natural_age`.
     max_age: CountOrZero | None = None
     stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask only the old tokens
+    # Most rollout batches of groups that run or wait to enter training; None: as many as `max_age` allows.
+    batches_in_flight: Size | None = None
     # Tokens of a generation pass after which a rollout is stopped, to be resumed; None: never.
     partial_tokens: Count | None = None
     max_segments: Count | None = None  # policy versions in one rollout
@@ -67,6 +69,11 @@ class Regime:
             yield (
                 f"window={regime.window} without async_generation: synchronous generation makes the trainer "
                 "wait for whole batches, so that nothing is gained by overtaking; write regime=windowed_fifo"
+            )
+        if regime.batches_in_flight is not None and not regime.async_generation:
+            yield (
+                f"batches_in_flight={regime.batches_in_flight} without async_generation has no effect: "
+                "synchronous generation is never ahead; leave it out"
             )
         if regime.schedule is not None and not regime.async_generation:
             yield (

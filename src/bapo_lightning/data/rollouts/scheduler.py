@@ -152,6 +152,9 @@ class RolloutScheduler:
         in_time = self.groups_per_batch * (
             (clock + self.regime.admission_age + 1) // self.regime.updates_per_rollout_batch
         ) - ((self.regime.window or 1) - 1)
+        if self.regime.batches_in_flight is not None:
+            in_flight = self.groups_per_batch * self.regime.batches_in_flight
+            in_time = min(in_time, self._num_entered + in_flight)
         left = self.groups_per_batch * self.num_batches - places
         return max(0, min(self.groups_per_batch, in_time - places, left, self._room(needed)))
 

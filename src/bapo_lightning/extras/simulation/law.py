@@ -54,4 +54,5 @@ def admitted_queue(regime: Regime, groups_per_batch: int, generating: float) -> 
     updates on a batch; a window takes its length. Of these, `generating` = C M / (B rho) are not finished.
     """
     ahead = (regime.admission_age + 1) / regime.updates_per_rollout_batch - 1
+    ahead = min(ahead, regime.batches_in_flight or ahead)
     return max(0.0, ahead - ((regime.window or 1) - 1) / groups_per_batch - generating)
