@@ -12,6 +12,8 @@ TO ?=
 GPUS ?=
 GPU ?=
 SERVER ?=
+STEP ?=
+algorithm ?=
 FOLDER ?=
 
 # Threads that spin while they wait stop small models as soon as anything else runs on the cores.
@@ -50,6 +52,7 @@ READS_sweep := SWEEP ARGS
 READS_compare := RUNS ARGS
 READS_view := RUN ARGS
 READS_probe := SERVER FOLDER ARGS
+READS_replay := STEP algorithm ARGS
 READS_figures := FIG ARGS
 READS_map := MAP ARGS
 READS_record := RUNS TO
@@ -79,13 +82,14 @@ NEEDS_export := CKPT TO
 NEEDS_critic := TO
 NEEDS_record := RUNS TO
 NEEDS_probe := SERVER FOLDER
+NEEDS_replay := STEP
 LACKING := $(strip $(foreach goal,$(MAKECMDGOALS),$(foreach name,$(NEEDS_$(goal)),$(if $($(name)),,$(name)))))
 ifneq ($(LACKING),)
 $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make lists what it is)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe figures map record tiny-model \
+.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe replay figures map record tiny-model \
 	model-smollm2 bench gpu-check drill invariants fuzz tables check-zoo check-verl families test test-all test-vllm test-hydra test-low lint docs clean
 
 help: ## list the targets
@@ -169,6 +173,9 @@ view: $(READY) ## a run as one page that follows it (RUN=outputs/quickstart/...,
 
 probe: $(READY) ## do a server's log-probs belong to a model folder (SERVER=http://HOST:PORT FOLDER=models/mine ARGS="--also OLD")
 	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.probe "$(SERVER)" "$(FOLDER)" $(ARGS)
+
+replay: $(READY) ## one recorded update again, under any algorithm (STEP=outputs/.../steps/12.safetensors algorithm=dapo)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.replay "$(STEP)" $(if $(algorithm),'algorithm=$(algorithm)') $(ARGS)
 
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
 	@$(VENV_PYTHON) -m studies.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)

@@ -17,6 +17,8 @@ from bapo_lightning.objectives.token_table import table_of
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.reference import Settings, search
 from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.tools.replay.replay import cuts, loss_of, replay
+from bapo_lightning.tools.replay.step import capture, read_step
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -239,6 +241,7 @@ def test_trl_trains_twenty_updates_within_the_bounds_of_the_reference(monkeypatc
                 updates.append([{name: values.detach() for name, values in part.items()} for part in parts])
                 shared = look_ahead(parts)
                 used.append((float(shared[0].bounds.low), float(shared[0].bounds.high)))
+                capture(f"{len(used)}.step", parts, self.policy_loss)
                 return shared
 
             self.policy_loss.look_ahead = recorded
@@ -254,6 +257,10 @@ def test_trl_trains_twenty_updates_within_the_bounds_of_the_reference(monkeypatc
     assert len(updates) == 20 and all(len(parts) == 2 for parts in updates)
     assert used == [reference_bounds(parts, 0.12) for parts in updates]
     assert len(set(used)) > 2
+    steps = [read_step(f"{number}.step") for number in range(1, 21)]
+    loss = loss_of(steps[0], None, ())
+    replayed = [{*replay(loss, step, cuts(step)["recorded"]).bounds} for step in steps]
+    assert loss.rule.target == 0.12 and replayed == [{bounds} for bounds in used]
 
 
 def test_an_option_of_trls_own_loss_is_refused(monkeypatch):

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bapo_lightning.library import BapoModule, RolloutDataModule, configure, fit
+    from bapo_lightning.library import BapoModule, RolloutDataModule, capture, configure, fit
 
 __version__ = "1.0.0"
-__all__ = ["BapoModule", "RolloutDataModule", "configure", "fit"]
+__all__ = ["BapoModule", "RolloutDataModule", "capture", "configure", "fit"]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,7 @@ COMMANDS = {
     "compare": ("compare", "runs side by side on one page"),
     "view": ("view", "a run as one page that follows it"),
     "probe": ("probe", "whether a server's log-probs belong to a model folder"),
+    "replay": ("replay", "one recorded update again, under any algorithm"),
     "record": ("record", "recorded curves for the summaries of other runs"),
     **commands_of_algorithms(),
 }

@@ -45,6 +45,7 @@ from bapo_lightning.system.run_folder.record import RunRecord, read_config, read
 from bapo_lightning.system.values import Size, imported
 from bapo_lightning.tools.evaluation.subject import find_subject
 from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights
+from bapo_lightning.tools.replay.step import capture as capture
 
 # Argument -> beginnings of overrides with the same meaning.
 _SAME = {

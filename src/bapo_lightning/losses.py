@@ -45,7 +45,13 @@ from bapo_lightning.system.ranks.collectives import num_ranks
 
 OURS_ALONE = {"log_z", *CANDIDATES}  # columns that need a head of the policy, or the engine's candidates
 OWN = ("logp", "behaviour_logp", "advantages", "mask")
-OPTIONAL = ("proximal_logp", "correction", "entropy", "group", *sorted(ON_DEMAND.keys() - OURS_ALONE))
+# Numbers of tokens that a recorded update has; the defaults of others are 0 or their place in the call.
+NUMBERS = ("age", "origin", "position", "sequence")
+OPTIONAL = (
+    *("proximal_logp", "correction", "entropy", "group"),
+    *sorted(ON_DEMAND.keys() - OURS_ALONE),
+    *NUMBERS,
+)
 PUTS_IN = ("open", "retry")  # methods of rules that put other responses into a batch
 
 
@@ -64,9 +70,10 @@ class PolicyLoss(nn.Module):
     `state_dict` holds the memory that some algorithms have of earlier updates.
     """
 
-    def __init__(self, nodes: AlgorithmNodes) -> None:
+    def __init__(self, nodes: AlgorithmNodes, settings: Mapping[str, Any]) -> None:
         super().__init__()
         self.name = nodes.name
+        self.settings = settings  # plain values of the section `algorithm`
         self.objective: Objective = nodes.objective.make(1)
         self.rule: BoundRule = nodes.bounds.make(BoundRule)
         self.weighting: Callable[..., Tensor] = nodes.weighting.make()
@@ -137,15 +144,32 @@ class PolicyLoss(nn.Module):
                 averages gradients over ranks gives the mean of its ranks' counts.
             num_sequences: number of responses, likewise.
             columns: `proximal_logp`, the denominator of ratios in place of `behaviour_logp`; `correction`, a
-                factor of each weight; and columns that some algorithms read: `entropy`, `group` (number of
-                the response's prompt in the update, from 0) and `token_table.ON_DEMAND`. [B] or [B, T].
+                factor of each weight; columns that some algorithms read: `entropy`, `group` (number of
+                the response's prompt in the update, from 0) and `token_table.ON_DEMAND`; and `NUMBERS`, see
+                `TokenTable`. [B] or [B, T].
 
         Raises:
             ConfigError: the algorithm reads a column that is not given.
             ValueError: shapes do not fit, or a column is unknown.
         """
         given = dict(zip(OWN, (logp, behaviour_logp, advantages, mask), strict=True)) | columns
-        self.to(logp.device)
+        loss, table, bounds = self.scored(given, shared, num_tokens, num_sequences)
+        metrics = {"clip_low": bounds.low, "clip_high": bounds.high}
+        if self.rule.searches:
+            metrics |= {"positive_share": bounds.value, "target_met": bounds.met}
+        return loss, metrics | {"clip_fraction": clipped_fractions(table.slope, table.advantage)[0]}
+
+    def scored(
+        self,
+        given: Mapping[str, Tensor],
+        shared: Shared | None = None,
+        num_tokens: float | Tensor | None = None,
+        num_sequences: float | Tensor | None = None,
+    ) -> tuple[Tensor, TokenTable, BoundSearch]:
+        """Returns the loss of a micro-batch, 0-dim, its tokens with their slopes, without graph, and the
+        bounds of the update. Arguments and errors: see `forward`.
+        """
+        self.to(given["logp"].device)
         if shared is None:
             (shared,) = self.look_ahead([given])
         counts = (
@@ -156,11 +180,7 @@ class PolicyLoss(nn.Module):
         if "entropy_gradient" in needs_of(self.objective) and not table.entropy.requires_grad:
             raise ConfigError([f"algorithm={self.name} needs gradients of entropy; give one with its graph"])
         loss, table = token_loss(table, shared.bounds, shared.columns, self.objective)
-        bounds, slope = shared.bounds, with_slopes(table.detach(), self.objective).slope
-        metrics = {"clip_low": bounds.low, "clip_high": bounds.high}
-        if self.rule.searches:
-            metrics |= {"positive_share": bounds.value, "target_met": bounds.met}
-        return loss, metrics | {"clip_fraction": clipped_fractions(slope, table.advantage)[0]}
+        return loss, with_slopes(table.detach(), self.objective), shared.bounds
 
     def _table(
         self,
@@ -179,15 +199,15 @@ class PolicyLoss(nn.Module):
             "sequence": responses,
             "position": kept.cumsum(1) - 1,
         }
-        known = {name: _flat(name, values, kept) for name, values in {**given, **made}.items()}
+        made |= {"age": torch.zeros_like(responses)}  # formulas only use ages to distinguish tokens
+        known = {name: flat(name, values, kept) for name, values in {**made, **given}.items()}
         del known["mask"]
         for name in ("entropy", "group", *sorted(needs_of(self.objective) & ON_DEMAND.keys())):
             known.setdefault(name, _Absent(name, self.name))
-        ages = torch.zeros_like(known["sequence"])  # unknown; formulas only use them to distinguish tokens
         count = torch.ones_like(known["weight"])
         known["advantage"] = known.pop("advantages")
         correction = known.pop("correction", None)
-        table = table_of(**known, age=ages, count=count)
+        table = table_of(**known, count=count)
         return table if correction is None else table.corrected(correction)
 
 
@@ -202,21 +222,27 @@ def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
     Raises:
         ConfigError: it is unknown, an option is wrong, or the algorithm is more than a loss.
     """
-    of_caller = GlobalHydra.instance().hydra  # its search path does not have our files
-    GlobalHydra.instance().clear()
-    try:
-        # Without an experiment, whose numbers belong to its task.
-        asked = ["~experiment", "name=losses", *hydra_overrides({"algorithm": algorithm}), *overrides]
-        plain = compose_run(asked)["algorithm"]
-    finally:
-        GlobalHydra.instance().hydra = of_caller
+    plain = algorithm_section(algorithm, *overrides)
     nodes, found = parse(AlgorithmNodes, plain)
     problems = [f"algorithm.{text}" for text in found] + list(target_problems(plain, "algorithm"))
     if nodes is not None and not problems:
         problems = list(_more_than_a_loss(nodes))
         if not problems:
-            return PolicyLoss(nodes)
+            return PolicyLoss(nodes, plain)
     raise ConfigError(problems)
+
+
+def algorithm_section(algorithm: str, *overrides: str) -> dict[str, Any]:
+    """Returns the plain section `algorithm` of a configuration. Arguments and errors: see `policy_loss`."""
+    of_caller = GlobalHydra.instance().hydra  # its search path does not have our files
+    GlobalHydra.instance().clear()
+    try:
+        # Without an experiment, whose numbers belong to its task.
+        asked = ["~experiment", "name=losses", *hydra_overrides({"algorithm": algorithm}), *overrides]
+        plain: dict[str, Any] = compose_run(asked)["algorithm"]
+        return plain
+    finally:
+        GlobalHydra.instance().hydra = of_caller
 
 
 def _more_than_a_loss(nodes: AlgorithmNodes) -> Iterator[str]:
@@ -236,7 +262,7 @@ def _more_than_a_loss(nodes: AlgorithmNodes) -> Iterator[str]:
         )
 
 
-def _flat(name: str, values: Tensor, kept: Tensor) -> Tensor:
+def flat(name: str, values: Tensor, kept: Tensor) -> Tensor:
     """Returns the kept `values`, [N]; half precision becomes float32."""
     rows = values.unsqueeze(1) if values.dim() == 1 else values
     if rows.dim() != 2 or len(rows) != len(kept) or rows.shape[1] not in (1, kept.shape[1]):

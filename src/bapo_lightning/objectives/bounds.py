@@ -279,7 +279,26 @@ def contributions(
     return contribution_curves(table.ratio, table.advantage, table.is_sampled, weights, lows, highs, kind)
 
 
-@reads("ratio", "advantage", "weight", "behaviour_logp", "origin", "slope")
+CUT_BY = ("ratio", "advantage", "weight", "behaviour_logp", "origin", "slope")  # columns
+
+
+@reads(*CUT_BY)
+def cut_contributions(
+    table: TokenTable, kind: ContributionWeight, chosen: Tensor | bool = True
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Returns the contributions of positive and of all other tokens as the objective cuts them (Eq. 5), and
+    without any clipping; 0-dim float64. Arguments: see `positive_shares`.
+    """
+    mass = contribution_weight(table, kind).double() * table.ratio * (table.is_sampled & chosen)
+    is_positive = table.advantage > 0
+    cut, whole = (
+        ((parts * is_positive).sum(), (parts * ~is_positive).sum())
+        for parts in (mass * table.slope.abs(), mass * table.advantage.abs())
+    )
+    return cut, whole
+
+
+@reads(*CUT_BY)
 def positive_shares(
     table: TokenTable, kind: ContributionWeight, chosen: Tensor | bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -291,10 +310,5 @@ def positive_shares(
         kind: see `contribution_weight`.
         chosen: tokens that count, [N] bool.
     """
-    mass = contribution_weight(table, kind).double() * table.ratio * (table.is_sampled & chosen)
-    is_positive = table.advantage > 0
-    cut, whole = (
-        positive_contribution((parts * is_positive).sum(), (parts * ~is_positive).sum(), "share")
-        for parts in (mass * table.slope.abs(), mass * table.advantage.abs())
-    )
+    cut, whole = (positive_contribution(*sides, "share") for sides in cut_contributions(table, kind, chosen))
     return cut, whole

@@ -1,0 +1,1 @@
+"""One update as a file, and again under any algorithm."""

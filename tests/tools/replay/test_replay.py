@@ -1,0 +1,242 @@
+"""A recorded update, replayed: numbers of its run, any algorithm, shapes of other trainers, hostile files."""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.commands import train_to_end
+from tests.test_losses import LIMIT, REFUSED, batch
+from tests.zoo import algorithms
+
+from bapo_lightning import capture
+from bapo_lightning.losses import policy_loss
+from bapo_lightning.system.errors import ConfigError, DataError
+from bapo_lightning.system.run_folder.record import read_rows
+from bapo_lightning.tools.commands.replay import main
+from bapo_lightning.tools.replay import step as step_file
+from bapo_lightning.tools.replay.callback import SHOWN
+from bapo_lightning.tools.replay.replay import cuts, difference, loss_of, replay, with_advantages_of
+from bapo_lightning.tools.replay.step import KEY, read_step
+
+SMALL = ("callbacks=capture", "callbacks.validation.every=0", "scale.micro_batch_tokens=100")
+RUNS = {
+    "searched": ("algorithm=bapo", "algorithm.positive_share_target=0.3"),
+    "each_micro_batch": ("algorithm=bapo_authors_code", "correction=truncated_is"),
+    "whitened": ("algorithm=reinforce_pp",),  # by a stage, which has acted
+    "two_ranks": ("algorithm=bapo_authors_code", "strategy=ddp", "trainer.devices=2"),
+    "picked": ("algorithm=kl_cov", "algorithm.objective.share=0.2"),  # by responses, positions and ages
+}
+SLOW = [*RUNS][1:]
+# Refused in addition to the losses that have no form for other trainers, and why.
+LACKS = {
+    **dict.fromkeys(("bapo_memory", "entropy_bonus"), "remembers earlier updates"),
+    "rover": "reads mean_logp, which is not given",
+    "erc": "reads entry_entropy, which is not given",
+}
+
+
+def parts_of(own, size=4):
+    return [{key: values[rows] for key, values in own.items()} for rows in torch.arange(12).split(size)]
+
+
+@pytest.fixture(scope="module")
+def bapo():
+    return policy_loss("bapo")
+
+
+@pytest.fixture
+def made(tmp_path, bapo):
+    """A step of three micro-batches, and the arguments of its loss."""
+    own, columns = batch()
+    own |= {"entropy": columns["entropy"], "group": columns["group"]}
+    rewards = {"reward": torch.arange(12) % 4 % 3.0}
+    file = capture(tmp_path / "step.safetensors", parts_of(own | rewards), bapo, 3)
+    return file, own
+
+
+@pytest.mark.parametrize("name", ["searched", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_a_replayed_update_has_the_numbers_of_its_run(name, tmp_path):
+    train_to_end(tmp_path / "run", 1, *SMALL, *RUNS[name], "callbacks.capture.updates=[1,6]")
+    rows = read_rows(tmp_path / "run")
+    for update in (1, 6):
+        step = read_step(tmp_path / f"run/steps/{update}.safetensors")
+        found = replay(loss_of(step, None, ()), step, cuts(step)["recorded"])
+        expected = {key: rows[update][metric] for key, metric in SHOWN.items()}
+        assert found.numbers == pytest.approx(expected, rel=1e-5, abs=1e-7), update
+        assert step.numbers == pytest.approx(expected) and int(step.columns["part"].max()) > 0
+    assert step.columns["age"].any()
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_any_algorithm_replays_with_the_gradient_of_autograd_or_is_refused_by_name(name, made):
+    file, own = made
+    step = read_step(file)
+    given = own | {"logp": own["logp"].clone().requires_grad_()}
+    try:
+        loss = loss_of(step, name, [LIMIT])
+        found, again = (replay(loss, step, cuts(step)[way]) for way in ("whole", "recorded"))
+    except ConfigError as error:
+        print(reason := str(error).partition("1. ")[2])
+        told = LACKS.get(name, f"({'|'.join(REFUSED.values())})")
+        assert re.match(f"algorithm={name} .*{told}", reason) and name in {**LACKS, **REFUSED}
+        return
+    assert name not in {**LACKS, **REFUSED}
+    value, metrics = loss(**given)
+    (gradient,) = torch.autograd.grad(value, given["logp"])
+    assert found.numbers["loss"] == float(value.detach())
+    assert found.bounds == [(float(metrics["clip_low"]), float(metrics["clip_high"]))]
+    assert found.tokens["gradient"].equal(gradient[own["mask"]])
+    assert getattr(loss.rule, "scope", "") == "microbatch" or difference(again, found) < 1e-12
+
+
+def test_the_gradient_of_a_clipped_loss_is_the_closed_form(made):
+    step = read_step(made[0])
+    loss = loss_of(step, "grpo", ())
+    tokens = replay(loss, step, cuts(step)["recorded"]).tokens
+    ratio, advantage = tokens["ratio"], tokens["advantage"]
+    alive = torch.where(advantage > 0, ratio <= 1.2, ratio >= 0.8)
+    torch.testing.assert_close(tokens["gradient"], -ratio * advantage * alive / len(ratio))
+
+
+@pytest.mark.parametrize(("name", "depends"), [("bapo", True), ("grpo", False), ("real", True)])
+def test_it_is_known_whether_an_update_depends_on_its_cut(name, depends, made, capsys):
+    assert main([str(made[0]), f"algorithm={name}"]) == 0
+    shown = capsys.readouterr().out
+    assert ("the update depends on the cut" in shown, "does not depend" in shown) == (depends, not depends)
+
+
+def test_every_token_is_written(made, tmp_path, capsys):
+    file, own = made
+    assert main([str(file), "--output", str(tmp_path / "out.csv")]) == 0
+    head, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert head == "response,advantage,ratio,clipped,gradient" and len(lines) == int(own["mask"].sum())
+    assert "update 3, recorded under bapo" in capsys.readouterr().out
+
+
+def test_another_algorithm_has_its_own_advantages_if_groups_are_whole(made, tmp_path):
+    file, own = made
+    step, loss = read_step(file), policy_loss("rloo")
+    found = with_advantages_of(loss, step).columns["advantages"]
+    expected = loss.advantages((torch.arange(12) % 4 % 3.0).view(3, 4)).flatten()
+    rows = torch.arange(12).repeat_interleave(step.columns["length"])
+    torch.testing.assert_close(found, expected[rows].double())
+    few = {key: values[:11] for key, values in own.items()} | {"reward": torch.ones(11)}
+    for rest in (few, own):  # a group has lost a response; rewards are unknown
+        assert with_advantages_of(loss, read_step(capture(tmp_path / "few", [rest]))) is None
+
+
+def test_recorded_options_hold_until_others_are_given(made, tmp_path):
+    _, own = made
+    known = policy_loss("bapo", "algorithm.positive_share_target=0.11", "algorithm.bounds.high.end=2.0")
+    step = read_step(capture(tmp_path / "other", [own], known))
+    assert loss_of(step, None, ()).settings == known.settings
+    changed = loss_of(step, "bapo", ["algorithm.positive_share_target=0.2"])
+    assert (changed.rule.target, float(changed.rule.highs[-1])) == (0.2, pytest.approx(2.0))
+    assert loss_of(step, "bapo_rest", ()).rule.target == 0.4
+    with pytest.raises(ConfigError, match="write algorithm=NAME"):
+        loss_of(read_step(capture(tmp_path / "unnamed", [own])), None, ())
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"objective._target_": "os.system"},
+        {"bounds.kind": "${oc.env:HOME}"},
+        {"_x_": 1},
+        {"objective={_target_:torch.save}": 1},
+    ],
+)
+def test_a_file_cannot_choose_code(made, chosen, tmp_path):
+    step = read_step(made[0])
+    with pytest.raises(ConfigError, match="which a file may not choose"):
+        loss_of(step_file.replace(step, settings=chosen), None, ())
+
+
+DAMAGES = {
+    "logp": (lambda x: x.log(), "wrong values of logp, the first nan at 0"),
+    "behaviour_logp": (lambda x: -x, "wrong values of behaviour_logp, the first"),
+    "advantages": (lambda x: x[1:], r"advantages of shape \[.*\], not \[.*\]"),
+    "length": (lambda x: x + 1, "its lengths add up to"),
+    "part": (lambda x: x - 1, "wrong values of part, the first -1 at 0"),
+    "group": (lambda x: x.float(), "has group as torch.float32, not as int64"),
+    "entropy": (lambda x: None, ""),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_column_is_refused(name, made):
+    damage, said = DAMAGES[name]
+    step = read_step(made[0])
+    columns = {**step.columns, name: damage(step.columns[name])}
+    if columns[name] is None:
+        columns = {**step.columns, "entropi": step.columns["entropy"] + 1}
+        said = "unknown column entropi; did you mean entropy"
+    step_file.write_step(made[0], step_file.replace(step, columns=columns))
+    with pytest.raises(DataError, match=said):
+        read_step(made[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "is not a file"), (b"", "shorter than any header"), (b"no tensors here", "longer than the file")],
+)
+def test_what_is_no_step_is_refused(content, said, tmp_path, capsys):
+    file = tmp_path / "step"
+    if content is not None:
+        file.write_bytes(content)
+    assert main([str(file)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        (None, "is not a step"), ("{", "Expecting property name"), ("[" * 9999, "recursion"),
+        ('{"version": 2}', "has version 2 of the format, and this release reads 1"),
+        ('{"version": 1, "algorithm": "../x"}', "algorithm"), ('{"version": 1}', "algorithm: field required"),
+    ],
+)  # fmt: skip
+def test_other_metadata_are_refused(about, said, made):
+    save_file(read_step(made[0]).columns, made[0], about and {KEY: about})
+    with pytest.raises(DataError, match=said):
+        read_step(made[0])
+
+
+def test_a_torn_file_and_one_that_is_too_large_are_refused(made, monkeypatch):
+    file, _ = made
+    with monkeypatch.context() as patch:
+        patch.setattr(step_file, "MOST_BYTES", 100)
+        with pytest.raises(DataError, match=r"is too large: .* bytes, 100 at most"):
+            read_step(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(step_file, "MOST_PLACES", 83)
+        with pytest.raises(DataError, match="is too large: 12 responses of up to 7 tokens"):
+            read_step(file)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match="its header promises"):
+        read_step(file)
+
+
+def test_an_update_without_tokens_is_refused(made, tmp_path):
+    own = made[1] | {"mask": torch.zeros(12, 7)}
+    with pytest.raises(DataError, match="has no token"):
+        read_step(capture(tmp_path / "none", [own]))
+    with pytest.raises(ValueError, match="got none"):
+        capture(tmp_path / "none", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"group": torch.zeros(4, 7)}, r"group must have a number for each response, \[B\], got \[4, 7\]"),
+        ({"advantages": torch.ones(3)}, r"advantages must have the shape \[4\] or \[4, 7\]"),
+        ({"logits": torch.ones(4)}, "logits is not a column of a step; did you mean logp"),
+        ({"age": torch.ones(4)}, "micro-batch 0 has no age"),
+    ],
+)
+def test_columns_are_checked_where_they_are_captured(made, change, said, tmp_path):
+    parts = parts_of(made[1])
+    parts[1] |= change
+    with pytest.raises(ValueError, match=said):
+        capture(tmp_path / "wrong", parts)
