@@ -118,9 +118,11 @@ class Agent:
     def _replay(self, program: Program, problem: Problem, place: _Place) -> None:
         for number in range(len(place.answers) + 1):
             asked = program.next_request()
-            if number == 0 and (asked is None or not asked.begins(problem)):
-                raise Lost("differed", "The program began differently from its problem.")
-            if number < len(place.asked) and (asked is None or asked.digest != place.asked[number]):
+            if asked is None and number == 0:
+                raise Lost("differed", "The program ended without a request.")
+            if asked is None or (place.asked and asked.digest != place.asked[number]):
                 raise Lost("differed", "The program was started again, and asked differently.")
+            if not place.asked and not asked.begins(problem):
+                raise Lost("differed", "The program began differently from its problem.")
             if number < len(place.answers):
                 program.answer(place.answers[number])
