@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from bapo_lightning.extras.agent.requests import Asked, Refusal
+from bapo_lightning.extras.agent.requests import Asked, Message, Refusal
 from bapo_lightning.system.orphans import BOUND
 from bapo_lightning.system.peers.answers import shortened
 from bapo_lightning.system.peers.loop import run
@@ -109,10 +109,16 @@ class Program:
         """Gives the program the policy's text as the answer to its request."""
         run(self._answer(text))
 
-    def news(self, asked: Asked) -> list[dict[str, Any]]:
-        """Returns what a request adds to the answered one. Raises Lost if it changes what came before."""
+    def news(self, asked: Asked, ignores_edits: bool) -> list[Message]:
+        """Returns what a request adds to the answered one. Raises Lost if it changes what came before; an
+        ignored change counts as a refused request.
+        """
         assert self._last is not None
-        if (found := self._last[0].news(self._last[1], asked)) is None:
+        last, text = self._last
+        found = last.news(text, asked)
+        if found is None and ignores_edits and (found := last.news(text, asked, True)) is not None:
+            self.num_refused += 1
+        if found is None:
             raise Lost("edited", "The program changed the conversation before its last answer.")
         return found
 

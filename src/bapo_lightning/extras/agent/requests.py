@@ -24,6 +24,7 @@ Message = dict[str, Any]  # {"role": ..., "content": text}, maybe with "tool_cal
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "max_completion_tokens", "logit_bias"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "response_format", "reasoning_effort"),
+    "tool_choice",
 )
 _ROLES = {"developer": "system", "function": "tool"}  # other names of roles
 TEXT = "text"  # role of the prompt of /v1/completions
@@ -80,7 +81,6 @@ class _Request(Answer):
     echo: Literal[False] | None = None
     suffix: Literal[""] | None = None
     logprobs: Literal[False] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +117,28 @@ class Asked:
         begin = TAG.search(text)
         return _message("assistant", text[: begin.start() if begin else 0], [each for each in calls if each])
 
-    def news(self, text: str, later: Asked) -> list[Message] | None:
+    def news(self, text: str, later: Asked, ignores_edits: bool = False) -> list[Message] | None:
         """Returns the messages that a later request adds after the policy's `text`, its answer to this one;
-        None if it is no continuation.
+        None if it is no continuation. Ignored edits may change contents, calls and tools, or drop the answer.
         """
         given, count = self.answer(text), len(self.messages)
-        if later.tools != self.tools or later.is_chat is not self.is_chat:
+        if later.is_chat is not self.is_chat:
             return None
         if not self.is_chat:
             before, after = self.messages[0]["content"] + given["content"], later.messages[0]["content"]
             is_longer = after.startswith(before) and len(after) > len(before)
             return [_message("user", after[len(before) :], [])] if is_longer else None
-        repeated = [_compared(each) for each in later.messages[: count + 1]]
-        added = list(later.messages[count + 1 :])
-        is_same = repeated == [_compared(each) for each in (*self.messages, given)]
-        return added if is_same and added and all(new["role"] != "assistant" for new in added) else None
+        skipped = count + 1
+        if ignores_edits and len(later.messages) > count and later.messages[count]["role"] != "assistant":
+            skipped = count  # the answer is left out
+        own = (*self.messages, given)[:skipped]
+        same = [
+            one["role"] == other["role"] if ignores_edits else _compared(one) == _compared(other)
+            for one, other in zip(own, later.messages, strict=False)
+        ]
+        added = list(later.messages[skipped:])
+        is_longer = bool(added) and all(new["role"] != "assistant" for new in added)
+        return added if is_longer and all(same) and (ignores_edits or later.tools == self.tools) else None
 
     def begins(self, problem: Problem) -> bool:
         """Returns whether a conversation about the problem begins with this request."""

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from bapo_lightning.environments.environment import Turn
@@ -42,12 +42,17 @@ class Agent:
         endpoint: that starts the programs.
         programs: number that wait between turns; beyond it, those that wait longest are ended, and started
             again if their conversations continue.
+        edits: of what the policy has read or written. A program that makes some loses the conversation
+            ("cut"); or the policy goes on with what it read and wrote ("ignore"), as long as the request has
+            the same roles in the same order, and new messages behind them.
     """
 
     is_pure = False
 
-    def __init__(self, endpoint: Endpoint, programs: Size = 128) -> None:
-        self._endpoint, self._programs = endpoint, programs
+    def __init__(
+        self, endpoint: Endpoint, programs: Size = 128, edits: Literal["cut", "ignore"] = "cut"
+    ) -> None:
+        self._endpoint, self._programs, self._ignores_edits = endpoint, programs, edits == "ignore"
         self._idle: OrderedDict[str, Program] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -80,7 +85,7 @@ class Agent:
             program.answer(turn.text)
             asked = program.next_request()
             is_over = asked is None or turn.is_last
-            text = "" if asked is None or is_over else reply_text(program.news(asked))
+            text = "" if asked is None or is_over else reply_text(program.news(asked, self._ignores_edits))
         except BaseException:
             self._endpoint.end(program)
             raise
