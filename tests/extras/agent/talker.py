@@ -1,5 +1,5 @@
 """A program that talks through /v1/chat/completions with a tool, and writes the messages of each request to a
-file: `python talker.py FILE TURNS [STREAM]`. It repeats the history as clients do: calls with ids, null for no text.
+file: `python talker.py FILE TURNS [STREAM]`. It repeats the history as clients do.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a program does costs a conversation at most: in time, in one sentence, with its reason in the state."""
+"""What a program does costs a conversation at most: in time, in one sentence, and with a reason."""
 
 import os
 import sys

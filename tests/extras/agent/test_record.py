@@ -1,5 +1,5 @@
-"""The record of a conversation: every sampled token with its log-prob under the version that sampled it, in the
-context that the template writes; equal to an independent computation after weights have changed on the way.
+"""The record of a conversation: every sampled token with its log-prob under the version that sampled it, in
+the context that the template writes; equal to an independent computation, also after weights have changed.
 """
 
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.data.rollouts.test_feedback import CHAT_ML, END, tokenizer
+from tests.data.rollouts.test_feedback import CHAT_ML, END, WITHOUT_TOOLS, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bapo_lightning.data.rollouts.conversations import Conversations
@@ -177,8 +177,7 @@ def test_a_reply_of_several_messages_is_what_the_template_writes_and_survives_a_
     assert set(cut) == {"user", "tool"} and rule.blank(text) == reply_text(
         [{**message, "content": "0"} for message in messages]
     )
-    strict = "{% if message.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}<|im_start|>{{ message.role"
-    words.chat_template = CHAT_ML.replace("<|im_start|>{{ message.role", strict)
+    words.chat_template = WITHOUT_TOOLS
     assert "<|im_start|>user\n12\n3<|im_end|>" in words.decode(rule(words, text).tolist())
 
 

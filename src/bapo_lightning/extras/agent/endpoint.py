@@ -15,13 +15,13 @@ from typing import Any, Literal
 from aiohttp import web
 
 from bapo_lightning.extras.agent.program import Limits, Program
-from bapo_lightning.extras.agent.requests import Asked, Refusal, chunks, completion, read
+from bapo_lightning.extras.agent.requests import Asked, RequestRefused, chunks, completion, read
 from bapo_lightning.system.errors import EnvironmentFault
 from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.peers.loop import run
 from bapo_lightning.types import Problem
 
-_ENDED = Refusal("the conversation has ended", 410)
+_ENDED = RequestRefused("the conversation has ended", 410)
 
 
 class Endpoint:
@@ -105,7 +105,7 @@ class Endpoint:
     def _program(self, http: web.Request) -> Program:
         key = http.headers.get("Authorization", "").removeprefix("Bearer ")
         if (program := self._programs.get(key)) is None:
-            raise Refusal("the key belongs to no conversation that goes on", 401)
+            raise RequestRefused("the key belongs to no conversation that goes on", 401)
         program.count()
         return program
 
@@ -115,7 +115,7 @@ class Endpoint:
             program = self._program(http)
             asked = read(await http.read(), http.path.endswith("/chat/completions"), self._refuses)
             text = await program.completed(asked)
-        except (Refusal, PeerFault, web.HTTPRequestEntityTooLarge) as error:
+        except (RequestRefused, PeerFault, web.HTTPRequestEntityTooLarge) as error:
             if program is not None:
                 program.count(is_refused=True)
             return _refused(error)
@@ -132,14 +132,16 @@ class Endpoint:
     async def _reward(self, http: web.Request) -> web.Response:
         try:
             self._program(http).reward(float(json.loads(await http.read())["reward"]))
-        except (Refusal, ValueError, KeyError, TypeError, RecursionError) as error:
-            return _refused(error if isinstance(error, Refusal) else Refusal('write {"reward": NUMBER}'))
+        except (RequestRefused, ValueError, KeyError, TypeError, RecursionError) as error:
+            return _refused(
+                error if isinstance(error, RequestRefused) else RequestRefused('write {"reward": NUMBER}')
+            )
         return web.json_response({})
 
     async def _models(self, http: web.Request) -> web.Response:
         try:
             self._program(http)
-        except Refusal as error:
+        except RequestRefused as error:
             return _refused(error)
         return web.json_response({"object": "list", "data": [{"id": "policy", "object": "model"}]})
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from bapo_lightning.extras.agent.endpoint import Endpoint
-from bapo_lightning.extras.agent.program import Killed, Lost
+from bapo_lightning.extras.agent.program import Killed, ProgramLost
 from bapo_lightning.extras.agent.requests import TEXT, Asked
 from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.system.values import Workers
@@ -26,7 +26,7 @@ def agent_problems(tasks: Sequence[Problem], endpoint: Endpoint, workers: Worker
         program = endpoint.start(task)
         try:
             if (asked := program.next_request()) is None:
-                raise Lost("differed", "The program ended without a request.")
+                raise ProgramLost("differed", "The program ended without a request.")
             return asked
         finally:
             endpoint.end(program)
@@ -34,7 +34,7 @@ def agent_problems(tasks: Sequence[Problem], endpoint: Endpoint, workers: Worker
     with closing(endpoint), ThreadPoolExecutor(workers, thread_name_prefix="agent-problems") as pool:
         try:
             first = list(pool.map(opened, [*tasks, *tasks[:1]]))
-        except (Lost, Killed, EnvironmentFault) as error:
+        except (ProgramLost, Killed, EnvironmentFault) as error:
             raise DataError(f"the program of environment=agent cannot make problems: {error}") from None
     if tasks and first[0].digest != first[-1].digest:
         raise DataError(

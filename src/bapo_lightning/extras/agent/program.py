@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from bapo_lightning.extras.agent.requests import Asked, Message, Refusal
+from bapo_lightning.extras.agent.requests import Asked, Message, RequestRefused
 from bapo_lightning.system.orphans import BOUND
 from bapo_lightning.system.peers.answers import shortened
 from bapo_lightning.system.peers.loop import run
@@ -27,7 +27,7 @@ _LAST_BYTES = 2000  # kept of an output
 _TASK, _KEY, _URL = "AGENT_TASK", "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
-class Lost(Exception):
+class ProgramLost(Exception):
     """A conversation cannot continue."""
 
     def __init__(self, reason: Reason, text: str) -> None:
@@ -85,7 +85,7 @@ class Program:
         self._last: tuple[Asked, str] | None = None  # request that was answered last
         self._reward: float | None = None
         self._changed = asyncio.Event()
-        self._fault: Lost | None = None
+        self._fault: ProgramLost | None = None
         task = str(problem.metadata.get("task", problem.prompt))
         own = {_TASK: task, _URL: url, _KEY: key}
         with _as_file(problem, task) as stdin:
@@ -102,7 +102,7 @@ class Program:
         self._out, self._errors = run(self._listen())
 
     def next_request(self) -> Asked | None:
-        """Waits for the program's next request; None if it has ended well. Raises Lost, or Killed."""
+        """Waits for the program's next request; None if it has ended well. Raises ProgramLost, or Killed."""
         return run(self._next())
 
     def answer(self, text: str) -> None:
@@ -110,7 +110,7 @@ class Program:
         run(self._answer(text))
 
     def news(self, asked: Asked, ignores_edits: bool) -> list[Message]:
-        """Returns what a request adds to the answered one. Raises Lost if it changes what came before; an
+        """Returns what a request adds to the answered one. Raises ProgramLost if it changes what came before; an
         ignored change counts as a refused request.
         """
         assert self._last is not None
@@ -119,7 +119,7 @@ class Program:
         if found is None and ignores_edits and (found := last.news(text, asked, True)) is not None:
             self.num_refused += 1
         if found is None:
-            raise Lost("edited", "The program changed the conversation before its last answer.")
+            raise ProgramLost("edited", "The program changed the conversation before its last answer.")
         return found
 
     def score(self) -> float | None:
@@ -128,7 +128,7 @@ class Program:
             return self._reward
         try:
             return judged_reward(float(self._out.line()))
-        except (ValueError, Refusal):
+        except (ValueError, RequestRefused):
             return None
 
     def take_counts(self) -> tuple[int, int]:
@@ -143,7 +143,7 @@ class Program:
         run(self._forget())
 
     def count(self, is_refused: bool = False) -> None:
-        """Notes a request, or that it was refused. Raises Refusal if there were too many."""
+        """Notes a request, or that it was refused. Raises RequestRefused if there were too many."""
         if is_refused:
             self.num_refused += 1
             return
@@ -151,12 +151,12 @@ class Program:
         self._total += 1
         if self._total > self._limits.requests:
             most = self._limits.requests
-            self._fault = Lost("flood", f"The program made more than {most} requests.")
+            self._fault = ProgramLost("flood", f"The program made more than {most} requests.")
             self._changed.set()
-            raise Refusal(f"a conversation has at most {most} requests", 403)
+            raise RequestRefused(f"a conversation has at most {most} requests", 403)
 
     async def completed(self, asked: Asked) -> str:
-        """Returns the policy's text for a request; a repeated one gets its answer again. Raises Refusal."""
+        """Returns the policy's text for a request; a repeated one gets its answer again. Raises RequestRefused."""
         digest = asked.digest
         if digest in self.digests[: len(self.texts)]:
             return self.texts[self.digests.index(digest)]
@@ -165,11 +165,13 @@ class Program:
             self.digests.append(digest)
             self._changed.set()
         elif self._pending[0].digest != digest:
-            raise Refusal("a conversation has one request at a time, and another one waits for its answer")
+            raise RequestRefused(
+                "a conversation has one request at a time, and another one waits for its answer"
+            )
         return await asyncio.shield(self._pending[1])
 
     def reward(self, value: float) -> None:
-        """Notes the reward that the program posts. Raises Refusal unless it is a finite number."""
+        """Notes the reward that the program posts. Raises RequestRefused unless it is a finite number."""
         self._reward = judged_reward(value)
 
     async def _listen(self) -> tuple[_Output, _Output]:
@@ -185,14 +187,16 @@ class Program:
             if self._fault is not None:
                 raise self._fault
             if self._out.size + self._errors.size > self._limits.output_megabytes * 1e6:
-                raise Lost("flood", f"The program wrote more than {self._limits.output_megabytes:g} MB.")
+                raise ProgramLost(
+                    "flood", f"The program wrote more than {self._limits.output_megabytes:g} MB."
+                )
             if self._pending is not None:
                 return self._pending[0]
             if (code := self._process.process.poll()) is not None:
                 await self._ended(code)
                 return None
             if loop.time() > give_up:
-                raise Lost("late", f"No request and no end came within {self._limits.seconds:g} s.")
+                raise ProgramLost("late", f"No request and no end came within {self._limits.seconds:g} s.")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
             self._changed.clear()
@@ -206,7 +210,7 @@ class Program:
         if code < 0:
             raise Killed(f"signal {-code} ended it")
         if code:
-            raise Lost("crashed", f"The program ended with code {code}: {said}")
+            raise ProgramLost("crashed", f"The program ended with code {code}: {said}")
 
     async def _answer(self, text: str) -> None:
         assert self._pending is not None
@@ -221,9 +225,9 @@ class Program:
 
 
 def judged_reward(value: float) -> float:
-    """Returns a reward as a score has it. Raises Refusal unless it is a finite number."""
+    """Returns a reward as a score has it. Raises RequestRefused unless it is a finite number."""
     if not math.isfinite(value) or abs(value) > LARGEST_REWARD:
-        raise Refusal("the reward must be a finite number")
+        raise RequestRefused("the reward must be a finite number")
     return value
 
 

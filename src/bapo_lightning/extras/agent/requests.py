@@ -30,7 +30,7 @@ _ROLES = {"developer": "system", "function": "tool"}  # other names of roles
 TEXT = "text"  # role of the prompt of /v1/completions
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that gets no completion, with the HTTP status and the reason."""
 
     def __init__(self, reason: str, status: int = 400) -> None:
@@ -52,7 +52,7 @@ class _Call(Answer):
     function: _Function
 
 
-class _Message(Answer):
+class _SentMessage(Answer):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Many[_Part] | None = None
     tool_calls: Many[_Call] | None = None
@@ -70,7 +70,7 @@ class _StreamOptions(Answer):
 
 class _Request(Answer):
     model: str = ""
-    messages: Annotated[Many[_Message], MaxLen(10_000)] | None = None
+    messages: Annotated[Many[_SentMessage], MaxLen(10_000)] | None = None
     prompt: str | None = None
     tools: Many[dict[str, Json]] | None = None
     stop: str | Many[str] | None = None
@@ -149,16 +149,16 @@ class Asked:
 
 
 def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
-    """Returns the request of an HTTP body. Raises PeerFault or Refusal for one that cannot be answered."""
+    """Returns the request of an HTTP body. Raises PeerFault or RequestRefused for one that cannot be answered."""
     asked = judged(_Request, body, "the program")
     if refuses_settings and (own := sorted({*SAMPLING} & json.loads(body).keys())):
-        raise Refusal(f"the run decides on {', '.join(own)}; leave them out")
+        raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
     if is_chat and asked.messages:
         messages = tuple(message.plain() for message in asked.messages)
     elif not is_chat and asked.prompt:
         messages = (_message(TEXT, asked.prompt, []),)
     else:
-        raise Refusal(f"the request has no {'messages' if is_chat else 'prompt'}")
+        raise RequestRefused(f"the request has no {'messages' if is_chat else 'prompt'}")
     return Asked(
         messages,
         tuple(asked.tools or ()),

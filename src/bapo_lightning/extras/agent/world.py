@@ -18,7 +18,7 @@ from uuid import uuid4
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.extras.agent.endpoint import Endpoint
 from bapo_lightning.extras.agent.messages import reply_text
-from bapo_lightning.extras.agent.program import Killed, Lost, Program
+from bapo_lightning.extras.agent.program import Killed, ProgramLost, Program
 from bapo_lightning.system.values import Size
 from bapo_lightning.types import Problem, Reply
 
@@ -26,7 +26,7 @@ ATTEMPTS = 3  # to get the next request of a program that is killed
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Progress:
     """Position of a conversation in its program."""
 
     name: str
@@ -62,15 +62,15 @@ class Agent:
     def respond(self, turn: Turn) -> Reply:
         """Returns what the program's next request adds, or its end."""
         state: Mapping[str, Any] = turn.state or {"name": uuid4().hex, "asked": [], "answers": []}
-        place = _Place(**state)
+        place = _Progress(**state)
         try:
             for _ in range(ATTEMPTS):
                 try:
                     return self._reply(turn, place)
                 except Killed as error:
-                    lost = Lost("crashed", f"The program was killed {ATTEMPTS} times: {error}.")
+                    lost = ProgramLost("crashed", f"The program was killed {ATTEMPTS} times: {error}.")
             raise lost
-        except Lost as error:
+        except ProgramLost as error:
             return Reply(str(error), state={**state, "lost": error.reason}, calls=1, errors=1, is_lost=True)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Agent:
             self._idle.clear()
         self._endpoint.close()
 
-    def _reply(self, turn: Turn, place: _Place) -> Reply:
+    def _reply(self, turn: Turn, place: _Progress) -> Reply:
         program = self._program(turn.problem, place)
         try:
             program.answer(turn.text)
@@ -102,7 +102,7 @@ class Agent:
             self._endpoint.end(each)
         return Reply(text, state=state, calls=calls, errors=errors)
 
-    def _program(self, problem: Problem, place: _Place) -> Program:
+    def _program(self, problem: Problem, place: _Progress) -> Program:
         """The program of a conversation, which waits for an answer; started again if it is not there."""
         with self._lock:
             program = self._idle.pop(place.name, None)
@@ -120,14 +120,14 @@ class Agent:
             program.take_counts()
         return program
 
-    def _replay(self, program: Program, problem: Problem, place: _Place) -> None:
+    def _replay(self, program: Program, problem: Problem, place: _Progress) -> None:
         for number in range(len(place.answers) + 1):
             asked = program.next_request()
             if asked is None and number == 0:
-                raise Lost("differed", "The program ended without a request.")
+                raise ProgramLost("differed", "The program ended without a request.")
             if asked is None or (place.asked and asked.digest != place.asked[number]):
-                raise Lost("differed", "The program was started again, and asked differently.")
+                raise ProgramLost("differed", "The program was started again, and asked differently.")
             if not place.asked and not asked.begins(problem):
-                raise Lost("differed", "The program began differently from its problem.")
+                raise ProgramLost("differed", "The program began differently from its problem.")
             if number < len(place.answers):
                 program.answer(place.answers[number])
