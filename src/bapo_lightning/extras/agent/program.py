@@ -110,8 +110,8 @@ class Program:
         run(self._answer(text))
 
     def news(self, asked: Asked, ignores_edits: bool) -> list[Message]:
-        """Returns what a request adds to the answered one. Raises ProgramLost if it changes what came before; an
-        ignored change counts as a refused request.
+        """Returns what a request adds to the answered one. Raises ProgramLost if it changes what came before;
+        an ignored change counts as a refused request.
         """
         assert self._last is not None
         last, text = self._last
@@ -156,7 +156,7 @@ class Program:
             raise RequestRefused(f"a conversation has at most {most} requests", 403)
 
     async def completed(self, asked: Asked) -> str:
-        """Returns the policy's text for a request; a repeated one gets its answer again. Raises RequestRefused."""
+        """Returns the policy's text for a request; a repeated one gets its answer again."""
         digest = asked.digest
         if digest in self.digests[: len(self.texts)]:
             return self.texts[self.digests.index(digest)]

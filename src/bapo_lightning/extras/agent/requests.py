@@ -149,7 +149,7 @@ class Asked:
 
 
 def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
-    """Returns the request of an HTTP body. Raises PeerFault or RequestRefused for one that cannot be answered."""
+    """Returns the request of an HTTP body. Raises PeerFault or RequestRefused."""
     asked = judged(_Request, body, "the program")
     if refuses_settings and (own := sorted({*SAMPLING} & json.loads(body).keys())):
         raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")

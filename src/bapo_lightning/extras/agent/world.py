@@ -18,7 +18,7 @@ from uuid import uuid4
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.extras.agent.endpoint import Endpoint
 from bapo_lightning.extras.agent.messages import reply_text
-from bapo_lightning.extras.agent.program import Killed, ProgramLost, Program
+from bapo_lightning.extras.agent.program import Killed, Program, ProgramLost
 from bapo_lightning.system.values import Size
 from bapo_lightning.types import Problem, Reply
 
