@@ -95,7 +95,6 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/reward", self._reward)
-        app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         listening = socket.create_server(("127.0.0.1", 0))
@@ -137,13 +136,6 @@ class Endpoint:
                 error if isinstance(error, RequestRefused) else RequestRefused('write {"reward": NUMBER}')
             )
         return web.json_response({})
-
-    async def _models(self, http: web.Request) -> web.Response:
-        try:
-            self._program(http)
-        except RequestRefused as error:
-            return _refused(error)
-        return web.json_response({"object": "list", "data": [{"id": "policy", "object": "model"}]})
 
 
 async def _streamed(http: web.Request, asked: Asked, text: str) -> web.StreamResponse:
