@@ -58,7 +58,7 @@ def talk(environment, *texts, state=None, number=0):
     ("talk", "flood", "The program wrote more than 2 MB."),
 ])  # fmt: skip
 def test_a_program_that_misbehaves_loses_its_conversation(agent, mode, reason, sentence):
-    environment = agent(mode, seconds=2.0 if reason == "late" else SECONDS, output_megabytes=2.0)
+    environment = agent(mode, seconds=2.0 if reason == "late" else SECONDS, output_megabytes=2)
     (lost,) = talk(environment, "14")
     assert (lost.is_lost, lost.score, lost.text, lost.state["lost"]) == (True, None, sentence, reason)
     assert not environment._endpoint._programs and not environment._idle

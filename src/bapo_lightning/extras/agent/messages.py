@@ -8,7 +8,7 @@ A reply of the environment is one text. What several messages, or one of another
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ _MESSAGE, _CONTENT = "\x1e", "\x1f"
 _REMOVED = str.maketrans("", "", _MESSAGE + _CONTENT)
 
 
-def reply_text(messages: Sequence[dict[str, Any]]) -> str:
+def reply_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Returns the text of a reply that brings messages."""
     pairs = [(each["role"], each["content"].translate(_REMOVED)) for each in messages]
     first = pairs.pop(0)[1] if pairs[0][0] == "user" else ""

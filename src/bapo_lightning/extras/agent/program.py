@@ -17,7 +17,7 @@ from bapo_lightning.system.orphans import BOUND
 from bapo_lightning.system.peers.answers import shortened
 from bapo_lightning.system.peers.loop import run
 from bapo_lightning.system.supervised import Supervised, passed_on, signal_group
-from bapo_lightning.system.values import Positive, Seconds, Size
+from bapo_lightning.system.values import Seconds, Size
 from bapo_lightning.types import Problem
 
 Reason = Literal["crashed", "late", "flood", "edited", "differed"]
@@ -46,7 +46,7 @@ class Limits:
     seconds: Seconds = 60.0  # from its start or an answer to its next request, or to its end
     requests: Size = 1000  # in one conversation, with those that are refused or repeated
     request_bytes: Size = 1_000_000  # of one request; a longer one is refused
-    output_megabytes: Positive = 64.0  # that it writes, of which the last lines are kept
+    output_megabytes: Size = 64  # that it writes, of which the last lines are kept
 
 
 class _Output(asyncio.Protocol):
@@ -187,9 +187,7 @@ class Program:
             if self._fault is not None:
                 raise self._fault
             if self._out.size + self._errors.size > self._limits.output_megabytes * 1e6:
-                raise ProgramLost(
-                    "flood", f"The program wrote more than {self._limits.output_megabytes:g} MB."
-                )
+                raise ProgramLost("flood", f"The program wrote more than {self._limits.output_megabytes} MB.")
             if self._pending is not None:
                 return self._pending[0]
             if (code := self._process.process.poll()) is not None:
