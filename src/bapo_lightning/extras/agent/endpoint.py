@@ -17,7 +17,6 @@ from aiohttp import web
 from bapo_lightning.extras.agent.program import Limits, Program
 from bapo_lightning.extras.agent.requests import Asked, RequestRefused, chunks, completion, read
 from bapo_lightning.system.errors import EnvironmentFault
-from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.peers.loop import run
 from bapo_lightning.types import Problem
 
@@ -114,7 +113,7 @@ class Endpoint:
             program = self._program(http)
             asked = read(await http.read(), http.path.endswith("/chat/completions"), self._refuses)
             text = await program.completed(asked)
-        except (RequestRefused, PeerFault, web.HTTPRequestEntityTooLarge) as error:
+        except (RequestRefused, web.HTTPRequestEntityTooLarge) as error:
             if program is not None:
                 program.count(is_refused=True)
             return _refused(error)

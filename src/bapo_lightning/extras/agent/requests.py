@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen
 
 from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG
+from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.peers.answers import Answer, Json, Many, judged
 from bapo_lightning.types import Problem
 
@@ -149,8 +150,11 @@ class Asked:
 
 
 def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
-    """Returns the request of an HTTP body. Raises PeerFault or RequestRefused."""
-    asked = judged(_Request, body, "the program")
+    """Returns the request of an HTTP body. Raises RequestRefused."""
+    try:
+        asked = judged(_Request, body, "the program")
+    except PeerFault as fault:
+        raise RequestRefused(str(fault).replace("an answer", "a request")) from None
     if refuses_settings and (own := sorted({*SAMPLING} & json.loads(body).keys())):
         raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
     if is_chat and asked.messages:
