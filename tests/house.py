@@ -27,6 +27,7 @@ TREES = ("studies/", "tests/", "bench/", "conf/", "docs/")
 LEAVES = {
     "extras.ray": ("extras/ray/*", "ray/*", "rollout/ray/*", "ranks/ray/*"),
     "extras.simulation": ("extras/simulation/*", "simulation/*", "runs/simulate.py", "cli/simulate.py"),
+    "extras.agent": ("extras/agent/*",),
     "extras.openenv": ("extras/openenv/*", "environments/openenv/*"),
     "extras.python": ("extras/python/*", "environments/python/*"),
     "extras.textarena": ("extras/textarena/*", "environments/textarena*", "data/problems/games.py"),

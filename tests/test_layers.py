@@ -28,15 +28,15 @@ LAYER_OF_ROOM = {
 }  # fmt: skip
 # Rooms that may import anything and that nothing imports: tests/test_leaves.py.
 LEAVES = (
-    "extras.math", "extras.openenv", "extras.python", "extras.ray", "extras.simulation", "extras.textarena",
-    "extras.verifiers",
+    "extras.agent", "extras.math", "extras.openenv", "extras.python", "extras.ray", "extras.simulation",
+    "extras.textarena", "extras.verifiers",
 )  # fmt: skip
 LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 11)
 FACE = "library"  # all that the package itself imports, when it is asked for it
 TORCH_FREE = (
     "types", "rewards", "environments", "report", "plan",
     "system.errors", "system.phases", "system.run_folder", "system.peers",
-    "extras.math", "extras.openenv", "extras.python", "extras.textarena", "extras.verifiers",
+    "extras.agent", "extras.math", "extras.openenv", "extras.python", "extras.textarena", "extras.verifiers",
 )  # fmt: skip
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))

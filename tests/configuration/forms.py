@@ -61,12 +61,18 @@ SERVED = (
     "+environment.answers.server.variables.PYTHONPATH="
     f"{Path(__file__).parents[1] / 'extras/verifiers/library'}",
 )  # fmt: skip
+TOY = Path(__file__).parents[1] / "extras/agent/toy.py"
+AGENT = (
+    f"environment.answers.endpoint.command=[{sys.executable},{TOY}]", "environment.max_turns=2",
+    "scale.max_feedback_tokens=256",
+)  # fmt: skip
 NEEDS = {
     "algorithm=aepo": ("scale.prompts_per_batch=4",),
     "reward=environment": ("environment=textarena", *GAME),
     "reward=functions": ("reward.functions=[tests.runs.own_rewards.length]",),
     "reward=reasoning_gym": ("data=reasoning_gym_chain_sum", "data.train.size=200"),
     "reward=countdown": ("data=countdown", "data.train.size=200"),
+    "environment=agent": ("reward=environment", *AGENT),
     "environment=openenv": ("reward=environment", *WORLD),
     "environment=textarena": ("reward=environment", *GAME),
     "environment=verifiers": ("reward=environment", *SERVED),
@@ -76,7 +82,8 @@ PACKAGES = {
     "reward=math_ray": "ray", "reward=reasoning_gym": "reasoning_gym", "reward=countdown": "reasoning_gym",
     "reward=environment": "textarena", "environment=textarena": "textarena",
 }  # fmt: skip
-CHATS = {"ChatPrompt", "MessagesPrompt", "ChatFeedback"}  # what needs a tokenizer with a chat template
+# What needs a tokenizer with a chat template.
+CHATS = {"ChatPrompt", "MessagesPrompt", "ChatFeedback", "AgentPrompt", "AgentFeedback"}
 CRITIC = "algorithm=direct_advantage"
 MADE = Path("outputs").resolve()  # models, beside the results
 

@@ -88,7 +88,10 @@ for _reason, (_values, _names) in {**HARMLESS, **declared("HARMLESS")}.items():
     for _name in _names.split():
         TAKEN.setdefault(_name, set()).update(map(repr, _values))
 SERVED = "environment.answers.server.values.environment=served"
+COMMAND = "environment.answers.endpoint.command=[sh]"
 NEEDED = {
+    "data=agent": ["environment=agent", COMMAND],
+    "environment=agent": [COMMAND],
     "reward=functions": ["reward.functions=[tests.runs.own_rewards.length]"],
     "data=table": ["data.train.path=a.jsonl"],
     "data=verl": ["data.train.path=a.parquet", "data.validation.test.path=b.parquet"],

@@ -13,6 +13,8 @@ NEEDED = {
     "data=table": "data.train.path=mine.jsonl",
     "data=verl": "data.train.path=a.parquet data.validation.test.path=b.parquet",
     "reward=environment": "environment=calculator scale.max_feedback_tokens=8",
+    "data=agent": "environment=agent environment.answers.endpoint.command=[sh] reward=environment "
+    "scale.max_feedback_tokens=8",
     "data=openenv": "environment=openenv environment.answers.server.url=http://127.0.0.1:8000 "
     "reward=environment scale.max_feedback_tokens=8",
     "data=verifiers": "environment=verifiers environment.answers.server.values.environment=served "

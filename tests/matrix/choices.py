@@ -9,6 +9,7 @@ from os import devnull
 from pathlib import Path
 from sys import executable
 
+ROOT = Path(__file__).resolve().parents[2]
 TWO_RANKS = "trainer.devices=2"
 ASYNC = ("regime=async", "regime.minibatches=2", "regime.max_age=3")
 STREAM = ("regime=stream", "regime.minibatches=2", "regime.max_age=3")
@@ -20,7 +21,14 @@ OPENENV = (
     *("data=openenv", "data/prompt=plain", "data.train.count=32", "data.validation.openenv.count=4"),
     *("+data.train.reset.sums=true", "data.train.world=sums", "reward=environment"),
     f"environment.answers.server.command=[{executable},-m,tests.extras.openenv.guessing,'{{port}}',{devnull}]",
-    f"environment.answers.server.folder={Path(__file__).resolve().parents[2]}",
+    f"environment.answers.server.folder={ROOT}",
+)
+# A program that asks an endpoint of the run.
+AGENT = (
+    *("environment=agent", "environment/feedback=plain", "environment.stop=[';']", "environment.max_turns=4"),
+    *("environment.max_reply_tokens=4", "environment.workers=0", "scale.max_feedback_tokens=12"),
+    "reward=environment",
+    f"environment.answers.endpoint.command=[{executable},{ROOT / 'tests/extras/agent/toy.py'}]",
 )
 # Factor -> its values -> overrides. The world belongs to the environment, `RECORDED` to a schedule.
 FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -62,7 +70,7 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "packing": {"none": ("model.packing=none",), "padding_free": ("model.packing=padding_free",)},
     "correction": {name: (f"correction={name}",) for name in ("none", "recomputed", "truncated_is", "a3po")},
-    "environment": {"none": (), "sums": (), "openenv": OPENENV},
+    "environment": {"none": (), "sums": (), "openenv": OPENENV, "agent": AGENT},
     # Of a prompt, which it makes a token longer. A row gives the tokenizer one.
     "bos": {"none": (), "first": ("data.prompt.bos=true", "scale.max_prompt_tokens=16")},
     # Tokens that can be sampled: all, or a part, which the engine then tells. Below 0.98 the tiny models,
@@ -87,7 +95,7 @@ Choices = Mapping[str, str]
 
 def world(choices: Choices) -> str:
     """The experiment whose data and model are used: one without tools where it is not said that there are."""
-    return "additions" if choices.get("environment") in ("none", "openenv") else "sums"
+    return "additions" if choices.get("environment") in ("none", "openenv", "agent") else "sums"
 
 
 def overrides(choices: Choices) -> list[str]:

@@ -3,6 +3,8 @@
 - `end_with_parent`, at once: helpers, and ranks, of which none can save the run alone
 - `end_with_starter`, by SIGTERM: runs of a sweep, which save themselves first
 - `in_background`: every thread of the package
+
+`BOUND` before a command makes it one that ends with its starter at once: this file, run as a program.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from functools import partial
 
 FAILED = 70  # exit code of a process whose guard failed: EX_SOFTWARE
 _STARTER = "BAPO_STARTED_BY"  # variable: number of the process that a command must not outlive
+BOUND = (sys.executable, "-IS", __file__)
 _LOOK_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -100,3 +103,8 @@ def end_process(error: BaseException) -> None:
     name = threading.current_thread().name
     print(f"error: the thread {name!r} failed, so this process ends", file=sys.stderr, flush=True)
     os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    end_with_parent(starter())
+    os.execvp(sys.argv[1], sys.argv[1:])

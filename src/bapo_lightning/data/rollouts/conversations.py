@@ -232,6 +232,7 @@ class Conversations:
     ends: tuple[int, ...] = ()  # tokens that end a response, left out of its text
     journal: ReplyJournal = field(default_factory=ReplyJournal)
     _pool: ThreadPoolExecutor | None = field(default=None, init=False)
+    _blanks: dict[str, list[int]] = field(default_factory=dict, init=False)  # control tokens of empty replies
 
     def continued(
         self,
@@ -339,7 +340,9 @@ class Conversations:
         if len(ids) > self.max_reply_tokens:
             text = self._controls.removed_from(self.tokenizer.decode(ids[: self.max_reply_tokens]))
         feedback = self.feedback(self.tokenizer, text)
-        if self._controls.among(feedback) != self._own_controls:  # text and template together made a token
+        # A rule that writes several messages has a method that empties them.
+        blank = self.feedback.blank(text) if hasattr(self.feedback, "blank") else "0"
+        if self._controls.among(feedback) != self._own_controls(blank):  # text and template made a token
             return self.feedback(self.tokenizer, _NOT_SHOWN)
         return feedback
 
@@ -347,6 +350,7 @@ class Conversations:
     def _controls(self) -> ControlTokens:
         return ControlTokens(self.tokenizer)
 
-    @cached_property
-    def _own_controls(self) -> list[int]:
-        return self._controls.among(self.feedback(self.tokenizer, "0"))
+    def _own_controls(self, blank: str) -> list[int]:
+        if blank not in self._blanks:
+            self._blanks[blank] = self._controls.among(self.feedback(self.tokenizer, blank))
+        return self._blanks[blank]

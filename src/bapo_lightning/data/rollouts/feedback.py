@@ -47,13 +47,14 @@ class ChatFeedback:
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
         """Returns the token ids from the end of the policy's message to the beginning of its next message."""
-        between = self.between(tokenizer, self.template.replace(PLACEHOLDER, text))
+        message = {"role": self.role, "content": self.template.replace(PLACEHOLDER, text)}
+        between = self.between(tokenizer, message)
         return array("i", tokenizer.encode(between, add_special_tokens=False))
 
-    def between(self, tokenizer: Any, content: str) -> str:
-        """Returns what the template writes between two messages of the policy."""
+    def between(self, tokenizer: Any, *replies: Message) -> str:
+        """Returns what the template writes from the end of a message of the policy to its next one."""
         asked = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
-        whole = self.rendered(tokenizer, [*asked, {"role": self.role, "content": content}], True)
+        whole = self.rendered(tokenizer, [*asked, *replies], True)
         _, found, rest = whole.partition(_ANSWER + tokenizer.eos_token)
         if not found:
             raise DataError(
@@ -91,7 +92,7 @@ class ChatFeedback:
             pieces = [self.rendered(tokenizer, asked, True)]
             for message, reply in zip(own, [*replies, None], strict=True):
                 pieces.append(message["content"].removeprefix(self.opening or "") + tokenizer.eos_token)
-                pieces += [self.between(tokenizer, reply["content"])] if reply is not None else []
+                pieces += [self.between(tokenizer, reply)] if reply is not None else []
             whole = self.rendered(tokenizer, messages, False)
         except DataError:
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 from bapo_lightning.extras.openenv.session import WorldSession
 from bapo_lightning.system.errors import EnvironmentFault
+from bapo_lightning.system.orphans import BOUND
 from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.ranks.launch import free_port
 from bapo_lightning.system.supervised import Supervised, last_line, passed_on, signal_group
@@ -22,7 +22,6 @@ from bapo_lightning.system.values import Seconds, is_http_address
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NAME = re.compile(r"\{(\w+)\}")
-_LAUNCH = "bapo_lightning.extras.openenv.launch"
 LOOK_SECONDS = 0.05  # between two requests to a server that is not ready or full
 _END_SECONDS = 5.0
 
@@ -125,7 +124,7 @@ class WorldServer:
         known = {**self._values, "port": str(self._port), "bapo_lightning": str(_PACKAGE)}
         command = [_NAME.sub(lambda match: known.get(match[1], match[0]), part) for part in self._command]
         self._process = Supervised(
-            [sys.executable, "-m", _LAUNCH, *command],
+            [*BOUND, *command],
             {**passed_on("HOME"), **self._variables},
             seconds=_END_SECONDS,
             ask=signal_group,  # a shell would not pass the signal on

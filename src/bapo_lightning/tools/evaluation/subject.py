@@ -44,7 +44,7 @@ INHERITED: dict[str, Any] = {
 }
 # Keys of a run's model that identify the weights; kernels and memory only matter to training.
 MODEL_KEYS = ("path", "made_by", "lora")
-_EXTRAS = ("math", "openenv", "python", "textarena", "verifiers")
+_EXTRAS = ("agent", "math", "openenv", "python", "textarena", "verifiers")
 _ROOMS = ("data", "environments", "rewards", "tiny_worlds", *(f"extras.{name}" for name in _EXTRAS))
 _OURS = tuple(f"bapo_lightning.{room}." for room in _ROOMS)
 _NAMES_CODE = ("functions", "command")  # options there that name code: functions, a program to start

@@ -1,0 +1,152 @@
+"""The endpoint that programs call, on the loopback interface, and the start of programs that know it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from aiohttp import web
+
+from bapo_lightning.extras.agent.program import Limits, Program
+from bapo_lightning.extras.agent.requests import Asked, RequestRefused, chunks, completion, read
+from bapo_lightning.system.errors import EnvironmentFault
+from bapo_lightning.system.peers.loop import run
+from bapo_lightning.types import Problem
+
+_ENDED = RequestRefused("the conversation has ended", 410)
+
+
+class Endpoint:
+    """Starts programs, each with a key of its own, and passes their requests on; from several threads.
+
+    Args:
+        command: of a program; {task} in it is the problem's text.
+        folder: in which the command is run; null: the run's.
+        variables: of the command, in addition to PATH, HOME, TMPDIR, the language and those of the endpoint.
+        settings: what a request's own sampling settings are: "ignore", or "refuse" the request.
+        limits: of each program.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        settings: Literal["ignore", "refuse"] = "ignore",
+        limits: Limits | None = None,
+    ) -> None:
+        self._command, self._variables = tuple(command), dict(variables or {})
+        self._options = {"cwd": folder}
+        self._refuses, self._limits = settings == "refuse", limits or Limits()
+        self._programs: dict[str, Program] = {}
+        self._server: tuple[int, str, web.AppRunner] | None = None  # process, address
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
+        """Yields that there is no command, or not here."""
+        name, *_ = options["command"] or ("",)
+        place = os.path.join(options["folder"] or "", name) if "/" in name else name
+        if shutil.which(place) is None:
+            yield f"command={list(options['command'])}: there is no program {place!r} here; write its path"
+
+    def start(self, problem: Problem) -> Program:
+        """Starts the program for a problem. Raises EnvironmentFault if this machine cannot."""
+        key = secrets.token_urlsafe(24)
+        try:
+            made = Program(
+                self._command, problem, self._options, self._variables, key, self._address(), self._limits
+            )
+        except OSError as error:
+            raise EnvironmentFault(f"the program {self._command[0]} cannot be started: {error}") from None
+        self._programs[key] = made
+        return made
+
+    def end(self, program: Program) -> None:
+        """Ends a program, whose key is refused from now on."""
+        self._programs.pop(program.key, None)
+        program.end()
+
+    def close(self) -> None:
+        """Ends all programs, and the server. It can be used again."""
+        for program in list(self._programs.values()):
+            self.end(program)
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None and server[0] == os.getpid():
+            run(server[2].cleanup())
+
+    def _address(self) -> str:
+        with self._lock:
+            if self._server is None or self._server[0] != os.getpid():
+                self._server = (os.getpid(), *run(self._serve()))
+            return self._server[1]
+
+    async def _serve(self) -> tuple[str, web.AppRunner]:
+        app = web.Application(client_max_size=self._limits.request_bytes)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/reward", self._reward)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        listening = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(runner, listening).start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}/v1", runner
+
+    def _program(self, http: web.Request) -> Program:
+        key = http.headers.get("Authorization", "").removeprefix("Bearer ")
+        if (program := self._programs.get(key)) is None:
+            raise RequestRefused("the key belongs to no conversation that goes on", 401)
+        program.count()
+        return program
+
+    async def _complete(self, http: web.Request) -> web.StreamResponse:
+        program = None
+        try:
+            program = self._program(http)
+            asked = read(await http.read(), http.path.endswith("/chat/completions"), self._refuses)
+            text = await program.completed(asked)
+        except (RequestRefused, web.HTTPRequestEntityTooLarge) as error:
+            if program is not None:
+                program.count(is_refused=True)
+            return _refused(error)
+        except asyncio.CancelledError:  # of the program's end, or of the server's
+            if program is not None and program.key in self._programs:
+                raise
+            return _refused(_ENDED)
+        return (
+            await _streamed(http, asked, text)
+            if asked.is_streamed
+            else web.json_response(completion(asked, text))
+        )
+
+    async def _reward(self, http: web.Request) -> web.Response:
+        try:
+            self._program(http).reward(float(json.loads(await http.read())["reward"]))
+        except (RequestRefused, ValueError, KeyError, TypeError, RecursionError) as error:
+            return _refused(
+                error if isinstance(error, RequestRefused) else RequestRefused('write {"reward": NUMBER}')
+            )
+        return web.json_response({})
+
+
+async def _streamed(http: web.Request, asked: Asked, text: str) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(http)
+    for chunk in chunks(asked, text):
+        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def _refused(error: Exception) -> web.Response:
+    status: Any = getattr(error, "status", 400)
+    body = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
+    return web.json_response({"error": body}, status=status)

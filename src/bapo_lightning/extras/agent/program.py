@@ -1,0 +1,238 @@
+"""One started program: its process, the last of its output, and the requests that it makes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+from bapo_lightning.extras.agent.requests import Asked, Message, RequestRefused
+from bapo_lightning.system.orphans import BOUND
+from bapo_lightning.system.peers.answers import shortened
+from bapo_lightning.system.peers.loop import run
+from bapo_lightning.system.supervised import Supervised, passed_on, signal_group
+from bapo_lightning.system.values import Seconds, Size
+from bapo_lightning.types import Problem
+
+Reason = Literal["crashed", "late", "flood", "edited", "differed"]
+LARGEST_REWARD = 1e60  # sums of rewards stay within a journal's range
+_LOOK_SECONDS, _DRAIN_SECONDS, _END_SECONDS = 0.05, 1.0, 1.0
+_LAST_BYTES = 2000  # kept of an output
+_TASK, _KEY, _URL = "AGENT_TASK", "OPENAI_API_KEY", "OPENAI_BASE_URL"
+
+
+class ProgramLost(Exception):
+    """A conversation cannot continue."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Killed(Exception):
+    """A signal ended a program, so that it may do better if it is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may do. One that does more is ended, and its conversation is cut."""
+
+    seconds: Seconds = 60.0  # from its start or an answer to its next request, or to its end
+    requests: Size = 1000  # in one conversation, with those that are refused or repeated
+    request_bytes: Size = 1_000_000  # of one request; a longer one is refused
+    output_megabytes: Size = 64  # that it writes, of which the last lines are kept
+
+
+class _Output(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.last, self.size, self.is_closed = b"", 0, asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.last, self.size = (self.last + data)[-_LAST_BYTES:], self.size + len(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed.set()
+
+    def line(self) -> str:
+        return (self.last.decode(errors="replace").strip().splitlines() or [""])[-1].strip()
+
+
+class Program:
+    """A command at work on a problem. Other threads call `next_request`, `answer`, `score` and `end`; the
+    endpoint calls the rest, in the loop of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        problem: Problem,
+        options: Mapping[str, Any],
+        variables: Mapping[str, str],
+        key: str,
+        url: str,
+        limits: Limits,
+    ) -> None:
+        self.key, self._limits = key, limits
+        self.digests, self.texts = list[str](), list[str]()  # of requests; of their answers, one less or all
+        self.num_requests = self.num_refused = self._total = 0
+        self._pending: tuple[Asked, asyncio.Future[str]] | None = None
+        self._last: tuple[Asked, str] | None = None  # request that was answered last
+        self._reward: float | None = None
+        self._changed = asyncio.Event()
+        self._fault: ProgramLost | None = None
+        task = str(problem.metadata.get("task", problem.prompt))
+        own = {_TASK: task, _URL: url, _KEY: key}
+        with _as_file(problem, task) as stdin:
+            self._process = Supervised(
+                [*BOUND, *(part.replace("{task}", task) for part in command)],
+                {**passed_on("HOME"), **variables, **own},
+                seconds=_END_SECONDS,
+                ask=signal_group,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                **options,
+            )
+        self._out, self._errors = run(self._listen())
+
+    def next_request(self) -> Asked | None:
+        """Waits for the program's next request; None if it has ended well. Raises ProgramLost, or Killed."""
+        return run(self._next())
+
+    def answer(self, text: str) -> None:
+        """Gives the program the policy's text as the answer to its request."""
+        run(self._answer(text))
+
+    def news(self, asked: Asked, ignores_edits: bool) -> list[Message]:
+        """Returns what a request adds to the answered one. Raises ProgramLost if it changes what came before;
+        an ignored change counts as a refused request.
+        """
+        assert self._last is not None
+        last, text = self._last
+        found = last.news(text, asked)
+        if found is None and ignores_edits and (found := last.news(text, asked, True)) is not None:
+            self.num_refused += 1
+        if found is None:
+            raise ProgramLost("edited", "The program changed the conversation before its last answer.")
+        return found
+
+    def score(self) -> float | None:
+        """The reward that the program posted, or else its last line if that is a number."""
+        if self._reward is not None:
+            return self._reward
+        try:
+            return judged_reward(float(self._out.line()))
+        except (ValueError, RequestRefused):
+            return None
+
+    def take_counts(self) -> tuple[int, int]:
+        """Returns numbers of requests, and of those refused, since the last call."""
+        counts = self.num_requests, self.num_refused
+        self.num_requests = self.num_refused = 0
+        return counts
+
+    def end(self) -> None:
+        """Ends the program and all that it started in its session."""
+        self._process.end()
+        run(self._forget())
+
+    def count(self, is_refused: bool = False) -> None:
+        """Notes a request, or that it was refused. Raises RequestRefused if there were too many."""
+        if is_refused:
+            self.num_refused += 1
+            return
+        self.num_requests += 1
+        self._total += 1
+        if self._total > self._limits.requests:
+            most = self._limits.requests
+            self._fault = ProgramLost("flood", f"The program made more than {most} requests.")
+            self._changed.set()
+            raise RequestRefused(f"a conversation has at most {most} requests", 403)
+
+    async def completed(self, asked: Asked) -> str:
+        """Returns the policy's text for a request; a repeated one gets its answer again."""
+        digest = asked.digest
+        if digest in self.digests[: len(self.texts)]:
+            return self.texts[self.digests.index(digest)]
+        if self._pending is None:
+            self._pending = asked, asyncio.get_running_loop().create_future()
+            self.digests.append(digest)
+            self._changed.set()
+        elif self._pending[0].digest != digest:
+            raise RequestRefused(
+                "a conversation has one request at a time, and another one waits for its answer"
+            )
+        return await asyncio.shield(self._pending[1])
+
+    def reward(self, value: float) -> None:
+        """Notes the reward that the program posts. Raises RequestRefused unless it is a finite number."""
+        self._reward = judged_reward(value)
+
+    async def _listen(self) -> tuple[_Output, _Output]:
+        loop, found = asyncio.get_running_loop(), list[_Output]()
+        for pipe in (self._process.process.stdout, self._process.process.stderr):
+            found.append((await loop.connect_read_pipe(_Output, pipe))[1])
+        return found[0], found[1]
+
+    async def _next(self) -> Asked | None:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._limits.seconds
+        while True:
+            if self._fault is not None:
+                raise self._fault
+            if self._out.size + self._errors.size > self._limits.output_megabytes * 1e6:
+                raise ProgramLost("flood", f"The program wrote more than {self._limits.output_megabytes} MB.")
+            if self._pending is not None:
+                return self._pending[0]
+            if (code := self._process.process.poll()) is not None:
+                await self._ended(code)
+                return None
+            if loop.time() > give_up:
+                raise ProgramLost("late", f"No request and no end came within {self._limits.seconds:g} s.")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
+            self._changed.clear()
+
+    async def _ended(self, code: int) -> None:
+        signal_group(self._process.process, 9)  # children that keep its output open
+        for output in (self._out, self._errors):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(output.is_closed.wait(), _DRAIN_SECONDS)
+        said = shortened(self._errors.line() or self._out.line())
+        if code < 0:
+            raise Killed(f"signal {-code} ended it")
+        if code:
+            raise ProgramLost("crashed", f"The program ended with code {code}: {said}")
+
+    async def _answer(self, text: str) -> None:
+        assert self._pending is not None
+        (asked, future), self._pending = self._pending, None
+        self.texts.append(text)
+        self._last = asked, text
+        future.set_result(text)
+
+    async def _forget(self) -> None:
+        if self._pending is not None:
+            self._pending[1].cancel()
+
+
+def judged_reward(value: float) -> float:
+    """Returns a reward as a score has it. Raises RequestRefused unless it is a finite number."""
+    if not math.isfinite(value) or abs(value) > LARGEST_REWARD:
+        raise RequestRefused("the reward must be a finite number")
+    return value
+
+
+def _as_file(problem: Problem, task: str) -> IO[bytes]:
+    """The problem as JSON in a file: a tool that the program starts does not find the answer in variables."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    fields = {"id": problem.id, "task": task, "answer": problem.answer, "source": problem.source}
+    file.write(json.dumps(fields | {"metadata": dict(problem.metadata)}, default=str).encode())
+    file.seek(0)
+    return file

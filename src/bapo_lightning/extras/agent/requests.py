@@ -1,0 +1,255 @@
+"""Requests and answers of OpenAI's protocol: /v1/chat/completions and /v1/completions.
+
+What a program sends is judged here. `Asked.news` compares a request with the conversation so far, message by
+message: what is new after the last answer, or None if the program changed what came before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import MaxLen
+
+from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG
+from bapo_lightning.system.peers import PeerFault
+from bapo_lightning.system.peers.answers import Answer, Json, Many, judged
+from bapo_lightning.types import Problem
+
+Message = dict[str, Any]  # {"role": ..., "content": text}, maybe with "tool_calls" as templates read them
+# Options that the run decides on.
+SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "max_completion_tokens", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "response_format", "reasoning_effort"),
+    "tool_choice",
+)
+_ROLES = {"developer": "system", "function": "tool"}  # other names of roles
+TEXT = "text"  # role of the prompt of /v1/completions
+
+
+class RequestRefused(Exception):
+    """A request that gets no completion, with the HTTP status and the reason."""
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class _Part(Answer):
+    type: Literal["text"]
+    text: str
+
+
+class _Function(Answer):
+    name: str
+    arguments: str = "{}"
+
+
+class _Call(Answer):
+    function: _Function
+
+
+class _SentMessage(Answer):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Many[_Part] | None = None
+    tool_calls: Many[_Call] | None = None
+
+    def plain(self) -> Message:
+        """The message as chat templates read it."""
+        text = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content or ())
+        calls = [(call.function.name, _read(call.function.arguments)) for call in self.tool_calls or ()]
+        return _message(_ROLES.get(self.role, self.role), text, calls)
+
+
+class _StreamOptions(Answer):
+    include_usage: bool = False
+
+
+class _Request(Answer):
+    model: str = ""
+    messages: Annotated[Many[_SentMessage], MaxLen(10_000)] | None = None
+    prompt: str | None = None
+    tools: Many[dict[str, Json]] | None = None
+    stop: str | Many[str] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: Literal[1] | None = None
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
+    logprobs: Literal[False] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for a completion."""
+
+    messages: tuple[Message, ...]  # /v1/completions: one with the prompt, whose role is `TEXT`
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stop: tuple[str, ...] = ()
+    model: str = ""
+    is_streamed: bool = False
+    shows_usage: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it is one of /v1/chat/completions."""
+        return self.messages[0]["role"] != TEXT
+
+    @property
+    def digest(self) -> str:
+        """Equal for requests with the same messages and tools."""
+        text = json.dumps([[_compared(each) for each in self.messages], self.tools], sort_keys=True)
+        return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+    def answer(self, text: str) -> Message:
+        """Returns the message that the program gets for a text of the policy, cut at the first of its stops,
+        with the calls of tools if there are tools and every call in it is well written.
+        """
+        for stop in self.stop:
+            text = text.partition(stop)[0]
+        calls = list(_calls(text)) if self.tools and self.is_chat else []
+        if not calls or None in calls:
+            return _message("assistant" if self.is_chat else TEXT, text, [])
+        begin = TAG.search(text)
+        return _message("assistant", text[: begin.start() if begin else 0], [each for each in calls if each])
+
+    def news(self, text: str, later: Asked, ignores_edits: bool = False) -> list[Message] | None:
+        """Returns the messages that a later request adds after the policy's `text`, its answer to this one;
+        None if it is no continuation. Ignored edits may change contents, calls and tools, or drop the answer.
+        """
+        given, count = self.answer(text), len(self.messages)
+        if later.is_chat is not self.is_chat:
+            return None
+        if not self.is_chat:
+            before, after = self.messages[0]["content"] + given["content"], later.messages[0]["content"]
+            is_longer = after.startswith(before) and len(after) > len(before)
+            return [_message("user", after[len(before) :], [])] if is_longer else None
+        skipped = count + 1
+        if ignores_edits and len(later.messages) > count and later.messages[count]["role"] != "assistant":
+            skipped = count  # the answer is left out
+        own = (*self.messages, given)[:skipped]
+        same = [
+            one["role"] == other["role"] if ignores_edits else _compared(one) == _compared(other)
+            for one, other in zip(own, later.messages, strict=False)
+        ]
+        added = list(later.messages[skipped:])
+        is_longer = bool(added) and all(new["role"] != "assistant" for new in added)
+        return added if is_longer and all(same) and (ignores_edits or later.tools == self.tools) else None
+
+    def begins(self, problem: Problem) -> bool:
+        """Returns whether a conversation about the problem begins with this request."""
+        own, tools = problem.metadata.get("messages"), problem.metadata.get("tools") or ()
+        wanted = Asked(tuple(own or [_message("user", problem.prompt, [])]), tuple(tools))
+        text = Asked((_message(TEXT, problem.prompt, []),))
+        return self.digest == wanted.digest or (not own and self.digest == text.digest)
+
+
+def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
+    """Returns the request of an HTTP body. Raises RequestRefused."""
+    try:
+        asked = judged(_Request, body, "the program")
+    except PeerFault as fault:
+        raise RequestRefused(str(fault).replace("an answer", "a request")) from None
+    if refuses_settings and (own := sorted({*SAMPLING} & json.loads(body).keys())):
+        raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
+    if is_chat and asked.messages:
+        messages = tuple(message.plain() for message in asked.messages)
+    elif not is_chat and asked.prompt:
+        messages = (_message(TEXT, asked.prompt, []),)
+    else:
+        raise RequestRefused(f"the request has no {'messages' if is_chat else 'prompt'}")
+    return Asked(
+        messages,
+        tuple(asked.tools or ()),
+        (asked.stop,) if isinstance(asked.stop, str) else asked.stop or (),
+        asked.model,
+        bool(asked.stream),
+        asked.stream_options is not None and asked.stream_options.include_usage,
+    )
+
+
+def completion(asked: Asked, text: str) -> dict[str, Any]:
+    """Returns the body of the answer to a request that gets a text of the policy."""
+    if not asked.is_chat:
+        return _body(
+            asked, {"text": asked.answer(text)["content"], "logprobs": None, "finish_reason": "stop"}
+        )
+    message, reason = _sent(asked, text)
+    return _body(asked, {"message": message, "finish_reason": reason})
+
+
+def chunks(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
+    """Yields the events of the streamed answer, in OpenAI's order."""
+    if not asked.is_chat:
+        yield _body(asked, {"text": asked.answer(text)["content"], "finish_reason": None})
+        yield _body(asked, {"text": "", "finish_reason": "stop"})
+    else:
+        message, reason = _sent(asked, text)
+        calls = [{"index": number, **call} for number, call in enumerate(message.pop("tool_calls", ()))]
+        for delta in (message, *([{"tool_calls": calls}] if calls else ())):
+            yield _body(asked, {"delta": delta, "finish_reason": None})
+        yield _body(asked, {"delta": {}, "finish_reason": reason})
+    if asked.shows_usage:
+        yield _body(asked, None)
+
+
+def _sent(asked: Asked, text: str) -> tuple[Message, str]:
+    """An assistant's message as the protocol has it, and the reason for its end."""
+    given, digest = asked.answer(text), asked.digest
+    message: Message = {"role": "assistant", "content": given["content"]}
+    if not (calls := given.get("tool_calls")):
+        return message, "stop"
+    message["content"] = given["content"] or None
+    message["tool_calls"] = [
+        {
+            "id": f"call_{digest}_{number}",
+            "type": "function",
+            "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])},
+        }
+        for number, call in enumerate(calls)
+    ]
+    return message, "tool_calls"
+
+
+def _body(asked: Asked, choice: dict[str, Any] | None) -> dict[str, Any]:
+    kind = ("chat.completion" if asked.is_chat else "text_completion") + (
+        ".chunk" if asked.is_chat and asked.is_streamed else ""
+    )
+    body: dict[str, Any] = {"id": f"cmpl-{asked.digest}", "object": kind, "created": int(time.time())}
+    body |= {"model": asked.model, "choices": [] if choice is None else [{"index": 0, **choice}]}
+    if choice is None or not asked.is_streamed:  # the endpoint knows texts, and no numbers of tokens
+        body["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    return body
+
+
+def _message(role: str, text: str, calls: Sequence[tuple[str, Any]]) -> Message:
+    made = [{"type": "function", "function": {"name": name, "arguments": given}} for name, given in calls]
+    return {"role": role, "content": text, **({"tool_calls": made} if made else {})}
+
+
+def _compared(message: Message) -> list[Any]:
+    """What two equal messages share: programs add fields, and drop white space at both ends."""
+    text = message["content"]
+    return [message["role"], text if message["role"] == TEXT else text.strip(), message.get("tool_calls", [])]
+
+
+def _read(arguments: str) -> Any:
+    try:
+        return LENIENT_JSON.decode(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _calls(text: str) -> Iterator[tuple[str, Any] | None]:
+    """Yields name and arguments of each call in a turn; None for one that is not well written."""
+    for match in TAG.finditer(text):
+        try:
+            call, _ = LENIENT_JSON.raw_decode(text, match.end())
+            yield (call["name"], call["arguments"]) if isinstance(call["arguments"], dict) else None
+        except (ValueError, RecursionError, TypeError, KeyError):
+            yield None

@@ -1,0 +1,133 @@
+"""The environment that runs a program for each conversation, and answers it with the policy's turns.
+
+    problem -> program -> request -> turn -> answer -> next request: what is new in it -> turn -> ... -> end
+
+A process is in no checkpoint. The state of a conversation is therefore the digests of the program's requests
+with their answers: a lost program is started again and gets the same answers to the same requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import uuid4
+
+from bapo_lightning.environments.environment import Turn
+from bapo_lightning.extras.agent.endpoint import Endpoint
+from bapo_lightning.extras.agent.messages import reply_text
+from bapo_lightning.extras.agent.program import Killed, Program, ProgramLost
+from bapo_lightning.system.values import Size
+from bapo_lightning.types import Problem, Reply
+
+ATTEMPTS = 3  # to get the next request of a program that is killed
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Position of a conversation in its program."""
+
+    name: str
+    asked: list[str]  # digests of the requests; none before the first
+    answers: list[str]  # texts of the policy
+
+
+class Agent:
+    """Environment that hands a turn to a program as the answer to its request, and replies with what its next
+    request adds. The conversation ends with the program, which may give it a score.
+
+    Args:
+        endpoint: that starts the programs.
+        programs: number that wait between turns; beyond it, those that wait longest are ended, and started
+            again if their conversations continue.
+        edits: of what the policy has read or written. A program that makes some loses the conversation
+            ("cut"); or the policy goes on with what it read and wrote ("ignore"), as long as the request has
+            the same roles in the same order, and new messages behind them.
+    """
+
+    is_pure = False
+
+    def __init__(
+        self, endpoint: Endpoint, programs: Size = 128, edits: Literal["cut", "ignore"] = "cut"
+    ) -> None:
+        self._endpoint, self._programs, self._ignores_edits = endpoint, programs, edits == "ignore"
+        self._idle: OrderedDict[str, Program] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def start(self, problem: Problem) -> None:
+        """Returns no state yet: the first turn starts the program."""
+
+    def respond(self, turn: Turn) -> Reply:
+        """Returns what the program's next request adds, or its end."""
+        state: Mapping[str, Any] = turn.state or {"name": uuid4().hex, "asked": [], "answers": []}
+        place = _Progress(**state)
+        try:
+            for _ in range(ATTEMPTS):
+                try:
+                    return self._reply(turn, place)
+                except Killed as error:
+                    lost = ProgramLost("crashed", f"The program was killed {ATTEMPTS} times: {error}.")
+            raise lost
+        except ProgramLost as error:
+            return Reply(str(error), state={**state, "lost": error.reason}, calls=1, errors=1, is_lost=True)
+
+    def close(self) -> None:
+        """Ends all programs. The environment can be used again."""
+        with self._lock:
+            self._idle.clear()
+        self._endpoint.close()
+
+    def _reply(self, turn: Turn, place: _Progress) -> Reply:
+        program = self._program(turn.problem, place)
+        try:
+            program.answer(turn.text)
+            asked = program.next_request()
+            is_over = asked is None or turn.is_last
+            text = "" if asked is None or is_over else reply_text(program.news(asked, self._ignores_edits))
+        except BaseException:
+            self._endpoint.end(program)
+            raise
+        state = {"name": place.name, "asked": list(program.digests), "answers": list(program.texts)}
+        calls, errors = program.take_counts()
+        if is_over:
+            self._endpoint.end(program)
+            return Reply("", asked is None, program.score(), state, calls, errors)
+        with self._lock:
+            self._idle[place.name] = program
+            spare = len(self._idle) - self._programs
+            old = [self._idle.popitem(last=False)[1] for _ in range(spare)]
+        for each in old:
+            self._endpoint.end(each)
+        return Reply(text, state=state, calls=calls, errors=errors)
+
+    def _program(self, problem: Problem, place: _Progress) -> Program:
+        """The program of a conversation, which waits for an answer; started again if it is not there."""
+        with self._lock:
+            program = self._idle.pop(place.name, None)
+        if program is not None and place.asked == program.digests and place.answers == program.texts:
+            return program
+        if program is not None:
+            self._endpoint.end(program)
+        program = self._endpoint.start(problem)
+        try:
+            self._replay(program, problem, place)
+        except BaseException:
+            self._endpoint.end(program)
+            raise
+        if place.answers:  # its requests were counted before
+            program.take_counts()
+        return program
+
+    def _replay(self, program: Program, problem: Problem, place: _Progress) -> None:
+        for number in range(len(place.answers) + 1):
+            asked = program.next_request()
+            if asked is None and number == 0:
+                raise ProgramLost("differed", "The program ended without a request.")
+            if asked is None or (place.asked and asked.digest != place.asked[number]):
+                raise ProgramLost("differed", "The program was started again, and asked differently.")
+            if not place.asked and not asked.begins(problem):
+                raise ProgramLost("differed", "The program began differently from its problem.")
+            if number < len(place.answers):
+                program.answer(place.answers[number])

@@ -1,0 +1,162 @@
+"""What a program does costs a conversation at most: in time, in one sentence, and with a reason."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.commands import wait_until
+from tests.extras.agent.toy import complete
+
+from bapo_lightning.environments.environment import Turn
+from bapo_lightning.extras.agent.endpoint import Endpoint
+from bapo_lightning.extras.agent.problems import agent_problems
+from bapo_lightning.extras.agent.program import Limits
+from bapo_lightning.extras.agent.world import Agent
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.types import Problem
+
+TOY = str(Path(__file__).with_name("toy.py"))
+PROBLEM, SECONDS = Problem("x", "12+3=", "15"), 20.0  # more than a start takes on a slow machine
+
+
+@pytest.fixture
+def agent():
+    made = []
+
+    def environment(*mode, programs=8, settings="ignore", **limits):
+        own = Limits(**{"seconds": SECONDS, "requests": 50, **limits})
+        made.append(Agent(Endpoint([sys.executable, TOY, *mode], settings=settings, limits=own), programs))
+        return made[-1]
+
+    yield environment
+    for each in made:
+        each.close()
+
+
+def talk(environment, *texts, state=None, number=0):
+    """What a conversation is told after each text, until it ends."""
+    found = []
+    for text in texts:
+        found.append(environment.respond(Turn(PROBLEM, text, number + len(found), False, state)))
+        state = found[-1].state
+        if found[-1].is_done or found[-1].is_lost:
+            break
+    return found
+
+
+@pytest.mark.parametrize(("mode", "reason", "sentence"), [
+    ("quiet", "differed", "The program ended without a request."),
+    ("other", "differed", "The program began differently from its problem."),
+    ("hang", "late", "No request and no end came within 2 s."),
+    ("endless", "late", "No request and no end came within 2 s."),
+    ("crash", "crashed", "The program ended with code 1: as this"),
+    ("killed", "crashed", "The program was killed 3 times: signal 9 ended it."),
+    ("edit", "edited", "The program changed the conversation before its last answer."),
+    ("flood", "flood", "The program made more than 50 requests."),
+    ("talk", "flood", "The program wrote more than 2 MB."),
+])  # fmt: skip
+def test_a_program_that_misbehaves_loses_its_conversation(agent, mode, reason, sentence):
+    environment = agent(mode, seconds=2.0 if reason == "late" else SECONDS, output_megabytes=2)
+    (lost,) = talk(environment, "14")
+    assert (lost.is_lost, lost.score, lost.text, lost.state["lost"]) == (True, None, sentence, reason)
+    assert not environment._endpoint._programs and not environment._idle
+
+
+def test_requests_that_cannot_be_answered_are_refused_and_counted(agent):
+    (ended,) = talk(agent("bad"), "14")
+    assert (ended.is_done, ended.score, ended.errors) == (True, 0.25, 5) and ended.calls == 12
+
+
+def test_a_request_beside_another_is_refused(agent):
+    program = agent("parallel")._endpoint.start(PROBLEM)
+    assert program.next_request()
+    wait_until(lambda: program.num_refused, program._process.process)
+    program.answer("14")
+    assert program.next_request() is None and program.take_counts()[1] == 1
+
+
+def test_a_program_that_leaves_its_request_behind_has_ended(agent):
+    environment = agent("early")
+    program = environment._endpoint.start(PROBLEM)
+    assert program.next_request() and program._process.process.wait() == 0
+    (ended,) = talk(environment, "14")
+    assert ended.is_done and ended.score is None
+
+
+def test_no_child_outlives_a_program(agent):
+    environment = agent("child")
+    (ended,) = talk(environment, "14")
+    assert ended.score == 0.5 and not environment._endpoint._programs
+
+
+def test_nothing_outlives_the_environment_and_a_key_ends_with_its_conversation(agent, monkeypatch):
+    environment = agent()
+    (reply,) = talk(environment, "14")
+    (program,) = environment._endpoint._programs.values()
+    monkeypatch.setenv("OPENAI_BASE_URL", environment._endpoint._address())
+    monkeypatch.setenv("OPENAI_API_KEY", program.key)
+    assert "one request at a time" in complete("12+3=15")
+    environment._idle.clear()
+    environment._endpoint.end(program)
+    assert "no conversation that goes on" in complete("12+3=")
+    with pytest.raises(ProcessLookupError):
+        os.kill(program._process.process.pid, 0)
+    (ended,) = talk(environment, "15", state=reply.state, number=1)  # started again
+    assert ended.is_done and ended.score == 0.75 and (ended.calls, ended.errors) == (0, 0)
+
+
+def test_programs_that_wait_longest_are_ended_and_started_again(agent):
+    environment = agent(programs=2)
+    begun = [talk(environment, "14")[0] for _ in range(4)]
+    assert len(environment._idle) == len(environment._endpoint._programs) == 2
+    ended = [talk(environment, "15", state=reply.state, number=1)[0] for reply in begun]
+    assert [each.score for each in ended] == [0.75] * 4 and not environment._endpoint._programs
+
+
+def test_a_lost_program_that_asks_differently_later_is_lost(agent):
+    environment = agent()
+    (reply,) = talk(environment, "14")
+    environment.close()
+    changed = {**reply.state, "asked": [reply.state["asked"][0], "x"]}
+    (lost,) = talk(environment, "15", state=changed, number=1)
+    assert lost.text == "The program was started again, and asked differently."
+
+
+def test_a_program_that_is_killed_between_turns_is_started_again(agent):
+    environment = agent()
+    (reply,) = talk(environment, "14")
+    (program,) = environment._endpoint._programs.values()
+    program._process.process.kill()
+    assert program._process.process.wait() == -9
+    (ended,) = talk(environment, "15", state=reply.state, number=1)
+    assert ended.score == 0.75
+
+
+def test_own_settings_are_refused_if_the_run_says_so(agent, monkeypatch):
+    environment = agent(settings="refuse")
+    program = environment._endpoint.start(PROBLEM)
+    monkeypatch.setenv("OPENAI_BASE_URL", environment._endpoint._address())
+    monkeypatch.setenv("OPENAI_API_KEY", program.key)
+    assert complete("12+3=", temperature=0, seed=1) == "the run decides on seed, temperature; leave them out"
+
+
+def test_problems_of_a_program_without_a_steady_first_request_are_refused():
+    for mode, reason in (("quiet", "ended without a request"), ("hang", "within 1 s")):
+        endpoint = Endpoint([sys.executable, TOY, mode], limits=Limits(seconds=1.0))
+        begun = time.monotonic()
+        with pytest.raises(DataError, match=reason):
+            agent_problems([PROBLEM], endpoint)
+        assert time.monotonic() - begun < SECONDS
+    code = "import toy, os, json, sys; toy.complete(os.urandom(4).hex())"
+    endpoint = Endpoint([sys.executable, "-c", code], folder=str(Path(TOY).parent))
+    with pytest.raises(DataError, match="asks differently each time about x"):
+        agent_problems([PROBLEM], endpoint)
+
+
+def test_a_command_that_is_not_there_is_told_at_the_start():
+    wrong = {"command": ["no-such-agent", "x"], "folder": None}
+    assert "there is no program 'no-such-agent' here" in next(Endpoint.machine_problems(wrong))
+    assert not list(Endpoint.machine_problems({"command": ["sh"], "folder": None}))
+    assert list(Endpoint.machine_problems({"command": [], "folder": None}))

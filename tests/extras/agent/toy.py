@@ -1,0 +1,92 @@
+"""A program without packages that knows OPENAI_BASE_URL: `python toy.py [MODE]`. It asks for the sum of its
+task, says `;` after a wrong answer, and prints its reward. In other modes it does what no program should.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+
+def post(path, body, key=None):
+    url, key = os.environ["OPENAI_BASE_URL"] + path, key or os.environ["OPENAI_API_KEY"]
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return answer.read()
+    except urllib.error.HTTPError as error:
+        return error.read()
+
+
+def complete(prompt, **more):
+    said = json.loads(post("/completions", {"prompt": prompt, "model": "m", **more}))
+    return said["choices"][0]["text"] if "choices" in said else said["error"]["message"]
+
+
+def chat(messages, **more):
+    said = json.loads(post("/chat/completions", {"messages": messages, **more}))
+    return said["choices"][0]["message"] if "choices" in said else said["error"]["message"]
+
+
+def sums(problem, tries=3):
+    prompt, reward = problem["task"], 0.0
+    for number in range(tries):
+        text = complete(prompt)
+        if problem["answer"] in text:
+            reward = 1.0 - 0.25 * number
+            break
+        prompt += text + ";"
+    print(reward)
+
+
+def misbehave(mode, task):
+    """Up to the first answer every mode is well behaved but those that never ask."""
+    if mode in ("quiet", "hang"):
+        return time.sleep(300 * (mode == "hang"))
+    if mode == "early":  # an open request is left behind
+        threading.Thread(target=complete, args=[task], daemon=True).start()
+        time.sleep(1)
+        os._exit(0)
+    if mode == "parallel":
+        threading.Thread(target=complete, args=[task]).start()
+        return complete("other")
+    text = complete(task if mode != "other" else "other")
+    if mode == "crash":
+        sys.exit("no such thing\nas this")
+    if mode == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "endless":
+        time.sleep(300)
+    if mode == "edit":
+        complete(task + "?" + text)
+    if mode == "flood":
+        for _ in range(10_000):
+            complete(task)
+    if mode == "talk":
+        while True:
+            os.write(1, b"x" * 65536)
+    if mode == "child":
+        subprocess.Popen(["sleep", "300"])
+        print(f"{os.getpgid(0)}\n0.5")
+    if mode == "bad":
+        for body in (b"\xff\x00", b"[" * 100_000, b"{}", b'{"prompt": "a", "n": 2}', b"x" * 2_000_000):
+            assert b"error" in post("/completions", body)
+        for reward in (b"NaN", b"true", b'{"reward": "x"}', b'{"reward": NaN}', b'{"reward": 1e999}'):
+            assert b"error" in post("/reward", reward)
+        assert b"error" in post("/completions", {"prompt": "a"}, "another")
+        post("/reward", {"reward": 0.25})
+    return None
+
+
+if __name__ == "__main__":
+    given = json.load(sys.stdin)
+    if sys.argv[1:]:
+        misbehave(sys.argv[1], given["task"])
+    else:
+        sums(given)
