@@ -47,7 +47,8 @@ def draw_figures(
     if curves is None:
         with phase("reading runs", len(variant_of_run)):
             runs = _by_variant(folder, variant_of_run)
-        command = " ".join(["make figures", *(f'ARGS="{argument}"' for argument in arguments)])
+        changes = [text for text in arguments if not text.startswith(("output_root=", "hydra"))]
+        command = f'make figures ARGS="{" ".join(changes)}"' if changes else "make figures"
         commits = [run.manifest.get("git_commit") for members in runs.values() for run in members]
         curves = write_kept(folder / "curves.csv", keep(figures, runs), command, commits)
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ def draw_tokens(figure: Figure, runs: RunsByVariant) -> Canvas:
     tables = [run.tokens for run in runs[variant] if run.tokens is not None]
     count = sum(len(table["ratio"]) for table in tables)
     seeds = style.seeds_text([len(tables)])
-    title = f"{figure.labels[variant]}: {count:,} tokens of {seeds}, as many of every class of ratios"
+    title = f"{figure.labels[variant]}: {count:,} tokens of {seeds}, up to 40 a seed in each class"
     canvas.suptitle(title, fontsize=11, color=style.INK)
     panels = scatter, probabilities, entropies = canvas.subplots(1, 3, width_ratios=(1.35, 1.0, 1.0))
     dots, ratio, over = "Every dot a token", "importance ratio", "95 % over seeds"

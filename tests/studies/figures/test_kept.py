@@ -8,11 +8,14 @@ import pytest
 
 from bapo_lightning.system.errors import DataError
 from studies.figures import one_run
+from studies.figures.catalogue import read_figure, read_protocol
+from studies.figures.draw import draw_figures
 from studies.figures.kept import POINTS, read_kept, thinned, write_kept
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = [*csv.DictReader((ROOT / "docs/results/figures/sources.csv").open(newline=""))]
 KEPT = [row for row in SOURCES if row["data"].startswith("docs/results/figures/")]
+SINGLE = [row for row in KEPT if "curves.csv" not in row["data"]]
 DRAWINGS = {"docs/regimes.svg"}  # without a measurement
 
 
@@ -29,10 +32,23 @@ def test_every_picture_of_a_page_has_its_data_with_a_command_and_a_commit():
         assert row["command"].split()[0] == "make" and row["command"].split()[1] in targets, row
         assert re.fullmatch(r"[0-9a-f]{7,12}", row["commit"]), row
         assert row["data"] == "not kept" or (ROOT / row["data"]).is_file(), row
-    assert sum((ROOT / row["data"]).stat().st_size for row in KEPT) < 300_000
+    assert sum((ROOT / data).stat().st_size for data in {row["data"] for row in KEPT}) < 300_000
 
 
-@pytest.mark.parametrize("row", KEPT, ids=lambda row: Path(row["data"]).stem)
+def test_the_claims_of_kept_figures_are_judged_from_their_curves(tmp_path):
+    names = [Path(row["picture"]).stem.removeprefix("figure_") for row in KEPT if row not in SINGLE]
+    figures = [read_figure(name, read_protocol()) for name in names]
+    path = ROOT / "docs/results/figures/curves.csv"
+    findings = draw_figures(figures, tmp_path, {}, [], path)
+    assert "no data" not in {verdict.verdict for verdict in findings.verdicts}
+    page = (ROOT / "docs/results/paper_figures.md").read_text()
+    texts = [verdict.interval.text(3, sign="+") for verdict in findings.verdicts]
+    quoted = "-0.041 ± 0.015", "+0.013 ± 0.007", "+0.014 ± 0.065"
+    assert all(text in texts and text in page for text in quoted)
+    assert {source.seeds for source in findings.sources.values()} == {(1, 2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize("row", SINGLE, ids=lambda row: Path(row["data"]).stem)
 def test_a_file_of_curves_says_where_it_is_from_and_redraws_to_the_same_values(row, tmp_path, monkeypatch):
     path, canvases = ROOT / row["data"], []
     head = path.read_text().splitlines()[0]
