@@ -235,6 +235,12 @@ def test_the_page_of_methods_has_every_choice():
     assert not {name for name in names if f"`{name}`" not in page}
 
 
+def test_the_page_of_staleness_has_every_regime():
+    rows = re.findall(r"^\|(.*?)\|", (ROOT / "docs" / "staleness.md").read_text(), re.MULTILINE)
+    shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {path.stem for path in (ROOT / "conf" / "regime").glob("*.yaml")} - {"base"} <= shown
+
+
 def test_the_index_lists_every_page():
     text = (ROOT / "docs" / "README.md").read_text()
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}

@@ -1,6 +1,7 @@
 """The paper's figures in small: `python -m studies.figures [figure=2,9] [seed=1,2] [overrides]`.
 
-    studies/conf/figures -> runs that are missing are trained -> figure_<name>.png, figures.md, figures.json
+    studies/conf/figures -> runs that are missing are trained -> curves.csv
+    curves.csv (also one that is named by curves=FILE) -> figure_<name>.png, figures.md, figures.json
 
 All lie in outputs/figures, which may be compared (`make compare RUNS=outputs/figures`) and carried on at any
 time: finished runs are kept.
@@ -37,9 +38,11 @@ def help_text() -> str:
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
     plan = read_figures_plan([*map(in_hydra, sys.argv[1:] if arguments is None else arguments)])
-    codes = run_plan(plan.runs, *plan.launcher)
+    codes = {} if plan.curves else run_plan(plan.runs, *plan.launcher)
     with displayed_phases():
-        findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
+        findings = draw_figures(
+            plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments, plan.curves
+        )
     print_findings(findings)
     return print_failures(plan.runs, codes)
 

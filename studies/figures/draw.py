@@ -16,11 +16,12 @@ from bapo_lightning.system.run_folder.record import read_tokens
 from bapo_lightning.tools.comparison.runs import Run
 from bapo_lightning.tools.comparison.settings import collect
 from studies.figures.bounds import draw_bounds
-from studies.figures.catalogue import Figure
+from studies.figures.catalogue import Figure, read_protocol
 from studies.figures.findings import Findings, Source, adjust, judge, write_findings
+from studies.figures.kept import keep, read_kept, runs_of, write_kept
 from studies.figures.means import draw_bars, draw_curves, draw_shares
 from studies.figures.scatter import draw_entropy_rule, draw_tokens
-from studies.figures.values import CURVES, VALUES, RunsByVariant
+from studies.figures.values import CURVES, VALUES, RunsByVariant, value_of
 
 _DRAWINGS: dict[str, Callable[[Figure, RunsByVariant], Canvas]] = {
     "curves": draw_curves,
@@ -33,13 +34,25 @@ _DRAWINGS: dict[str, Callable[[Figure, RunsByVariant], Canvas]] = {
 
 
 def draw_figures(
-    figures: Sequence[Figure], folder: Path, variant_of_run: Mapping[str, str], arguments: Sequence[str]
+    figures: Sequence[Figure],
+    folder: Path,
+    variant_of_run: Mapping[str, str],
+    arguments: Sequence[str],
+    curves: Path | None = None,
 ) -> Findings:
-    """Draws `figures` from the finished runs in `folder`, judges their claims together, writes figures.md and
-    figures.json.
+    """Draws `figures` from the finished runs in `folder`, judges their claims together, writes figures.md,
+    figures.json and curves.csv, which holds what is drawn. With `curves`, such a file, no run is read.
     """
-    with phase("reading runs", len(variant_of_run)):
-        runs = _by_variant(folder, variant_of_run)
+    algorithms = {name: entry.overrides["algorithm"] for name, entry in read_protocol().variants.items()}
+    if curves is None:
+        with phase("reading runs", len(variant_of_run)):
+            runs = _by_variant(folder, variant_of_run)
+        changes = [text for text in arguments if not text.startswith(("output_root=", "hydra"))]
+        command = f'make figures ARGS="{" ".join(changes)}"' if changes else "make figures"
+        commits = [run.manifest.get("git_commit") for members in runs.values() for run in members]
+        curves = write_kept(folder / "curves.csv", keep(figures, runs), command, commits)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = runs_of(read_kept(curves), algorithms)
     table = {variant: _values_of(members) for variant, members in runs.items()}
     with phase("drawing figures", len(figures)):
         pictures = {figure.name: _picture(figure, runs, folder) for figure in figures}
@@ -70,8 +83,8 @@ def _by_variant(folder: Path, variant_of_run: Mapping[str, str]) -> dict[str, li
 def _values_of(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
     """Every value of every run: name -> seed -> value; a value that a run lacks is absent."""
     return {
-        name: {run.seed: value for run in runs if (value := value_of(run)) is not None}
-        for name, value_of in VALUES.items()
+        name: {run.seed: value for run in runs if (value := value_of(run, name)) is not None}
+        for name in VALUES
     }
 
 

@@ -17,7 +17,7 @@ from bapo_lightning.system.run_folder.record import Curve
 from bapo_lightning.tools.comparison.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.tools.comparison.runs import COLUMNS
 from studies.figures.catalogue import Figure
-from studies.figures.values import LOSS_SHARE, TOKEN_SHARE, VALUES, RunsByVariant
+from studies.figures.values import LOSS_SHARE, TOKEN_SHARE, RunsByVariant, value_of
 
 XLABEL = "rollout batches trained on"
 _METRIC_TITLES = {
@@ -155,7 +155,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             offset = width * (rank - (len(figure.series) - 1) / 2)
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
-                found = [number for run in members if (number := VALUES[value](run)) is not None]
+                found = [number for run in members if (number := value_of(run, value)) is not None]
                 shown = interval_on_axis(found, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
                 if shown is not None:
                     _draw_bar(axes, index + offset, found, shown, width, looks[label])

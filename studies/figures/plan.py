@@ -18,7 +18,7 @@ from bapo_lightning.tools.sweeps.launchers import Launch, chosen_launcher
 from bapo_lightning.tools.sweeps.plan import ROOT, SweepPlan, folder_name
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol
 
-FIGURE, SEED = "figure", "seed"
+FIGURE, SEED, KEPT = "figure", "seed", "curves"
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class FiguresPlan:
     launcher: tuple[Launch, bool]
     variant_of_run: dict[str, str]
     arguments: tuple[str, ...]  # of the command line, but for the choice of figures
+    curves: Path | None  # a file of curves to draw from, without runs
 
 
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
@@ -66,8 +67,9 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     )
     of_launcher = [f"{key}={value}" for key, value in own.items() if key.startswith("hydra")]
     launcher = chosen_launcher([f"hydra.sweeper.parallel_runs={protocol.parallel_runs}", *of_launcher])
+    kept = Path(own[KEPT]) if KEPT in own else None
     others = tuple(argument for argument in arguments if not argument.startswith("figure="))
-    return FiguresPlan(tuple(figures), plan, launcher, variant_of_run, others)
+    return FiguresPlan(tuple(figures), plan, launcher, variant_of_run, others, kept)
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -78,7 +80,7 @@ def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str,
         key, equals, value = argument.partition("=")
         if not equals or not key:
             problems.append(f"{argument} cannot be read; write KEY=VALUE")
-        elif key in (FIGURE, SEED, ROOT) or key.lstrip("+").startswith("hydra"):
+        elif key in (FIGURE, SEED, KEPT, ROOT) or key.lstrip("+").startswith("hydra"):
             own[key] = value
         else:
             try:

@@ -16,21 +16,22 @@ from studies.colour_maps import draw_colour_bar
 from studies.figures.catalogue import Figure
 from studies.figures.values import RunsByVariant, rule_pairs
 
-_EDGES = (0.0, 0.5, 0.8, 0.9, 0.98, 1.02, 1.1, 1.2, 1.5, float("inf"))
-_DRAWN = 20_000  # tokens; more dots would hide each other
+EDGES = (0.0, 0.5, 0.8, 0.9, 0.98, 1.02, 1.1, 1.2, 1.5, float("inf"))
+TOKENS = ("ratio", "probability", "entropy")  # what is known of each
 _SHOWN_RATIOS = (0.1, 10.0)
 _KEPT = 0.98  # share of the updates within the axes; a few large ones would hide the others
 
 
 def draw_tokens(figure: Figure, runs: RunsByVariant) -> Canvas:
-    """Draws ratio against probability, coloured by entropy, and means by classes of the ratio, over all
-    recorded tokens of all seeds of the figure's first variant.
+    """Draws ratio against probability, coloured by entropy, and means by classes of the ratio, over the
+    kept tokens of all seeds of the figure's first variant.
     """
     canvas = style.new_figure(12.0, 4.6)
     variant = figure.variants[0]
     tables = [run.tokens for run in runs[variant] if run.tokens is not None]
     count = sum(len(table["ratio"]) for table in tables)
-    title = f"{figure.labels[variant]}: {count:,} recorded tokens of {style.seeds_text([len(tables)])}"
+    seeds = style.seeds_text([len(tables)])
+    title = f"{figure.labels[variant]}: {count:,} tokens of {seeds}, up to 40 a seed in each class"
     canvas.suptitle(title, fontsize=11, color=style.INK)
     panels = scatter, probabilities, entropies = canvas.subplots(1, 3, width_ratios=(1.35, 1.0, 1.0))
     dots, ratio, over = "Every dot a token", "importance ratio", "95 % over seeds"
@@ -50,14 +51,11 @@ def draw_tokens(figure: Figure, runs: RunsByVariant) -> Canvas:
 
 def _draw_scatter(canvas: Canvas, axes: Axes, tables: list[Columns]) -> None:
     ratios, probabilities, entropies = (
-        [value for table in tables for value in table[name]] for name in ("ratio", "probability", "entropy")
+        [value for table in tables for value in table[name]] for name in TOKENS
     )
-    stride = max(1, len(ratios) // _DRAWN)
     low, high = _SHOWN_RATIOS
-    shown = [min(max(ratio, low), high) for ratio in ratios[::stride]]
-    dots = axes.scatter(
-        shown, probabilities[::stride], c=entropies[::stride], s=5, alpha=0.5, linewidths=0, cmap="viridis"
-    )
+    shown = [min(max(ratio, low), high) for ratio in ratios]
+    dots = axes.scatter(shown, probabilities, c=entropies, s=5, alpha=0.5, linewidths=0, cmap="viridis")
     axes.set_xscale("log")
     axes.set_xlim(low * 0.9, high * 1.1)
     axes.set_xticks([0.1, 0.3, 1, 3, 10], ["≤ 0.1", "0.3", "1", "3", "≥ 10"])
@@ -66,7 +64,7 @@ def _draw_scatter(canvas: Canvas, axes: Axes, tables: list[Columns]) -> None:
 
 
 def _draw_classes(axes: Axes, tables: list[Columns], name: str, colour: str) -> None:
-    for index, (low, high) in enumerate(pairwise(_EDGES)):
+    for index, (low, high) in enumerate(pairwise(EDGES)):
         classes = [
             [value for ratio, value in zip(table["ratio"], table[name], strict=True) if low <= ratio < high]
             for table in tables
@@ -74,8 +72,8 @@ def _draw_classes(axes: Axes, tables: list[Columns], name: str, colour: str) -> 
         interval = mean_interval([fmean(members) for members in classes if members])
         if interval is not None:
             axes.errorbar(index, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, capsize=3)
-    names = [f"{low:g} to {high:g}" for low, high in pairwise(_EDGES[1:-1])]
-    names = [f"< {_EDGES[1]:g}", *names, f"≥ {_EDGES[-2]:g}"]
+    names = [f"{low:g} to {high:g}" for low, high in pairwise(EDGES[1:-1])]
+    names = [f"< {EDGES[1]:g}", *names, f"≥ {EDGES[-2]:g}"]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
     axes.set_ylim(bottom=0.0)
 

@@ -17,6 +17,13 @@ CURVES = (
     *("bapo/clip_high", "bapo/clip_low", HIGH_RAISED, LOW_RAISED, "bapo/target_met", "staleness/age_mean"),
     *(PREDICTED, MEASURED, HELD_OUT),
 )
+# Curves of a kind of figure besides its metrics.
+DRAWN = {
+    "bounds": ("bapo/clip_high", "bapo/clip_low"),
+    "shares": (LOSS_SHARE, TOKEN_SHARE),
+    "tokens": ("ratio",),  # with the other columns of `scatter.TOKENS`
+    "entropy_rule": (PREDICTED, MEASURED),
+}
 RunsByVariant = Mapping[str, Sequence[Run]]
 
 
@@ -88,3 +95,8 @@ VALUES: dict[str, Callable[[Run], float | None]] = {
     "entropy_rule_correlation": _entropy_rule_correlation,
     "entropy_rule_sign_agreement": _entropy_rule_sign,
 }
+
+
+def value_of(run: Run, name: str) -> float | None:
+    """One of `VALUES` of a run, or the number that was kept of it; None if the run lacks it."""
+    return run.summary["kept"].get(name) if "kept" in run.summary else VALUES[name](run)

@@ -44,6 +44,13 @@ def overrides(files):
     ]  # fmt: skip
 
 
+def test_what_would_stop_a_run_is_a_warning(files, capsys):
+    (files / "long.jsonl").write_text('{"problem": "1+1=", "answer": "two"}\n')
+    tell(composed(*overrides(files), "reward=last_number", "scale.max_new_tokens=900"))
+    found = [line for line in capsys.readouterr().out.splitlines() if "train would stop" in line]
+    assert "make 908 tokens, the model has" in found[0] and "needs a number" in found[1]
+
+
 def test_the_account_lengths_prompts_and_removed_problems_are_printed(files, capsys):
     tell(composed(*overrides(files), "+show=1"))
     printed = capsys.readouterr().out

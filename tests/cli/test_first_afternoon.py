@@ -6,11 +6,16 @@ import shlex
 from pathlib import Path
 
 import pytest
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
 from tests.configuration.compositions import found
 
 from bapo_lightning import configure, fit
 from bapo_lightning.callbacks.run_manifest import session_start
 from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.origins import name_origins
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.tools.commands.evaluate import hydra_overrides
 
@@ -50,6 +55,23 @@ def test_a_refused_key_that_nobody_typed_names_the_choice_that_set_it(overrides,
         configure(*overrides)
     (problem,) = error.value.problems
     assert problem.endswith(end)
+
+
+def test_a_key_of_the_users_own_file_is_not_blamed_on_a_shipped_choice(tmp_path):
+    (tmp_path / "algorithm").mkdir()
+    own = "defaults: [grpo]\nname: mine\nobjective: {_target_: nowhere.at.all}\n"
+    (tmp_path / "algorithm" / "mine.yaml").write_text(own)
+    with pytest.raises(ConfigError) as error:
+        configure(f"hydra.searchpath=[{tmp_path}]", "algorithm=mine")
+    assert "nowhere.at.all cannot be imported" in str(error.value) and "sets it" not in str(error.value)
+    path = create_config_search_path(conf_dir())
+    path.prepend("own", str(tmp_path))
+    try:
+        Hydra.create_main_hydra2("train", path)  # as a command with `--config-dir` does
+        with pytest.raises(ConfigError, match="algorithm=mine sets it"), name_origins(["algorithm=mine"]):
+            raise ConfigError(["algorithm.objective._target_=nowhere.at.all cannot be imported"])
+    finally:
+        GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize(

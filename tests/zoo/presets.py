@@ -1,6 +1,6 @@
 """What each preset of conf/algorithm sets, next to what its authors' scripts set.
 
-    python -m tests.zoo.presets     writes docs/results/presets.md, as `make tables` does
+    python -m tests.zoo.presets     writes docs/results/presets.md and its data, as `make tables` does
 
 presets.yaml, and comments in files of algorithms, were written by reading the scripts. `here` is checked with
 the composed configuration; what is `there` is not. commands.yaml has all flags of the scripts, so that the
@@ -10,6 +10,7 @@ page shows those without a row.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,14 +19,16 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from scripts.doc_tables import write
+from scripts.doc_tables import ROOT, write
 from tests.zoo.algorithms import FOLDER, composed
 
 from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.system.run_folder.text_file import write_csv
 
 FILE = Path(__file__).with_name("presets.yaml")
 COMMANDS = Path(__file__).with_name("commands.yaml")
 PAGE = "docs/results/presets.md"
+FOLDER_OF_PAGE = (ROOT / PAGE).parent
 NO_SETTINGS = {"name", "defaults", "_target_", "_partial_"}
 KINDS = {
     "script": "authors' script", "config": "authors' configuration file", "example": "framework's example",
@@ -167,35 +170,45 @@ def _leaves(node: Mapping[str, Any], above: str) -> Iterator[str]:
 
 def tables() -> dict[str, str]:
     """Returns the tables of docs/results/presets.md by their names."""
-    known = presets()
-    differing = [(each.name, row) for each in known for row in each.rows if not row.is_equal]
-    odd, settings = len({name for name, _ in differing}), sum(len(each.rows) for each in known)
-    parts: dict[str, tuple[list[str], list[Sequence[Any]]]] = {
-        "counts": (["presets", "settings", "that differ", "presets that differ"],
-                   [(len(known), settings, len(differing), odd)]),
-        "differing": (
-            ["preset", "setting", "here", "there", "where", "reason"],
-            [(f"`{name}`", row.key, shown(row.here), shown(row.there), row.where, row.reason)
-             for name, row in differing],
-        ),
-        "same": (["preset", "source", "which is", "settings"],
-                 [(f"`{each.name}`", each.source, KINDS[each.kind], _equal(each)) for each in known]),
-        "flags": (["preset", "flags", "about the run"],
-                  [_flags(each) for each in known if each.name in commands()]),
-        "sources": (["name", "repository and commit"], list(written()["sources"].items())),
-    }  # fmt: skip
-    return {name: markdown_table(*part) for name, part in parts.items()}
+    rows = [(each.name, row) for each in presets() for row in each.rows]
+    differing = [(name, row) for name, row in rows if not row.is_equal]
+    reasons = Counter(row.reason for _, row in differing)
+    common = [(reason, _presets(reason, differing)) for reason, count in reasons.most_common() if count > 2]
+    kinds = Counter(KINDS[each.kind] for each in presets())
+    counts = len(presets()), len(rows), len(differing), len({name for name, _ in differing})
+    return {
+        "counts": markdown_table(["presets", "settings", "that differ", "presets that differ"], [counts]),
+        "kinds": markdown_table(["source", "presets"], kinds.most_common()),
+        "reasons": markdown_table(["reason", "presets and settings"], common),
+    }
 
 
-def _equal(preset: Preset) -> str:
-    return "; ".join(f"{row.key} {shown(row.here)} ({row.where})" for row in preset.rows if row.is_equal)
+def _presets(reason: str, differing: Sequence[tuple[str, Row]]) -> str:
+    return ", ".join(f"`{name}` {row.key}" for name, row in differing if row.reason == reason)
 
 
-def _flags(preset: Preset) -> list[str]:
+def files() -> dict[str, list[Sequence[Any]]]:
+    """Returns the data files of docs/results by their names, each with its head."""
+    none = Row("", "", "", "")
+    compared = [
+        (each.name, KINDS[each.kind], each.source, row.key, shown(row.here), shown(row.there),
+         row.where, "" if row.is_equal else "yes", row.reason)
+        for each in presets() for row in each.rows or (none,)
+    ]  # fmt: skip
+    head = "preset", "which is", "source", "setting", "here", "there", "where", "differs", "reason"
+    flags = [_flags(each) for each in presets() if each.name in commands()]
+    return {
+        "presets.csv": [head, *compared],
+        "presets_flags.csv": [("preset", "flags", "about the run"), *flags],
+        "presets_sources.csv": [("name", "repository and commit"), *written()["sources"].items()],
+    }
+
+
+def _flags(preset: Preset) -> Sequence[Any]:
     texts = [flag.text for flag in not_compared(preset)]
     valued = [text for text in texts if "=" in text or " " in text]
     names = {text.rpartition(".")[2] for text in texts if text not in valued}
-    return [f"`{preset.name}`", " ".join(f"`{text}`" for text in valued), str(len(names))]
+    return preset.name, "\n".join(valued), len(names)
 
 
 def shown(value: Any) -> str:
@@ -210,3 +223,5 @@ def shown(value: Any) -> str:
 if __name__ == "__main__":
     for name, table in tables().items():
         write(PAGE, name, table)
+    for name, rows in files().items():
+        write_csv(FOLDER_OF_PAGE / name, rows[0], rows[1:])

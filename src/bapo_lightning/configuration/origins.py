@@ -55,15 +55,18 @@ def _values_by_key(overrides: Sequence[str], file: str) -> dict[str, tuple[str, 
     context = nullcontext() if hydra.is_initialized() else initialize_config_dir(conf_dir(), **BASE)
     files = []  # of a configuration that cannot be composed
     with context, suppress(HydraException, OmegaConfBaseException, ValueError):
-        loader = GlobalHydra.instance().config_loader()
+        loader: Any = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list(file, list(overrides), RunMode.RUN).defaults
+        repository = loader.repository  # finds the user's own files, too
     values: dict[str, tuple[str, Any]] = {}
     for used in files:
         group, _, name = (used.config_path or "").rpartition("/")
-        if not group or group.startswith("hydra") or name not in (known := choice_files(group)):
+        if not group or group.startswith("hydra"):
             continue
-        if isinstance(content := OmegaConf.load(known[name]), DictConfig):
-            place = f"{used.package}." if used.package not in (None, "", "_global_") else ""
+        place = f"{used.package}." if used.package not in (None, "", "_global_") else ""
+        if (found := repository.load_config(used.config_path)) is None:  # of `hydra.searchpath`
+            values = {key: value for key, value in values.items() if not key.startswith(place)}
+        elif isinstance(content := found.config, DictConfig):
             plain = cast(dict[str, Any], OmegaConf.to_container(content, resolve=False))
             for key in dotted_keys(plain):
                 if (value := node_at(plain, key.split("."))) != MISSING:

@@ -70,11 +70,16 @@ def read_inputs(config: RunConfig, date: datetime | None = None) -> Inputs:
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
     if asked := contradiction_of(problems.train, lambda problem: tokenizer.decode(encode(problem).tolist())):
         say(f"warning: {asked}", sys.stderr)
+    try_reward(config.reward, judged_sets(config, problems), tokenizer, config.environment is not None)
+    return Inputs(tokenizer, prompt, problems)
+
+
+def judged_sets(config: RunConfig, problems: Selection) -> dict[str, list[Problem]]:
+    """Returns the sets whose answers a run judges, by the keys that make them."""
     judged = {"data.train": problems.train}
     if any(node.is_a(Validation) and node.options.get("every") for node in config.callbacks.nodes.values()):
         judged |= {f"data.validation.{name}": held_out for name, held_out in problems.validation.items()}
-    try_reward(config.reward, judged, tokenizer, config.environment is not None)
-    return Inputs(tokenizer, prompt, problems)
+    return judged
 
 
 def within(encode: Encode, num_embeddings: int, path: str) -> Encode:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 # C0 and C1 except line ends and tabs, characters that turn the reading direction, and halves of characters.
@@ -17,6 +18,12 @@ _SHOWN: dict[int, int | str] = {
     ord("\n"): "\n",
     ord("\r"): "\n",  # otherwise the following text would overwrite what is shown
 }
+
+
+def as_typed(make: str, command: str) -> str:
+    """Returns a command to type: with `make` at the top of a clone, of the package elsewhere."""
+    in_clone = Path("Makefile").is_file() and Path("src/bapo_lightning").is_dir()
+    return f"make {make}" if in_clone else f"python -m bapo_lightning {command}"
 
 
 def printable(text: str) -> str:

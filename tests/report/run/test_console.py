@@ -64,7 +64,7 @@ def test_a_run_that_did_not_end_says_how_to_go_on(make_run, status, says):
     assert (f"to continue     {GO_ON}" in summary_text(folder)) == says
 
 
-def test_all_epochs_are_summarised_zeros_left_out_and_the_next_command_is_named(make_run):
+def test_all_epochs_are_summarised_zeros_left_out_and_the_next_command_is_named(make_run, monkeypatch):
     row = {"train/reward": 0.5, "val/sums/avg@4": 0.0, "val/sums/failed_fraction": 0.0}
     folder = make_run("a run", rows=[{"step": n, **row, "val/sums/cut_fraction": 0.1} for n in range(4)])
     fates = [(epoch, "trained") for epoch in range(9) for _ in range(2)] + [(9, "trained"), (9, "dropped")]
@@ -74,6 +74,8 @@ def test_all_epochs_are_summarised_zeros_left_out_and_the_next_command_is_named(
     assert re.search(r"\n  epochs +0 to 8: 2 trained in each, 9: 1 trained and 1 dropped\n", text)
     assert "failed_fraction" not in text and "sums/cut_fraction" in text and "sums/avg@4" in text
     assert f"make view RUN='{folder}'\n" in text
+    monkeypatch.chdir(folder)  # no clone
+    assert f"python -m bapo_lightning view '{folder}'\n" in summary_text(folder, 120)
     alternating = [{"epoch": n, "problem": "x", "fate": f"fate{n % 2}"} for n in range(20)]
     (folder / "ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in alternating))
     assert "0 to 15: see summary.json, 16: 1 fate0, 17: 1 fate1, 18: 1 fate0" in summary_text(folder, 120)

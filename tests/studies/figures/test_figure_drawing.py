@@ -73,6 +73,17 @@ def test_all_figures_and_their_page(folder, capsys):
     assert capsys.readouterr().out.count("BAPO above clip") >= 1
 
 
+@pytest.mark.parametrize("name", ["2", "5", "8", "11"])
+def test_a_figure_is_drawn_and_judged_again_without_its_runs(folder, name, tmp_path):
+    figures = [figure for figure in FIGURES if figure.name == name]
+    findings = draw_figures(figures, folder, runs_of(folder), ["seed=1,2,3"])
+    curves = (folder / "curves.csv").rename(tmp_path / "curves.csv")
+    assert curves.read_text().startswith('# make figures ARGS="seed=1,2,3"; commit ')
+    draw_figures(figures, tmp_path / "again", {}, ["seed=1,2,3"], curves)
+    for file in ("figures.json", "figures.md", findings.pictures[name].name):
+        assert (tmp_path / "again" / file).read_bytes() == (folder / file).read_bytes(), file
+
+
 @pytest.mark.parametrize(("width", "rows_of_a_claim"), [(60, 2), (80, 2), (160, 1)])
 def test_verdicts_fit_and_no_number_is_wrapped(width, rows_of_a_claim):
     figure = next(figure for figure in FIGURES if figure.name == "5")

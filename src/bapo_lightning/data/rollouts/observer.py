@@ -290,7 +290,8 @@ def unread(counts: Sequence[float], limits: str, has_right: bool = False) -> str
     """
     num, cut, unparsable = map(round, counts)
     key = limits.partition("=")[0]
-    marks = "ask for the form that it reads (data/prompt=NAME), or write reward=last_number for numbers"
+    marks = "ask for the form that it reads (data/prompt=NAME), or write the reward of their form "
+    marks += "(reward=last_number for numbers in texts, reward=final_value for the additions)"
     shorter = f"write a larger {key}, or ask for shorter answers (data.prompt.template)"
     unreadable = f"{unparsable} of {num} answers have no final answer that the reward reads"
     was_cut = f"{cut} of {num} answers were cut at {limits}"

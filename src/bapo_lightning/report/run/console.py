@@ -15,6 +15,7 @@ from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET,
 from bapo_lightning.report.progress.display import wrapped
 from bapo_lightning.report.progress.terminal import Terminal
 from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
+from bapo_lightning.system.printable import as_typed
 from bapo_lightning.system.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.system.run_folder.record import STOPPED_EARLY
 
@@ -50,7 +51,8 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
     for line in wrapped(found, console.width - _LABEL_WIDTH - 2):
         console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{line}"), soft_wrap=True)
     heading = Text(f"{'  look at it':<{_LABEL_WIDTH + 2}}", style="dim")
-    console.print(heading + Text(f"make view RUN={shlex.quote(str(folder))}"), soft_wrap=True)
+    path = shlex.quote(str(folder))
+    console.print(heading + Text(as_typed(f"view RUN={path}", f"view {path}")), soft_wrap=True)
     console.print()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,12 @@ from bapo_lightning.configuration.early import refuse_early, refuse_missing_file
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.command import end_with, hydra_command
-from bapo_lightning.system.errors import ConfigError, first_line
+from bapo_lightning.system.errors import BapoLightningError, ConfigError, first_line
 from bapo_lightning.system.phases import phase
 
 if TYPE_CHECKING:
+    from bapo_lightning.configuration.run_config import RunConfig
+    from bapo_lightning.data.problems.selection import Selection
     from bapo_lightning.types import Problem
 
     Encode = Callable[[Problem], array[int]]
@@ -70,6 +72,8 @@ def describe(plain: dict[str, Any], show: Any) -> None:
         text_of = partial(_text, encode)
         if asked := contradiction_of(selection.train, text_of):
             print(f"warning: {asked}")
+        for refused in _refused(config, selection, encode.args[0]):
+            print(f"warning: train would stop: {refused}")
     for problem in selection.train[:: max(1, len(selection.train) // max(1, show))][:show]:
         print(f"\n--- {problem.id}, gold answer {problem.answer!r}")
         if encode is not None:  # as the policy will see it
@@ -99,6 +103,19 @@ def _encoder(path: str, rule: Any) -> tuple[partial[array[int]] | None, str]:
     except (OSError, ValueError) as error:
         return None, first_line(error)
     return encode, ""
+
+
+def _refused(config: RunConfig, selection: Selection, tokenizer: Any) -> Iterator[str]:
+    """What stops a run with these lengths, or with this reward for these problems."""
+    from bapo_lightning.configuration.rank_rules import length_problems
+    from bapo_lightning.runs.inputs import judged_sets
+    from bapo_lightning.runs.reward_trial import try_reward
+
+    yield from length_problems(config.model.path, config.scale)
+    try:
+        try_reward(config.reward, judged_sets(config, selection), tokenizer, config.environment is not None)
+    except BapoLightningError as error:
+        yield str(error)
 
 
 def _text(encode: partial[array[int]], problem: Problem) -> str:

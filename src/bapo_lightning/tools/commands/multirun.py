@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from bapo_lightning.configuration.compose import has_default_folder, hydra_value, run_folder
 from bapo_lightning.runs.command import command, end_explanations
 from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.system.printable import as_typed
 from bapo_lightning.system.ranks.launch import leads
 from bapo_lightning.system.stopping import as_usual, stop
 from hydra_plugins.bapo_lightning import RunsSweeper
@@ -95,7 +96,8 @@ def compare(plan: SweepPlan) -> None:
     main([*([f"--reference={plan.reference}"] if plan.reference else []), "--", str(plan.folder)])
     if earlier := len(find_runs([str(plan.folder)])) - len(plan.jobs):
         print(f"  runs of earlier calls in this folder: {earlier}")
-    print(f'  again, or with other runs: make compare RUNS="{plan.folder}"', flush=True)
+    again = as_typed(f'compare RUNS="{plan.folder}"', f'compare "{plan.folder}"')
+    print(f"  again, or with other runs: {again}", flush=True)
 
 
 def is_job() -> bool:

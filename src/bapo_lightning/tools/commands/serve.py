@@ -16,6 +16,7 @@ from bapo_lightning.configuration.early import refuse_early
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.runs.command import end_with, hydra_command
 from bapo_lightning.system.errors import ConfigError, EngineError
+from bapo_lightning.system.printable import as_typed
 
 if TYPE_CHECKING:
     from bapo_lightning.configuration.run_config import RunConfig
@@ -58,7 +59,10 @@ def main(composed: DictConfig) -> None:
             server.start(engine["start_seconds"])
         urls = ",".join(server.url for server in servers)
         options = f"rollout=vllm_server rollout.engine.urls=[{urls}]"
-        print(f'ready; train with: make train EXP={config.name} ARGS="{options}"', flush=True)
+        typed = as_typed(
+            f'train EXP={config.name} ARGS="{options}"', f"train experiment={config.name} {options}"
+        )
+        print(f"ready; train with: {typed}", flush=True)
         watch(servers, engine["start_seconds"], rollout.max_restarts)
     except KeyboardInterrupt:
         print("stopping", flush=True)
