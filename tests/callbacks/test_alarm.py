@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bapo_lightning.callbacks.alarm import ADVICE, NAN, OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
+from bapo_lightning.callbacks.alarm import ADVICE, NAN, OFF, UNSEEN_UPDATES, Alarm, build_alarms
 from bapo_lightning.data.rollouts.observer import unread
+from bapo_lightning.report.detectors import Spike
 from bapo_lightning.system.errors import TrainingError
 
 ENTROPY = "policy/entropy"
