@@ -23,6 +23,7 @@ Action = Literal["warn", "stop"]
 Off = Literal["off", False]  # YAML reads a bare `off` as false
 OFF = get_args(Off)
 UNSEEN_UPDATES = 100  # a metric that is absent from so many updates is probably misspelt
+DOCTOR = "`make doctor RUN=FOLDER` distinguishes the causes"
 # Likely causes and remedies, by metric and by the threshold that it crossed; without a final full stop.
 ADVICE = {
     ("policy/entropy", "below"): (
@@ -38,10 +39,8 @@ ADVICE = {
         "algorithm.positive_share_target, or optimizer.optimizer.lr"
     ),
     ("policy/approx_kl", "above"): (
-        "The policy has moved far from the one that sampled its data. Likely causes: too many updates on "
-        "each rollout batch, too large steps, or an engine that reports other log-probs than it samples "
-        "from (see mismatch/*). Lower the staleness (regime.epochs, regime.minibatches) or "
-        "optimizer.optimizer.lr, or narrow algorithm.bounds"
+        "The policy has moved far from the one that sampled its data: data are too old, steps too large, or "
+        f"the engine is wrong. {DOCTOR}"
     ),
     ("train/clip_fraction", "below"): (
         "Nothing was clipped: bounds change nothing, and the objective is REINFORCE with importance weights "
@@ -59,11 +58,12 @@ ADVICE = {
         "difficulty, or write a larger scale.group_size, or algorithm=dapo, which samples until groups differ"
     ),
     ("mismatch/abs_logp_diff_mean", "above"): (
-        "Rollout engine and trainer differ by so many nats per token on a fresh batch. Likely causes: the "
-        "engine reports log-probs at another temperature or before top-p or top-k, holds stale weights, "
-        "reuses a prefix cache of older weights, or computes in lower precision (up to 0.03 is usual for "
-        "bfloat16). Fix the engine's settings; for a difference that must stay, write "
-        "correction=truncated_is or correction=masked_is"
+        "Rollout engine and trainer differ by so many nats per token on a fresh batch; up to 0.03 is usual "
+        f"for bfloat16. {DOCTOR}: temperature, stale weights or prefix cache, shifted log-probs. For a "
+        "difference that must stay, write correction=truncated_is or correction=masked_is"
+    ),
+    ("ratio/effective_sample_size", "below"): (
+        f"Few tokens decide the gradient: data are too old, steps too large, or the engine is wrong. {DOCTOR}"
     ),
     ("mismatch/lora_update_kept", "below"): (
         "The engine got merged weights in 16 bits, and rounding lost so much of the adapters' update: "

@@ -32,9 +32,12 @@ _FOREIGN = {
 
 def curves_of(path: Path) -> Curves:
     """Reads a run folder, or a log that `compare` reads. Raises DataError if it is neither."""
-    if not (path / "manifest.json").exists() and not (path / "config.yaml").exists():
-        return log_curves(path)
-    return run_curves(read_run(path), read_rollouts(path))
+    return run_curves(read_run(path), read_rollouts(path)) if is_run(path) else log_curves(path)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run folder, maybe a damaged one."""
+    return (path / "manifest.json").exists() or (path / "config.yaml").exists()
 
 
 def log_curves(path: Path) -> Curves:
@@ -51,7 +54,7 @@ def log_curves(path: Path) -> Curves:
 
 def run_curves(record: RunRecord, texts: Iterable[Row]) -> Curves:
     """Curves of a run, with shares of each rollout batch and contradicting verdicts of its recorded texts."""
-    found = {name: record.columns[name] for name in WATCHED & record.columns.keys()}
+    found = {name: curve for name in WATCHED if (curve := record.series(name))[0]}
     steps, sizes = record.series("rollout/num_samples")
     size_at = {step: size for step, size in zip(steps, sizes, strict=True) if size > 0}
     group_size = (record.config.get("scale") or {}).get("group_size") or 1
