@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,12 @@ def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
             raise ConfigError([*found, f"{_ANOTHER} for another map"])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
+
+
+def filled(page: str, made_by: str, parts: Mapping[str, str]) -> str:
+    """Returns a page with its parts between `<!-- NAME: COMMAND -->` and `<!-- end -->` written again."""
+    part = re.compile(rf"(<!-- (\w+): {re.escape(made_by)} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+    return part.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

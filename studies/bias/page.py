@@ -10,7 +10,6 @@ these files; `publish=docs/results` writes them again.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -21,11 +20,11 @@ from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 from studies.bias.claims import Judged, Nearest, Tables, judge, map_of_nearest
 from studies.bias.picture import draw_atlas
 from studies.bias.plan import AtlasConfig
+from studies.commands import filled
 
 PAGE = "bias.md"
 FOLDER = "bias"  # of the tables, next to the page
 Csv = tuple[list[str], list[list[str]]]
-_PART = re.compile(r"(<!-- (\w+): make map MAP=bias -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 MEANS = ("cosine", "own")  # bounded quantities; medians are given of others, since a few starts are far out
 MEDIANS = ("bias", "bias_along", "noise", "effective", "low", "high")
 EQUALLY_FAR = (("tree-rate=0.25-early", "64"), ("tree-rate=1-early", "16"), ("tree-rate=4-early", "4"))
@@ -61,8 +60,7 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
 
 def with_parts(page: str, folder: Path) -> str:
     """Returns a page whose parts are written again from the tables in a folder."""
-    parts = page_parts(folder)
-    return _PART.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+    return filled(page, "make map MAP=bias", page_parts(folder))
 
 
 def page_parts(folder: Path) -> dict[str, str]:
