@@ -36,9 +36,10 @@ def rising(step):
 
 
 @pytest.mark.parametrize(("curves", "facts", "cause", "since"), [
-    (engine(lambda age: 0.05 * age, 0.9), FACTS, "pinned engine", 40),
+    (engine(lambda age: 0.05 * age, 0.9), FACTS, "old weights in the engine", 40),
     (engine(lambda age: 0.05 * age, 0.9, rising), FACTS, "partly synced engine", 40),
     (engine(lambda age: 0.05 * age, 0.9), LORA, "adapter not delivered", 40),
+    (engine(lambda age: 0.06, 0.8), FACTS, "old weights in the engine", 40),
     (engine(lambda age: 0.06, 0.4), FACTS, "another temperature", 40),
     (engine(lambda age: 0.6, 1e-7), FACTS, "shifted log-probs", 40),
     (engine(lambda age: 0.15 if age > 36 else 1e-7, 0.5), FACTS, "engine mismatch", 76),
@@ -52,8 +53,10 @@ def rising(step):
       names.AGE: measured(lambda step: 20, range(40))}, FACTS, "data too old", 20),
     ({names.MOVED: measured(lambda step: 2.0, range(40)),
       names.REWARD: measured(lambda step: 0.5 if step < 20 else 0.1, range(40))}, FACTS, "rate too high", 0),
-    ({names.UNIFORM: measured(lambda step: 0.9), names.REWARD: measured(lambda step: 0.5, range(80)),
-      names.ENTROPY: measured(lambda step: 1 - step / 100, range(80))}, FACTS, "entropy collapse", 0),
+    ({names.MOVED: measured(lambda step: 3.0 * (step % 3 < 1), range(40)),
+      names.REWARD: measured(lambda step: 0.5 if step < 20 else 0.1, range(40))}, FACTS, "rate too high", 7),
+    ({names.UNIFORM: measured(lambda step: 0.2 if step < 40 else 0.9),
+      names.REWARD: measured(lambda step: 0.5, range(80))}, FACTS, "equal answers", 40),
     ({names.REWARD: measured(lambda step: 0.5, range(80)),
       names.ENTROPY: measured(lambda step: max(0.01, 1 - step / 10), range(80))}, FACTS,
      "entropy collapse", 17),
@@ -69,8 +72,9 @@ def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
     {name: ([], []) for name in names.WATCHED},
     {name: ([0], [1e-9]) for name in names.WATCHED},
     engine(lambda age: 0.03, 0.02),  # bfloat16
-    {names.UNIFORM: measured(lambda step: 0.9), names.REWARD: measured(lambda step: 0.95, range(80)),
-     names.ENTROPY: measured(lambda step: 1 - step / 100, range(80))},  # solved
+    {names.UNIFORM: measured(lambda step: step / 80), names.REWARD: measured(lambda step: 0.95, range(80)),
+     names.ENTROPY: measured(lambda step: 0.01, range(80))},  # solved
+    {names.UNIFORM: measured(lambda step: 0.9), names.REWARD: measured(lambda step: 0.5, range(80))},
     {names.MOVED: measured(lambda step: 2.0 if step % 3 else 0.1, range(40))},  # lone spikes
 ])  # fmt: skip
 def test_silence_on_what_is_healthy_or_not_there(curves):

@@ -44,13 +44,15 @@ SEEN = 0.01
 TILTED = Detector(above=0.2, patience=2)  # |mean difference| / mean |difference|
 UNTILTED = 0.02  # log-probs of the same tokens at other places have the same sum
 GROWN = 3.0  # times: the last third of a difference against its first third
-STILL = 4.0  # standard errors: samples of one policy differ by less
+ONE_WAY = 0.55  # of a difference, in one direction: tokens of an old policy are unlikely under the new one
+CHANGED = 2.5  # standard errors by which samples of one policy do not differ
 CUT_SHARE = Detector(above=0.25, patience=2)
 UNREAD_AT_FIRST = 0.5  # share of the first batch, besides answers that were cut
-UNIFORM_SHARE = Detector(above=0.75, patience=3)
+UNIFORM_SHARE = Detector(above=0.6, patience=3)
+UNIFORM_GROWN = 1.5  # times the first batches' share
 UNSOLVED = (0.05, 0.8)  # mean reward with which groups of equal scores are a loss
-LOST_ENTROPY = 0.6  # times its largest moving average
 FALLEN = 0.5  # times the best moving average of the reward
+FAR = 0.8  # moving average of the KL to the data's policy with which a fallen reward has its cause
 WINDOW = 8  # updates of a moving average
 OLD = 8.0  # updates of age from which on age, not the rate, explains distant ratios
 TWICE = 3.0  # texts with two verdicts
@@ -159,14 +161,14 @@ def _of_engine(
     if len(differences) < 3:
         remedy = "Wait for two more rollout batches, which show its kind"
         return Finding("engine mismatch", since, "certain", said, remedy)
-    if late < GROWN * early:
+    if late < GROWN * early and not tilt > ONE_WAY:
         remedy = "Give the engine the temperature, top-p and top-k at which the trainer scores"
         return Finding("another temperature", since, "likely", said, remedy)
     if facts.has_adapters:
         return Finding("adapter not delivered", since, "likely", said, f"{_PROBE}. Does it use the adapter?")
-    if stands_still(curves, since):
-        said += "; rewards and lengths of its samples stand still"
-        return Finding("pinned engine", since, "likely", said, _PROBE)
+    if not has_changed(curves, since):
+        said += "; no change of its samples is seen"
+        return Finding("old weights in the engine", since, "likely", said, f"{_PROBE}. It finds lost layers")
     said += "; its samples change nevertheless"
     return Finding("partly synced engine", since, "likely", said, f"{_PROBE}. It lists layers that differ")
 
@@ -174,16 +176,15 @@ def _of_engine(
 _PROBE = "Compare the engine with the newest weights: make probe SERVER=URL FOLDER=EXPORT"
 
 
-def stands_still(curves: Curves, since: int) -> bool:
-    """Whether rewards and lengths of samples do not change from an update on."""
+def has_changed(curves: Curves, since: int) -> bool:
+    """Whether rewards or lengths of samples have changed from an update on."""
     for name in (REWARD, LENGTH):
         early, late = _thirds(_since(_series(curves, name), since))
-        if min(len(early), len(late)) < 2:
-            continue
-        error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
-        if abs(fmean(late) - fmean(early)) > STILL * error:
-            return False
-    return True
+        if min(len(early), len(late)) > 1:
+            error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
+            if abs(fmean(late) - fmean(early)) > CHANGED * error:
+                return True
+    return False
 
 
 def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
@@ -219,50 +220,49 @@ def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """A policy that is far from the one that sampled its data, because of its steps or of their age."""
-    pairs = [("effective", EFFECTIVE), ("divergence", MOVED)]
+    after = averages(_series(curves, REWARD))[1]
+    has_fallen = bool(after) and after[-1] < FALLEN * max(after)
+    looks = [
+        (facts.detectors["effective"], EFFECTIVE, _series(curves, EFFECTIVE)),
+        (facts.detectors["divergence"], MOVED, _series(curves, MOVED)),
+        (Detector(above=FAR if has_fallen else None), f"mean {MOVED}", averages(_series(curves, MOVED))),
+    ]
     found = [
         (curve[0][index], f"{name} is {curve[1][index]:.2g}")
-        for alarm, name in pairs
-        for curve in [_series(curves, name)]
-        if (index := first_on(facts.detectors[alarm], curve)) is not None
+        for detector, name, curve in looks
+        if (index := first_on(detector, curve)) is not None
     ]
     if not found:
         return
     since, said = min(found)
     age = fmean(_since(_series(curves, AGE), since) or [math.nan])
     if age >= OLD:
-        remedy = "Lower regime.epochs, regime.minibatches or regime.max_age; or a correction of the weights"
-        yield Finding("data too old", since, "likely", f"{said}, and data are {age:.0f} updates old", remedy)
+        said += f", and data are {age:.0f} updates old"
+        remedy = "Lower regime.epochs, regime.minibatches or regime.max_age, or take a correction"
+        yield Finding("data too old", since, "likely", said, remedy)
         return
-    after = averages(_series(curves, REWARD))[1]
-    has_fallen = bool(after) and after[-1] < FALLEN * max(after)
-    said += f", while data are {age:.1f} updates old" if age == age else ", whatever the age of its data"
+    said += ", whatever the age of its data" if math.isnan(age) else f", while data are {age:.1f} updates old"
     said += "; the reward has fallen to less than half" if has_fallen else ""
-    yield Finding(
-        "rate too high",
-        since,
-        "likely" if has_fallen else "possible",
-        said,
-        "Lower optimizer.optimizer.lr by 3 to 10, with a warm-up",
-    )
+    remedy = "Lower optimizer.optimizer.lr to a third or a tenth, with a warm-up"
+    yield Finding("rate too high", since, "likely" if has_fallen else "possible", said, remedy)
 
 
 def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
-    """Answers that have become equal before the problems are solved."""
-    uniform, rewards = _series(curves, UNIFORM), averages(_series(curves, REWARD))
-    entropy = averages(_series(curves, ENTROPY))
-    if not rewards[1] or not entropy[1] or not UNSOLVED[0] <= rewards[1][-1] <= UNSOLVED[1]:
+    """Answers that have become equal, or a policy without entropy, before the problems are solved."""
+    uniform, entropy = _series(curves, UNIFORM), averages(_series(curves, ENTROPY))
+    rewards = averages(_series(curves, REWARD))[1]
+    if not rewards or not UNSOLVED[0] <= rewards[-1] <= UNSOLVED[1]:
         return
-    index, alarmed = first_on(UNIFORM_SHARE, uniform), first_on(facts.detectors["entropy"], entropy)
-    if index is not None and entropy[1][-1] < LOST_ENTROPY * max(entropy[1]):
-        since, said = uniform[0][index], f"{uniform[1][-1]:.0%} of the groups have equal scores"
-    elif alarmed is not None and entropy[1][-1] < entropy[1][0]:
-        since, said = entropy[0][alarmed], "entropy is near 0"
-    else:
-        return
-    said += f" at a reward of {rewards[1][-1]:.2f}; entropy {max(entropy[1]):.2g} -> {entropy[1][-1]:.2g}"
     remedy = "Raise algorithm.positive_share_target or the upper bound, lower the rate, or algorithm=dapo"
-    yield Finding("entropy collapse", since, "likely", said, remedy)
+    alarmed, equal = first_on(facts.detectors["entropy"], entropy), first_on(UNIFORM_SHARE, uniform)
+    if alarmed is not None and entropy[1][-1] < entropy[1][0]:
+        said = f"entropy {entropy[1][0]:.2g}, later {entropy[1][-1]:.2g}, at a reward of {rewards[-1]:.2f}"
+        yield Finding("entropy collapse", entropy[0][alarmed], "likely", said, remedy)
+    elif equal is not None:
+        early, late = map(fmean, _thirds(uniform[1]))
+        if late > UNIFORM_GROWN * early:
+            said = f"groups of equal scores {early:.0%}, later {late:.0%}, at a reward of {rewards[-1]:.2f}"
+            yield Finding("equal answers", uniform[0][equal], "likely", said, remedy)
 
 
 CAUSES: tuple[Callable[[Curves, Facts], Iterator[Finding]], ...] = (
