@@ -6,6 +6,7 @@ import random
 import pytest
 
 from bapo_lightning.callbacks.alarm import build_alarms
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.tools.commands.doctor import main
 from bapo_lightning.tools.doctor import curves as names
 from bapo_lightning.tools.doctor.causes import CAUSES, Facts, diagnose, facts_of, usual_alarms
@@ -96,6 +97,13 @@ def test_alarms_of_a_run_are_the_detectors():
     alarms = {alarm.name: alarm.metric for alarm in build_alarms(usual_alarms())}
     wanted = {"mismatch": names.MISMATCH, "effective": names.EFFECTIVE, "divergence": names.MOVED}
     assert wanted.items() <= alarms.items() and alarms["entropy"] == names.ENTROPY
+
+
+@pytest.mark.parametrize("alarms", [3, [1], {"mismatch": 3}, {"mismatch": {"above": "low"}},
+                                    {"entropy": {"below": 0.1, "patience": -1}}])  # fmt: skip
+def test_a_damaged_configuration_is_one_error(alarms):
+    with pytest.raises(DataError, match=r"^config\.yaml is damaged \(callbacks\.alarms"):
+        facts_of({"callbacks": {"alarms": alarms}})
 
 
 def test_verdicts_contradict_each_other_on_equal_texts_alone():

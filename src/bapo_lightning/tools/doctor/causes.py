@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import yaml
+from typing_extensions import TypedDict
 
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.report.detectors import Detector, State
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.record import Curve
+from bapo_lightning.system.run_folder.shapes import Count, Number, shaped
 from bapo_lightning.tools.doctor.curves import (
     ACCEPTED,
     AGE,
@@ -77,13 +80,35 @@ class Facts:
     has_adapters: bool = False
 
 
+class _Alarm(TypedDict):
+    below: NotRequired[Number | None]
+    above: NotRequired[Number | None]
+    patience: NotRequired[Count]
+
+
+class _Callbacks(TypedDict):
+    alarms: NotRequired[dict[str, _Alarm | None] | None]
+
+
+class _Told(TypedDict):
+    """What the doctor reads of a run's configuration."""
+
+    callbacks: NotRequired[_Callbacks | None]
+    model: NotRequired[dict[str, Any] | None]
+
+
 def facts_of(config: Mapping[str, Any]) -> Facts:
-    """The alarms of a run, or the package's, and whether adapters are trained."""
-    alarms = (config.get("callbacks") or {}).get("alarms") or {}
-    own = {name: node for name, node in alarms.items() if node and node.get("metric")}
+    """The alarms of a run, or the package's, and whether adapters are trained. Raises DataError if the
+    configuration has another form.
+    """
+    try:
+        told = shaped(_Told, dict(config))
+    except ValueError as error:
+        raise DataError(f"config.yaml is damaged ({error}); restore the file that the run wrote") from None
+    own = {name: node for name, node in ((told.get("callbacks") or {}).get("alarms") or {}).items() if node}
     return Facts(
         {name: _detector(node) for name, node in (usual_alarms() | own).items()},
-        (config.get("model") or {}).get("lora") is not None,
+        (told.get("model") or {}).get("lora") is not None,
     )
 
 
@@ -95,7 +120,7 @@ def usual_alarms() -> dict[str, Any]:
 
 
 def _detector(node: Mapping[str, Any]) -> Detector:
-    return Detector(node.get("below"), node.get("above"), None, node.get("patience") or 1)
+    return Detector(node.get("below"), node.get("above"), None, max(1, node.get("patience") or 1))
 
 
 def diagnose(curves: Curves, facts: Facts) -> list[Finding]:
@@ -253,8 +278,9 @@ def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
     rewards = averages(_series(curves, REWARD))[1]
     if not rewards or not UNSOLVED[0] <= rewards[-1] <= UNSOLVED[1]:
         return
+    low = replace(facts.detectors["entropy"], above=None)
     remedy = "Raise algorithm.positive_share_target or the upper bound, lower the rate, or algorithm=dapo"
-    alarmed, equal = first_on(facts.detectors["entropy"], entropy), first_on(UNIFORM_SHARE, uniform)
+    alarmed, equal = first_on(low, entropy), first_on(UNIFORM_SHARE, uniform)
     if alarmed is not None and entropy[1][-1] < entropy[1][0]:
         said = f"entropy {entropy[1][0]:.2g}, later {entropy[1][-1]:.2g}, at a reward of {rewards[-1]:.2f}"
         yield Finding("entropy collapse", entropy[0][alarmed], "likely", said, remedy)
