@@ -51,6 +51,7 @@ READS_serve := EXP ARGS
 READS_sweep := SWEEP ARGS
 READS_compare := RUNS ARGS
 READS_view := RUN ARGS
+READS_doctor := RUN ARGS
 READS_probe := SERVER FOLDER ARGS
 READS_replay := STEP algorithm ARGS
 READS_figures := FIG ARGS
@@ -89,7 +90,7 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view probe replay figures map record tiny-model \
+.PHONY: help setup lock setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view doctor probe replay figures map record tiny-model \
 	model-smollm2 bench gpu-check drill invariants fuzz tables check-zoo check-verl families test test-all test-vllm test-hydra test-low lint docs clean
 
 help: ## list the targets
@@ -170,6 +171,9 @@ compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quicksta
 
 view: $(READY) ## a run as one page that follows it (RUN=outputs/quickstart/..., default: the newest)
 	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.view "$(or $(RUN),outputs/*/*)" $(ARGS)
+
+doctor: $(READY) ## what is wrong in a run, or in a log of TRL, verl, TensorBoard or W&B (RUN=outputs/quickstart/..., default: the newest)
+	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.doctor "$(or $(RUN),outputs/*/*)" $(ARGS)
 
 probe: $(READY) ## do a server's log-probs belong to a model folder (SERVER=http://HOST:PORT FOLDER=models/mine ARGS="--also OLD")
 	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.probe "$(SERVER)" "$(FOLDER)" $(ARGS)

@@ -41,6 +41,12 @@ def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
 
 
+def with_parts(page: str, made_by: str, parts: Mapping[str, str]) -> str:
+    """Returns a page with its parts between `<!-- NAME: COMMAND -->` and `<!-- end -->` written again."""
+    part = re.compile(rf"(<!-- (\w+): {re.escape(made_by)} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+    return part.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+
+
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays by name; the file is whole, or as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,12 +63,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except Exception as fault:  # zipfile and numpy have types of their own
         reason = f"{path} is damaged ({first_line(fault)}); remove it, and the same command computes it"
         raise DataError(reason) from None
-
-
-def with_parts(page: str, map_name: str, parts: Mapping[str, str]) -> str:
-    """Returns a page with its parts, each between `<!-- NAME: make map MAP=... -->` and `<!-- end -->`."""
-    between = rf"(<!-- (\w+): make map MAP={map_name} -->\n\n).*?(\n\n<!-- end -->)"
-    return re.sub(between, lambda found: found[1] + parts[found[2]] + found[3], page, flags=re.DOTALL)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -34,6 +34,7 @@ COMMANDS = {
     "sweep": ("cli.sweep", "several runs, one table"),
     "compare": ("compare", "runs side by side on one page"),
     "view": ("view", "a run as one page that follows it"),
+    "doctor": ("doctor", "what is wrong in a run or another trainer's log, and what to do"),
     "probe": ("probe", "whether a server's log-probs belong to a model folder"),
     "replay": ("replay", "one recorded update again, under any algorithm"),
     "record": ("record", "recorded curves for the summaries of other runs"),

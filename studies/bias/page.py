@@ -52,7 +52,9 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
     written.append(write_text(Path(config.output) / "atlas.md", f"# Stale gradients\n\n{text}\n"))
     if config.publish is not None:
         page = Path(config.publish) / PAGE
-        written.append(write_text(page, with_parts(page.read_text(), "bias", page_parts(folders[-1]))))
+        written.append(
+            write_text(page, with_parts(page.read_text(), "make map MAP=bias", page_parts(folders[-1])))
+        )
     return written
 
 

@@ -54,7 +54,9 @@ def write_pages(config: LateConfig, tables: Tables) -> list[Path]:
     written.append(write_text(folders[0] / PAGE, f"# Answers that come too late\n\n{text}\n"))
     if config.publish is not None:
         page = Path(config.publish) / PAGE
-        written.append(write_text(page, with_parts(page.read_text(), "late", page_parts(folders[-1]))))
+        written.append(
+            write_text(page, with_parts(page.read_text(), "make map MAP=late", page_parts(folders[-1])))
+        )
     return written
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 import yaml
 
-from bapo_lightning.callbacks.alarm import ADVICE, NAN, OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
+from bapo_lightning.callbacks.alarm import ADVICE, NAN, OFF, UNSEEN_UPDATES, Alarm, build_alarms
 from bapo_lightning.data.rollouts.observer import unread
+from bapo_lightning.report.detectors import Spike
 from bapo_lightning.system.errors import TrainingError
 
 SHIPPED = Path(__file__).resolve().parents[2] / "conf" / "callbacks" / "default.yaml"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Gt, MinLen
+from annotated_types import MinLen
 from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, MonitoredUpdate, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.data.rollouts.observer import unread
+from bapo_lightning.report.detectors import Detector, Spike, State
 from bapo_lightning.report.metrics import CATALOGUE, is_listed
 from bapo_lightning.system.errors import TrainingError, nearest
 from bapo_lightning.system.printable import say
@@ -24,6 +23,7 @@ Action = Literal["warn", "stop"]
 Off = Literal["off", False]  # YAML reads a bare `off` as false
 OFF = get_args(Off)
 UNSEEN_UPDATES = 100  # a metric that is absent from so many updates is probably misspelt
+DOCTOR = "`make doctor RUN=FOLDER` distinguishes the causes"
 # Likely causes and remedies, by metric and by the threshold that it crossed; without a final full stop.
 ADVICE = {
     ("policy/entropy", "below"): (
@@ -39,10 +39,8 @@ ADVICE = {
         "algorithm.positive_share_target, or optimizer.optimizer.lr"
     ),
     ("policy/approx_kl", "above"): (
-        "The policy has moved far from the one that sampled its data. Likely causes: too many updates on "
-        "each rollout batch, too large steps, or an engine that reports other log-probs than it samples "
-        "from (see mismatch/*). Lower the staleness (regime.epochs, regime.minibatches) or "
-        "optimizer.optimizer.lr, or narrow algorithm.bounds"
+        "The policy has moved far from the one that sampled its data: data are too old, steps too large, or "
+        f"the engine is wrong. {DOCTOR}"
     ),
     ("train/clip_fraction", "below"): (
         "Nothing was clipped: bounds change nothing, and the objective is REINFORCE with importance weights "
@@ -60,11 +58,12 @@ ADVICE = {
         "difficulty, or write a larger scale.group_size, or algorithm=dapo, which samples until groups differ"
     ),
     ("mismatch/abs_logp_diff_mean", "above"): (
-        "Rollout engine and trainer differ by so many nats per token on a fresh batch. Likely causes: the "
-        "engine reports log-probs at another temperature or before top-p or top-k, holds stale weights, "
-        "reuses a prefix cache of older weights, or computes in lower precision (up to 0.03 is usual for "
-        "bfloat16). Fix the engine's settings; for a difference that must stay, write "
-        "correction=truncated_is or correction=masked_is"
+        "Rollout engine and trainer differ by so many nats per token on a fresh batch; up to 0.03 is usual "
+        f"for bfloat16. {DOCTOR}: temperature, stale weights or prefix cache, shifted log-probs. For a "
+        "difference that must stay, write correction=truncated_is or correction=masked_is"
+    ),
+    ("ratio/effective_sample_size", "below"): (
+        f"Few tokens decide the gradient: data are too old, steps too large, or the engine is wrong. {DOCTOR}"
     ),
     ("mismatch/lora_update_kept", "below"): (
         "The engine got merged weights in 16 bits, and rounding lost so much of the adapters' update: "
@@ -93,26 +92,13 @@ COUNTED = "num_samples", "cut", "unparsable"  # of rollout/*
 OTHER = "Look in metrics.jsonl and rollouts.jsonl for what else changed at that update"
 
 
-@dataclass(frozen=True)
-class Spike:
-    """Threshold at `factor` times the median of the last `window` positive values, once half are there."""
-
-    factor: Annotated[float, Gt(1)]
-    window: Count = 50
-
-
 @dataclass
-class State:
+class AlarmState(State):
     """Part of an alarm that a checkpoint holds."""
 
-    num_measured: int = 0
-    num_beyond_in_a_row: int = 0
-    num_on: int = 0
     num_times: int = 0  # how often it was triggered
-    is_on: bool = False
     told: list[str] = field(default_factory=list)  # sides of the thresholds for which a warning was printed
     is_told: bool = False  # whether the warning about the current alarm was printed
-    usual: list[float] = field(default_factory=list)  # the last `spike.window` positive values
     answers: list[float] = field(default_factory=list)  # `COUNTED` of the newest batch
 
 
@@ -137,7 +123,7 @@ class Alarm(Monitor):
     spike: Annotated[Spike | None, Advice("must be e.g. {factor: 50, window: 50}, or null")] = None
     patience: Count = 1  # number of measured updates in a row that must be beyond a threshold
     action: Action | Off = "warn"  # with `off` the alarm neither compares nor emits anything
-    _state: State = field(init=False, default_factory=State)
+    _state: AlarmState = field(init=False, default_factory=AlarmState)
     _seen: set[str] = field(init=False, default_factory=set)  # metrics of the updates without it
     _is_missed: bool = field(init=False, default=False)  # whether this was reported during training
     _reason: str | None = field(init=False, default=None)  # why the run was stopped
@@ -216,7 +202,7 @@ class Alarm(Monitor):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
-        self._state = State(**state_dict)
+        self._state = AlarmState(**state_dict)
 
     def _tell_unseen(self) -> None:
         # A metric that has its own row may need adapters, turns, or an age bound that this run does not have.
@@ -229,21 +215,15 @@ class Alarm(Monitor):
         say(f"warning: no update had {option} so far; {hint}")
 
     def _compare(self, value: float, update: MonitoredUpdate) -> None:
-        side, excess = self._beyond(value)
-        state, was_on = self._state, self._state.is_on
-        state.num_measured += 1
-        state.num_beyond_in_a_row = state.num_beyond_in_a_row + 1 if side else 0
-        state.is_on = state.num_beyond_in_a_row >= self.patience
-        state.num_on += state.is_on
-        if self.spike and 0 < value < math.inf:  # no gradient in an update says nothing about its usual size
-            state.usual = [*state.usual, value][-self.spike.window :]
+        state, was_on, usual = self._state, self._state.is_on, self._state.median
+        side = Detector(self.below, self.above, self.spike, self.patience).take(value, state)
         if state.is_on:
             row = f" in {state.num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
             advice = NAN if side == "nan" else ADVICE.get((self.metric, side), OTHER)
             if (self.metric, side) == NO_GRADIENT and state.answers:
                 trainer: Any = update.module.trainer
                 advice = unread(state.answers, trainer.datamodule.sampler.limits) or advice
-            text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{row}"
+            text = f"alarm {self.name}: {self.metric} is {value:.3g}, {self._excess(side, usual)}{row}"
             state.num_times += not was_on
             self._act(f"{text} (policy version {update.version}). {advice}", update, side, began=not was_on)
         elif was_on and state.is_told:
@@ -262,21 +242,14 @@ class Alarm(Monitor):
             self._state.is_told = True
             say(f"warning: {text}")
 
-    def _beyond(self, value: float) -> tuple[str, str]:
+    def _excess(self, side: str, usual: float) -> str:
         key = f"callbacks.alarms.{self.name}"
-        if math.isnan(value):
-            return "nan", f"which counts as beyond every threshold of {key}"
-        if self.below is not None and value < self.below:
-            return "below", f"below {key}.below={self.below:g}"
-        if self.above is not None and value > self.above:
-            return "above", f"above {key}.above={self.above:g}"
-        spike, values = self.spike, self._state.usual
-        if spike is not None and values and 2 * len(values) >= spike.window:
-            usual = median(values)
-            if value > spike.factor * usual:
-                times = f"{key}.spike.factor={spike.factor:g} times {usual:.3g}"
-                return "spike", f"more than {times}, the median of the updates before"
-        return "", ""
+        if side == "nan":
+            return f"which counts as beyond every threshold of {key}"
+        if self.spike is not None and side == "spike":
+            times = f"{key}.spike.factor={self.spike.factor:g} times {usual:.3g}"
+            return f"more than {times}, the median of the updates before"
+        return f"{side} {key}.{side}={getattr(self, side):g}"
 
 
 def build_alarms(nodes: Mapping[str, Mapping[str, Any]]) -> list[Alarm]:

@@ -105,4 +105,4 @@ def test_the_command_writes_tables_page_and_picture_and_measures_once(tmp_path, 
 def test_the_page_has_the_numbers_of_its_tables():
     page = (RESULTS / "late.md").read_text()
     again = 'make map MAP=late ARGS="publish=docs/results"'
-    assert with_parts(page, "late", page_parts(RESULTS / "late")) == page, again
+    assert with_parts(page, "make map MAP=late", page_parts(RESULTS / "late")) == page, again

@@ -12,7 +12,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired
@@ -80,13 +80,7 @@ def foreign_run(text: str) -> ForeignRun | None:
 
 def import_run(run: ForeignRun, target: Path) -> Path:
     """Writes a log as a folder below `target`, and returns it. DataError: it is unreadable or empty."""
-    file, is_finished = _file_of(run.path)
-    try:
-        rows = _merged(_records(file))
-    except (ValueError, AttributeError, TypeError, RecursionError, OSError, csv.Error) as error:
-        raise DataError(f"{file} is not a log that can be compared ({error}); {_FORMS}") from None
-    if not rows:
-        raise DataError(f"{file} has no update: no row has a metric and one of {', '.join(STEPS)}; {_FORMS}")
+    rows, is_finished = log_rows(run.path, renamed)
     folder = target / f"{run.algorithm}-{run.staleness}-s{run.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -103,6 +97,20 @@ def import_run(run: ForeignRun, target: Path) -> Path:
     lines = (json.dumps({"step": step, **rows[step]}) for step in sorted(rows))
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
     return folder
+
+
+def log_rows(path: Path, rename: Callable[[str], str | None]) -> tuple[Rows, bool]:
+    """Metrics of a log by update, under the names that `rename` gives them (None: left out), and whether the
+    run is known to be complete. Raises DataError: it is unreadable or empty.
+    """
+    file, is_finished = _file_of(path)
+    try:
+        rows = _merged(_records(file), rename)
+    except (ValueError, AttributeError, TypeError, RecursionError, OSError, csv.Error) as error:
+        raise DataError(f"{file} is not a log that can be compared ({error}); {_FORMS}") from None
+    if not rows:
+        raise DataError(f"{file} has no update: no row has a metric and one of {', '.join(STEPS)}; {_FORMS}")
+    return rows, is_finished
 
 
 _FORMS = (
@@ -169,7 +177,7 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
                 yield {"step": row.get("step"), **row["data"]} if isinstance(row.get("data"), dict) else row
 
 
-def _merged(records: Iterable[Mapping[str, Any]]) -> Rows:
+def _merged(records: Iterable[Mapping[str, Any]], rename: Callable[[str], str | None]) -> Rows:
     rows: Rows = {}
     runs: set[str] = set()  # whose columns an export of W&B has
     for record in records:
@@ -183,7 +191,7 @@ def _merged(records: Iterable[Mapping[str, Any]]) -> Rows:
             if key in STEPS or number is None or key.endswith(_EXTREMES):
                 continue
             of, _, metric = key.rpartition(_EXPORTED)
-            if (name := renamed(metric)) is not None:
+            if (name := rename(metric)) is not None:
                 runs.add(of)
                 rows.setdefault(int(step), {})[name] = number
     if len(runs) > 1:

@@ -1,0 +1,301 @@
+"""Causes of what is wrong, each found by a pure function of a run's curves.
+
+    curves, facts -> every cause -> findings, the earliest first; later ones may follow from it
+
+Thresholds of single metrics are those of the alarms, `conf/callbacks/default.yaml`; `studies/doctor` made the
+sick runs that set the others, and docs/results/doctor.md has what both find.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any, Literal, NotRequired
+
+import yaml
+from typing_extensions import TypedDict
+
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.report.detectors import Detector, State
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.run_folder.record import Curve
+from bapo_lightning.system.run_folder.shapes import Count, Number, shaped
+from bapo_lightning.tools.doctor.curves import (
+    ACCEPTED,
+    AGE,
+    BIAS,
+    CONTRADICTED,
+    CUT,
+    EFFECTIVE,
+    ENTROPY,
+    LENGTH,
+    MISMATCH,
+    MOVED,
+    REWARD,
+    UNIFORM,
+    UNREAD,
+    Curves,
+)
+
+Certainty = Literal["certain", "likely", "possible"]
+# Nats per token of engine against trainer from which on the difference must have no direction, as rounding.
+SEEN = 0.01
+TILTED = Detector(above=0.2, patience=2)  # |mean difference| / mean |difference|
+UNTILTED = 0.02  # log-probs of the same tokens at other places have the same sum
+GROWN = 3.0  # times: the last third of a difference against its first third
+ONE_WAY = 0.55  # of a difference, in one direction: tokens of an old policy are unlikely under the new one
+CHANGED = 2.5  # standard errors by which samples of one policy do not differ
+CUT_SHARE = Detector(above=0.25, patience=2)
+UNREAD_AT_FIRST = 0.5  # share of the first batch, besides answers that were cut
+UNIFORM_SHARE = Detector(above=0.6, patience=3)
+UNIFORM_GROWN = 1.5  # times the first batches' share
+UNSOLVED = (0.05, 0.8)  # mean reward with which groups of equal scores are a loss
+FALLEN = 0.5  # times the best moving average of the reward
+FAR = 0.8  # moving average of the KL to the data's policy with which a fallen reward has its cause
+WINDOW = 8  # updates of a moving average
+OLD = 8.0  # updates of age from which on age, not the rate, explains distant ratios
+TWICE = 3.0  # texts with two verdicts
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong."""
+
+    cause: str
+    since: int  # update
+    certainty: Certainty
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run's configuration says; of a log nothing is known."""
+
+    detectors: Mapping[str, Detector]  # by the name of the alarm
+    has_adapters: bool = False
+
+
+class _Alarm(TypedDict):
+    below: NotRequired[Number | None]
+    above: NotRequired[Number | None]
+    patience: NotRequired[Count]
+
+
+class _Callbacks(TypedDict):
+    alarms: NotRequired[dict[str, _Alarm | None] | None]
+
+
+class _Told(TypedDict):
+    """What the doctor reads of a run's configuration."""
+
+    callbacks: NotRequired[_Callbacks | None]
+    model: NotRequired[dict[str, Any] | None]
+
+
+def facts_of(config: Mapping[str, Any]) -> Facts:
+    """The alarms of a run, or the package's, and whether adapters are trained. Raises DataError if the
+    configuration has another form.
+    """
+    try:
+        told = shaped(_Told, dict(config))
+    except ValueError as error:
+        raise DataError(f"config.yaml is damaged ({error}); restore the file that the run wrote") from None
+    own = {name: node for name, node in ((told.get("callbacks") or {}).get("alarms") or {}).items() if node}
+    return Facts(
+        {name: _detector(node) for name, node in (usual_alarms() | own).items()},
+        (told.get("model") or {}).get("lora") is not None,
+    )
+
+
+@cache
+def usual_alarms() -> dict[str, Any]:
+    """The alarms of `conf/`, without a run's changes."""
+    alarms: dict[str, Any] = yaml.safe_load(Path(conf_dir(), "callbacks/default.yaml").read_text())["alarms"]
+    return alarms
+
+
+def _detector(node: Mapping[str, Any]) -> Detector:
+    return Detector(node.get("below"), node.get("above"), None, max(1, node.get("patience") or 1))
+
+
+def diagnose(curves: Curves, facts: Facts) -> list[Finding]:
+    """Returns what is wrong, the earliest first; nothing for a healthy run or without known metrics."""
+    found = [finding for cause in CAUSES for finding in cause(curves, facts)]
+    return sorted(found, key=lambda finding: finding.since)
+
+
+def first_on(detector: Detector, curve: Curve) -> int | None:
+    """Index of the first of the values in a row that raise a detector; None if they never do."""
+    state = State()
+    for index, value in enumerate(curve[1]):
+        detector.take(value, state)
+        if state.is_on:
+            return index + 1 - detector.patience
+    return None
+
+
+def _series(curves: Curves, name: str) -> Curve:
+    return curves.get(name, ([], []))
+
+
+def _since(curve: Curve, step: int) -> list[float]:
+    return [value for at, value in zip(*curve, strict=True) if at >= step]
+
+
+def _thirds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    size = max(1, len(values) // 3)
+    return values[:size], values[-size:]
+
+
+def averages(curve: Curve, window: int = WINDOW) -> Curve:
+    """Moving averages, each at its last update; none of a curve that is shorter than the window."""
+    steps, values = curve
+    ends = range(window, len(values) + 1)
+    return [steps[end - 1] for end in ends], [fmean(values[end - window : end]) for end in ends]
+
+
+def engine(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """An engine whose log-probs are not the trainer's on fresh data, and why."""
+    steps, differences = _series(curves, MISMATCH)
+    signed = dict(zip(*_series(curves, BIAS), strict=True))
+    tilts = [
+        abs(signed.get(step, 0.0)) / value if value > SEEN else 0.0
+        for step, value in zip(steps, differences, strict=True)
+    ]
+    seen = [first_on(facts.detectors["mismatch"], (steps, differences)), first_on(TILTED, (steps, tilts))]
+    if begins := [index for index in seen if index is not None]:
+        first = min(begins)
+        tilt = fmean(tilts[first:]) if signed else math.nan
+        yield _of_engine(curves, facts, steps[first], differences[first:], tilt)
+
+
+def _of_engine(
+    curves: Curves, facts: Facts, since: int, differences: Sequence[float], tilt: float
+) -> Finding:
+    early, late = map(fmean, _thirds(differences))
+    said = f"engine against trainer {early:.2g}, later {late:.2g} nats per token on fresh data"
+    said += "" if math.isnan(tilt) else f"; {tilt:.2f} of it in one direction"
+    if tilt < UNTILTED:
+        remedy = "Pair each log-prob with its own token"
+        return Finding("shifted log-probs", since, "certain", said, remedy)
+    if len(differences) < 3:
+        remedy = "Wait for two more rollout batches, which show its kind"
+        return Finding("engine mismatch", since, "certain", said, remedy)
+    if late < GROWN * early and not tilt > ONE_WAY:
+        remedy = "Give the engine the temperature, top-p and top-k at which the trainer scores"
+        return Finding("another temperature", since, "likely", said, remedy)
+    if facts.has_adapters:
+        return Finding("adapter not delivered", since, "likely", said, f"{_PROBE}. Does it use the adapter?")
+    if not has_changed(curves, since):
+        said += "; no change of its samples is seen"
+        return Finding("old weights in the engine", since, "likely", said, f"{_PROBE}. It finds lost layers")
+    said += "; its samples change nevertheless"
+    return Finding("partly synced engine", since, "likely", said, f"{_PROBE}. It lists layers that differ")
+
+
+_PROBE = "Compare the engine with the newest weights: make probe SERVER=URL FOLDER=EXPORT"
+
+
+def has_changed(curves: Curves, since: int) -> bool:
+    """Whether rewards or lengths of samples have changed from an update on."""
+    for name in (REWARD, LENGTH):
+        early, late = _thirds(_since(_series(curves, name), since))
+        if min(len(early), len(late)) > 1:
+            error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
+            if abs(fmean(late) - fmean(early)) > CHANGED * error:
+                return True
+    return False
+
+
+def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """Answers that the verifier cannot read from the first batch on."""
+    steps, shares = _series(curves, UNREAD)
+    cut = dict(zip(*_series(curves, CUT), strict=True))
+    if steps and (share := shares[0] - cut.get(steps[0], 0.0)) > UNREAD_AT_FIRST:
+        said = f"{share:.0%} of the first answers ended, but have no answer that the verifier reads"
+        remedy = "Look at prompts with make data +show=3: chat template, end of turn, and the reward's format"
+        yield Finding("answers unread", steps[0], "likely", said, remedy)
+
+
+def cut(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """Answers at the token limit."""
+    shares = _series(curves, CUT)
+    if (index := first_on(CUT_SHARE, shares)) is not None:
+        said = f"{shares[1][index]:.0%} of the answers reach the token limit, {shares[1][-1]:.0%} at the end"
+        remedy = "Raise scale.max_new_tokens, or lower the length of answers (overlong rewards)"
+        yield Finding("answers cut", shares[0][index], "certain", said, remedy)
+
+
+def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """Equal texts with different verdicts."""
+    counts, shares = _series(curves, CONTRADICTED), _series(curves, ACCEPTED)
+    if (index := first_on(Detector(above=TWICE - 0.5), counts)) is None:
+        return
+    share, accepts = shares[1][-1], shares[1][-1] < 0.5
+    name = "verifier accepts wrong answers" if accepts else "verifier refuses right answers"
+    said = f"{counts[1][-1]:.0f} recorded texts were judged both right and wrong, right in {share:.0%}"
+    remedy = "Read their rows in rollouts.jsonl; a verdict must depend on nothing but problem and answer"
+    yield Finding(name, counts[0][index], "likely", said, remedy)
+
+
+def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """A policy that is far from the one that sampled its data, because of its steps or of their age."""
+    after = averages(_series(curves, REWARD))[1]
+    has_fallen = bool(after) and after[-1] < FALLEN * max(after)
+    looks = [
+        (facts.detectors["effective"], EFFECTIVE, _series(curves, EFFECTIVE)),
+        (facts.detectors["divergence"], MOVED, _series(curves, MOVED)),
+        (Detector(above=FAR if has_fallen else None), f"mean {MOVED}", averages(_series(curves, MOVED))),
+    ]
+    found = [
+        (curve[0][index], f"{name} is {curve[1][index]:.2g}")
+        for detector, name, curve in looks
+        if (index := first_on(detector, curve)) is not None
+    ]
+    if not found:
+        return
+    since, said = min(found)
+    age = fmean(_since(_series(curves, AGE), since) or [math.nan])
+    if age >= OLD:
+        said += f", and data are {age:.0f} updates old"
+        remedy = "Lower regime.epochs, regime.minibatches or regime.max_age, or take a correction"
+        yield Finding("data too old", since, "likely", said, remedy)
+        return
+    said += ", whatever the age of its data" if math.isnan(age) else f", while data are {age:.1f} updates old"
+    said += "; the reward has fallen to less than half" if has_fallen else ""
+    remedy = "Lower optimizer.optimizer.lr to a third or a tenth, with a warm-up"
+    yield Finding("rate too high", since, "likely" if has_fallen else "possible", said, remedy)
+
+
+def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """Answers that have become equal, or a policy without entropy, before the problems are solved."""
+    uniform, entropy = _series(curves, UNIFORM), averages(_series(curves, ENTROPY))
+    rewards = averages(_series(curves, REWARD))[1]
+    if not rewards or not UNSOLVED[0] <= rewards[-1] <= UNSOLVED[1]:
+        return
+    low = replace(facts.detectors["entropy"], above=None)
+    remedy = "Raise algorithm.positive_share_target or the upper bound, lower the rate, or algorithm=dapo"
+    alarmed, equal = first_on(low, entropy), first_on(UNIFORM_SHARE, uniform)
+    if alarmed is not None and entropy[1][-1] < entropy[1][0]:
+        said = f"entropy {entropy[1][0]:.2g}, later {entropy[1][-1]:.2g}, at a reward of {rewards[-1]:.2f}"
+        yield Finding("entropy collapse", entropy[0][alarmed], "likely", said, remedy)
+    elif equal is not None:
+        early, late = map(fmean, _thirds(uniform[1]))
+        if late > UNIFORM_GROWN * early:
+            said = f"groups of equal scores {early:.0%}, later {late:.0%}, at a reward of {rewards[-1]:.2f}"
+            yield Finding("equal answers", uniform[0][equal], "likely", said, remedy)
+
+
+CAUSES: tuple[Callable[[Curves, Facts], Iterator[Finding]], ...] = (
+    engine,
+    unread,
+    verifier,
+    cut,
+    distance,
+    collapse,
+)

@@ -1,0 +1,87 @@
+"""Curves that the doctor reads, of a run folder or of another trainer's log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from bapo_lightning.system.run_folder.record import Curve, Row, RunRecord, read_rollouts, read_run
+from bapo_lightning.tools.comparison.imported import log_rows, renamed
+
+Curves = dict[str, Curve]
+REWARD, ENTROPY, LENGTH = "train/reward", "policy/entropy", "train/response_length"
+MISMATCH, BIAS = "mismatch/abs_logp_diff_mean", "mismatch/logp_diff_mean"
+MOVED, EFFECTIVE, AGE = "policy/approx_kl", "ratio/effective_sample_size", "staleness/age_mean"
+# Shares of a batch's answers, and of its groups.
+CUT, UNREAD, UNIFORM = "share/cut", "share/unread", "share/uniform"
+# Texts with the same problem that were judged right and wrong, so far, and the share of rights among them.
+CONTRADICTED, ACCEPTED = "verdicts/contradicted", "verdicts/accepted"
+WATCHED = frozenset({
+    REWARD, ENTROPY, LENGTH, MISMATCH, BIAS, MOVED, EFFECTIVE, AGE,
+    CUT, UNREAD, UNIFORM, CONTRADICTED, ACCEPTED,
+})  # fmt: skip
+_PARTS = {CUT: "rollout/cut", UNREAD: "rollout/unparsable", UNIFORM: "rollout/uniform_groups"}
+_FOREIGN = {
+    "completions/clipped_ratio": CUT,  # TRL
+    "frac_reward_zero_std": UNIFORM,
+    "response_length/clip_ratio": CUT,  # verl
+    "actor/ppo_kl": MOVED,
+}
+
+
+def curves_of(path: Path) -> Curves:
+    """Reads a run folder, or a log that `compare` reads. Raises DataError if it is neither."""
+    return run_curves(read_run(path), read_rollouts(path)) if is_run(path) else log_curves(path)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run folder, maybe a damaged one."""
+    return (path / "manifest.json").exists() or (path / "config.yaml").exists()
+
+
+def log_curves(path: Path) -> Curves:
+    """Curves of another trainer's log."""
+    rows, _ = log_rows(path, lambda name: _FOREIGN.get(name.removeprefix("train/")) or renamed(name))
+    found: Curves = {}
+    for step in sorted(rows):
+        for name in WATCHED & rows[step].keys():
+            steps, values = found.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(rows[step][name])
+    return found
+
+
+def run_curves(record: RunRecord, texts: Iterable[Row]) -> Curves:
+    """Curves of a run, with shares of each rollout batch and contradicting verdicts of its recorded texts."""
+    found = {name: curve for name in WATCHED if (curve := record.series(name))[0]}
+    steps, sizes = record.series("rollout/num_samples")
+    size_at = {step: size for step, size in zip(steps, sizes, strict=True) if size > 0}
+    group_size = (record.config.get("scale") or {}).get("group_size") or 1
+    for name, part in _PARTS.items():
+        own = [(step, count) for step, count in zip(*record.series(part), strict=True) if step in size_at]
+        each = group_size if name == UNIFORM else 1
+        if own:
+            found[name] = ([step for step, _ in own], [each * count / size_at[step] for step, count in own])
+    return found | contradictions(texts)
+
+
+def contradictions(texts: Iterable[Row]) -> Curves:
+    """Texts that were judged twice and differently, counted after each update that recorded texts."""
+    scores: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    differing: dict[tuple[str, str, str], list[float]] = {}
+    steps, counts, shares = list[int](), list[float](), list[float]()
+    for row in texts:
+        if row.get("turns") or row.get("hint"):  # its verdict depends on more than the text
+            continue
+        key = row["problem"], row["response"], row["finish"]
+        score = row.get("score")
+        scores[key].append(row["reward"] if score is None else score)
+        if scores[key][0] != scores[key][-1]:
+            differing[key] = scores[key]
+        if not steps or steps[-1] != row["step"]:
+            steps, counts, shares = [*steps, row["step"]], [*counts, 0.0], [*shares, 0.0]
+        counts[-1] = float(len(differing))
+        rights = [score > 0 for own in differing.values() for score in own]
+        shares[-1] = sum(rights) / max(1, len(rights))
+    return {CONTRADICTED: (steps, counts), ACCEPTED: (steps, shares)} if steps else {}

@@ -1,0 +1,114 @@
+"""The sick runs and their twins: what is trained, and the curves that are kept of each run."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+from pydantic import Field
+
+from bapo_lightning.configuration.compose import hydra_overrides
+from bapo_lightning.configuration.sections import Section
+from bapo_lightning.library import fit
+from bapo_lightning.system.values import Count, CountOrZero
+from bapo_lightning.tools.doctor.curves import WATCHED, Curves, curves_of
+from studies import CONF
+from studies.commands import counted
+from studies.map.kept import KeptRuns
+
+DIGITS = 4  # of a kept value
+
+
+class CauseEntry(Section):
+    """How a run is made sick, from the update `onset` on."""
+
+    finding: str | None
+    onset: CountOrZero = 0
+    twin: str = "healthy"
+    engine: str | None = None  # fault of `faults.SickEngine`
+    set: dict[str, object] = Field(default_factory=dict)
+
+
+class CorpusConfig(Section):
+    seeds: Count
+    common: dict[str, object]
+    twins: dict[str, dict[str, object]]
+    causes: dict[str, CauseEntry]
+
+
+@dataclass(frozen=True)
+class SickRun:
+    """A run of the corpus; of a healthy twin the cause is the twin's name."""
+
+    cause: str
+    seed: int
+    overrides: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.cause}-s{self.seed}"
+
+
+def read_corpus() -> CorpusConfig:
+    return CorpusConfig.model_validate(yaml.safe_load((CONF / "doctor.yaml").read_text()))
+
+
+def runs_of(config: CorpusConfig) -> Iterator[SickRun]:
+    """All runs, seed by seed."""
+    for seed in range(config.seeds):
+        for name, own in config.twins.items():
+            yield SickRun(name, seed, _overrides(config, seed, own))
+        for name, cause in config.causes.items():
+            fault = {
+                "rollout.engine._target_": "studies.doctor.faults.SickEngine",
+                "+rollout.engine.fault": cause.engine,
+                "+rollout.engine.onset": cause.onset,
+            }
+            own = config.twins[cause.twin] | cause.set | (fault if cause.engine else {})
+            yield SickRun(name, seed, _overrides(config, seed, own))
+
+
+def _overrides(config: CorpusConfig, seed: int, own: dict[str, object]) -> tuple[str, ...]:
+    return tuple(hydra_overrides(config.common | own | {"seed": seed}))
+
+
+def make_corpus(config: CorpusConfig, kept: KeptRuns, folder: Path) -> None:
+    """Trains what is not kept yet, one by one. Raises ConfigError for kept runs of other settings."""
+    every = list(runs_of(config))
+    kept.check({run.name: run.overrides for run in every})
+    missing = [run for run in every if run.name not in kept]
+    with counted("runs", len(missing)) as count:
+        for run in missing:
+            target = folder / run.name
+            shutil.rmtree(target, ignore_errors=True)
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+                record = fit(*run.overrides, f"run_folder={target}")
+            kept.add(run.name, run.overrides, compact(curves_of(target)), record.manifest.get("git_commit"))
+            count(run.name)
+
+
+def compact(curves: Curves) -> dict[str, np.ndarray]:
+    """What detectors read of each update, NaN if it was not measured, in a few digits."""
+    length = 1 + max(step for steps, _ in curves.values() for step in steps)
+    found = {}
+    for name in WATCHED & curves.keys():
+        values = np.full(length, math.nan)
+        for step, value in zip(*curves[name], strict=True):
+            values[step] = float(f"{value:.{DIGITS}g}")
+        found[name] = values
+    return dict(sorted(found.items()))
+
+
+def expanded(compacted: dict[str, np.ndarray]) -> Curves:
+    """The curves again."""
+    return {
+        name: (steps := [int(each) for each in np.flatnonzero(np.isfinite(values))], values[steps].tolist())
+        for name, values in compacted.items()
+    }

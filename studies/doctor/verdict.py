@@ -1,0 +1,119 @@
+"""What the doctor finds in the runs of the corpus: detection, delay and false alarms, by cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from scipy.stats import binomtest
+
+from bapo_lightning.system.run_folder.record import read_lines
+from bapo_lightning.tools.doctor.causes import Facts, Finding, diagnose, facts_of
+from bapo_lightning.tools.doctor.curves import ENTROPY, REWARD, Curves
+from studies.doctor.corpus import CorpusConfig, SickRun, expanded, runs_of
+from studies.map.kept import KeptRuns, Line
+
+STEP = 4  # updates between two looks at a running run
+NOTHING = "nothing"
+KEPT = {"reward": REWARD, "entropy": ENTROPY}  # names in other studies -> metrics
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the doctor says at the end of a run, and when it first said it."""
+
+    run: SickRun
+    said: str  # the first finding
+    delay: int | None = None  # updates from the fault to the first look with the right cause
+
+    @property
+    def judges(self) -> bool:
+        """Whether no threshold was set by a run of this seed."""
+        return self.run.seed % 2 == 1
+
+
+def judge(config: CorpusConfig, kept: KeptRuns) -> list[Judged]:
+    runs = [run for run in runs_of(config) if run.name in kept]
+    return [judged(config, run, expanded(kept.curves(run.name))) for run in runs]
+
+
+def judged(config: CorpusConfig, run: SickRun, curves: Curves) -> Judged:
+    """Looks at the whole run, and at its beginnings to date the first right verdict."""
+    facts = Facts(facts_of({}).detectors, any(text.startswith("model/lora=") for text in run.overrides))
+    said = first_cause(diagnose(curves, facts))
+    cause = config.causes.get(run.cause)
+    if cause is None or cause.finding is None or said != cause.finding:
+        return Judged(run, said)
+    length = 1 + max(steps[-1] for steps, _ in curves.values())
+    ends = [end for end in range(STEP, length + STEP, STEP) if end > cause.onset]
+    seen = next(end for end in ends if first_cause(diagnose(until(curves, end), facts)) == said)
+    return Judged(run, said, min(seen, length) - cause.onset)
+
+
+def until(curves: Curves, end: int) -> Curves:
+    """Curves as they were before an update."""
+    found = {}
+    for name, (steps, values) in curves.items():
+        count = sum(step < end for step in steps)
+        found[name] = steps[:count], values[:count]
+    return found
+
+
+def first_cause(findings: Sequence[Finding]) -> str:
+    return findings[0].cause if findings else NOTHING
+
+
+def table(config: CorpusConfig, every: Sequence[Judged]) -> Iterator[list[str]]:
+    """Rows of the confusion table."""
+    yield ["run", "right, seeds that judge", "right, seeds that set", "delay, updates", "said instead"]
+    for name in (*config.causes, *config.twins):
+        cause = config.causes.get(name)
+        wanted = NOTHING if cause is None else cause.finding
+        own = [each for each in every if each.run.cause == name]
+        delays = [each.delay for each in own if each.delay is not None]
+        others = Counter(each.said for each in own if each.said != wanted)
+        yield [
+            name.replace("_", " "),
+            share([each.said == wanted for each in own if each.judges]),
+            share([each.said == wanted for each in own if not each.judges]),
+            f"{median(delays):.0f} ({min(delays)} to {max(delays)})" if delays else "",
+            ", ".join(f"{said} {count}" for said, count in others.items()),
+        ]
+
+
+def share(hits: Sequence[bool]) -> str:
+    return f"{sum(hits)} of {len(hits)}"
+
+
+def summary(config: CorpusConfig, every: Sequence[Judged]) -> list[str]:
+    """Detection and false alarms over all seeds that judge, with 95% intervals."""
+    sick = [each for each in every if each.judges and each.run.cause in config.causes]
+    healthy = [each for each in every if each.judges and each.run.cause in config.twins]
+    named = [each.said == config.causes[each.run.cause].finding for each in sick]
+    counts: Mapping[str, list[bool]] = {
+        "Sick runs whose first finding names the cause": named,
+        "Sick runs with any finding": [each.said != NOTHING for each in sick],
+        "Healthy twins with a finding": [each.said != NOTHING for each in healthy],
+    }
+    return [f"{text}: {share(hits)}{interval(hits)}." for text, hits in counts.items() if hits]
+
+
+def interval(hits: Sequence[bool]) -> str:
+    found = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
+    return f" ({found.low:.2f} to {found.high:.2f})"
+
+
+def kept_elsewhere(own: Path) -> list[str]:
+    """What the doctor finds in the curves that other studies keep, which have reward and entropy alone."""
+    said: Counter[str] = Counter()
+    for file in sorted(own.parent.glob("*.jsonl")):
+        if file.resolve() != own.resolve():
+            for line in read_lines(file, Line, "restore it"):
+                curves = {name: np.array(line["curves"][short], float) for short, name in KEPT.items()}
+                said[first_cause(diagnose(expanded(curves), facts_of({})))] += 1
+    texts = ", ".join(f"{cause} {count}" for cause, count in said.most_common())
+    return [f"Runs that other studies keep, of which reward and entropy are known: {texts}."] if said else []

@@ -1,0 +1,159 @@
+"""The doctor on made-up curves and logs; docs/results/doctor.md has runs that are sick on purpose."""
+
+import json
+import random
+
+import pytest
+
+from bapo_lightning.callbacks.alarm import build_alarms
+from bapo_lightning.system.errors import DataError
+from bapo_lightning.tools.commands.doctor import main
+from bapo_lightning.tools.doctor import curves as names
+from bapo_lightning.tools.doctor.causes import CAUSES, Facts, diagnose, facts_of, usual_alarms
+from bapo_lightning.tools.doctor.curves import contradictions, curves_of
+
+FACTS = facts_of({})
+LORA = Facts(FACTS.detectors, has_adapters=True)
+STEPS = range(0, 80, 4)  # updates with a fresh batch
+
+
+def measured(function, steps=STEPS):
+    return [*steps], [function(step) for step in steps]
+
+
+def engine(difference, tilt, reward=lambda step: 0.4):
+    """Curves of an engine that is wrong from update 40 on."""
+    noise = random.Random(0)
+    wrong = measured(lambda step: difference(step - 36) if step >= 40 else 1e-7)
+    return {
+        names.MISMATCH: wrong,
+        names.BIAS: (wrong[0], [-tilt * value for value in wrong[1]]),
+        names.REWARD: measured(lambda step: reward(step) + noise.gauss(0, 0.02), range(80)),
+    }
+
+
+def rising(step):
+    return 0.2 + step / 100
+
+
+@pytest.mark.parametrize(("curves", "facts", "cause", "since"), [
+    (engine(lambda age: 0.05 * age, 0.9), FACTS, "old weights in the engine", 40),
+    (engine(lambda age: 0.05 * age, 0.9, rising), FACTS, "partly synced engine", 40),
+    (engine(lambda age: 0.05 * age, 0.9), LORA, "adapter not delivered", 40),
+    (engine(lambda age: 0.06, 0.8), FACTS, "old weights in the engine", 40),
+    (engine(lambda age: 0.06, 0.4), FACTS, "another temperature", 40),
+    (engine(lambda age: 0.6, 1e-7), FACTS, "shifted log-probs", 40),
+    (engine(lambda age: 0.15 if age > 36 else 1e-7, 0.5), FACTS, "engine mismatch", 76),
+    ({names.UNREAD: ([0, 4], [0.9, 0.2]), names.CUT: ([0, 4], [0.1, 0.1])}, FACTS, "answers unread", 0),
+    ({names.UNREAD: ([0, 4], [0.9, 0.9]), names.CUT: ([0, 4], [0.9, 0.9])}, FACTS, "answers cut", 0),
+    ({names.CONTRADICTED: ([0, 4], [1, 3]), names.ACCEPTED: ([0, 4], [0, 0.3])}, FACTS,
+     "verifier accepts wrong answers", 4),
+    ({names.CONTRADICTED: ([0, 4], [1, 3]), names.ACCEPTED: ([0, 4], [0, 0.7])}, FACTS,
+     "verifier refuses right answers", 4),
+    ({names.EFFECTIVE: measured(lambda step: 0.9 if step < 20 else 0.3, range(40)),
+      names.AGE: measured(lambda step: 20, range(40))}, FACTS, "data too old", 20),
+    ({names.MOVED: measured(lambda step: 2.0, range(40)),
+      names.REWARD: measured(lambda step: 0.5 if step < 20 else 0.1, range(40))}, FACTS, "rate too high", 0),
+    ({names.MOVED: measured(lambda step: 3.0 * (step % 3 < 1), range(40)),
+      names.REWARD: measured(lambda step: 0.5 if step < 20 else 0.1, range(40))}, FACTS, "rate too high", 7),
+    ({names.UNIFORM: measured(lambda step: 0.2 if step < 40 else 0.9),
+      names.REWARD: measured(lambda step: 0.5, range(80))}, FACTS, "equal answers", 40),
+    ({names.REWARD: measured(lambda step: 0.5, range(80)),
+      names.ENTROPY: measured(lambda step: max(0.01, 1 - step / 10), range(80))}, FACTS,
+     "entropy collapse", 17),
+])  # fmt: skip
+def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
+    first, *others = diagnose(curves, facts)
+    assert (first.cause, first.since, others) == (cause, since, [])
+    assert first.evidence and first.remedy
+
+
+@pytest.mark.parametrize("curves", [
+    {},
+    {name: ([], []) for name in names.WATCHED},
+    {name: ([0], [1e-9]) for name in names.WATCHED},
+    engine(lambda age: 0.03, 0.02),  # bfloat16
+    {names.UNIFORM: measured(lambda step: step / 80), names.REWARD: measured(lambda step: 0.95, range(80)),
+     names.ENTROPY: measured(lambda step: 0.01, range(80))},  # solved
+    {names.UNIFORM: measured(lambda step: 0.9), names.REWARD: measured(lambda step: 0.5, range(80))},
+    {names.MOVED: measured(lambda step: 2.0 if step % 3 else 0.1, range(40))},  # lone spikes
+])  # fmt: skip
+def test_silence_on_what_is_healthy_or_not_there(curves):
+    assert diagnose(curves, FACTS) == []
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1e300, 1e-300])
+@pytest.mark.parametrize("length", [1, 2, 9, 40])
+def test_no_curve_breaks_a_cause(value, length):
+    curves = {name: measured(lambda step: value, range(length)) for name in names.WATCHED}
+    for cause in CAUSES:
+        assert all(finding.since < length for finding in cause(curves, LORA))
+
+
+def test_alarms_of_a_run_are_the_detectors():
+    own = {"mismatch": {"metric": names.MISMATCH, "below": None, "above": 0.5, "patience": 2}}
+    detector = facts_of({"callbacks": {"alarms": own}}).detectors["mismatch"]
+    assert (detector.above, detector.patience) == (0.5, 2)
+    alarms = {alarm.name: alarm.metric for alarm in build_alarms(usual_alarms())}
+    wanted = {"mismatch": names.MISMATCH, "effective": names.EFFECTIVE, "divergence": names.MOVED}
+    assert wanted.items() <= alarms.items() and alarms["entropy"] == names.ENTROPY
+
+
+@pytest.mark.parametrize("alarms", [3, [1], {"mismatch": 3}, {"mismatch": {"above": "low"}},
+                                    {"entropy": {"below": 0.1, "patience": -1}}])  # fmt: skip
+def test_a_damaged_configuration_is_one_error(alarms):
+    with pytest.raises(DataError, match=r"^config\.yaml is damaged \(callbacks\.alarms"):
+        facts_of({"callbacks": {"alarms": alarms}})
+
+
+def test_verdicts_contradict_each_other_on_equal_texts_alone():
+    rows = [
+        {"step": step, "problem": problem, "response": text, "finish": "stop", "reward": 9.0, "score": score}
+        for step, problem, text, score in [(0, "p", "x", 1.0), (0, "q", "x", 0.0), (4, "p", "x", 0.0)]
+    ]
+    hinted = [{**rows[1], "hint": 0.5, "score": 1.0}, {**rows[1], "turns": [{}], "score": 1.0}]
+    found = contradictions([*rows, *hinted])
+    assert found == {names.CONTRADICTED: ([0, 4], [0.0, 1.0]), names.ACCEPTED: ([0, 4], [0.0, 0.5])}
+    assert contradictions([]) == {}
+
+
+def test_a_run_folder_is_read_with_shares_of_each_batch(make_run, capsys):
+    rows = [
+        {"step": step, names.REWARD: 0.3, "rollout/num_samples": 64 * (step % 4 == 0), "rollout/cut": 32.0,
+         "rollout/uniform_groups": 2, "rollout/unparsable": 33, names.MISMATCH: None}
+        for step in range(16)
+    ]  # fmt: skip
+    folder = make_run("sick", rows=rows)
+    curves = curves_of(folder)
+    assert curves[names.CUT] == ([0, 4, 8, 12], [0.5] * 4) and names.MISMATCH not in curves
+    assert main([str(folder)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "answers cut, since update 0 (certain)" and "50% of the answers" in said[1]
+    assert main([str(make_run("healthy"))]) == 0
+    assert capsys.readouterr().out.startswith("nothing found in ")
+
+
+def test_logs_of_trl_and_verl_are_read_by_their_names(tmp_path, capsys):
+    history = [
+        {"step": step, "reward": 0.2, "entropy": 0.5, "frac_reward_zero_std": 0.1,
+         "completions/clipped_ratio": 0.6, "sampling/sampling_logp_difference/mean": float("nan")}
+        for step in range(1, 9)
+    ]  # fmt: skip
+    trl = tmp_path / "trainer_state.json"
+    trl.write_text(json.dumps({"log_history": history, "global_step": 8, "max_steps": 8}))
+    verl = tmp_path / "verl.jsonl"
+    data = {"critic/rewards/mean": 0.5, "actor/ppo_kl": 3.0, "response_length/clip_ratio": 0.0}
+    verl.write_text("".join(json.dumps({"step": step, "data": data}) + "\n" for step in range(1, 9)))
+    assert main([str(trl), "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (found["cause"], found["since"]) == ("answers cut", 1)
+    assert main([str(verl)]) == 1
+    assert capsys.readouterr().out.startswith("rate too high, since update 1 (possible)")
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"step": 1}\n', '{"step": "nan", "reward": NaN}\n'])
+def test_what_is_no_log_is_one_error(text, tmp_path, capsys):
+    (tmp_path / "log.jsonl").write_text(text)
+    assert main([str(tmp_path / "log.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
