@@ -20,10 +20,9 @@
               +--------------- Policy <-------- optimizer --------   -> objective -> backward
     A collector drives the left half:                                 | outputs
       SyncCollector       between two updates                         v
-      AsyncCollector      in a thread, pass by pass              Monitors -> MetricsWriter -> loggers
-      StreamCollector     in a thread, some decoding steps at a time (with a StreamScheduler)
+      AsyncCollector      in a thread, pass after pass           Monitors -> MetricsWriter -> loggers
+                          (with a StreamScheduler, a pass is some decoding steps)
       ScheduledCollector  repeats a recorded run of an AsyncCollector
-      ScheduledStream     repeats a recorded run of a StreamCollector
 
     version: optimizer updates in the weights; each token keeps the version of the policy that sampled it
     age:     trainer's version minus token's version; at most Regime.age_bound in training

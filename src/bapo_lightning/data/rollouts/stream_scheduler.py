@@ -5,15 +5,16 @@ and groups are scored during the next calls. `InFlight` tracks where each of the
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bapo_lightning.data.rollouts.in_flight import InFlight
-from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.running_group import STEPS, RunningGroup, SampledPass, place
 from bapo_lightning.data.rollouts.schedule import name_of
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler, StartOrder
-from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.engine import GenerationRequest, StreamCall, Streamed
 from bapo_lightning.types import Group, Rollout
 
 
@@ -60,6 +61,54 @@ class StreamScheduler(RolloutScheduler):
             for group, numbers in taken:
                 self.in_flight.take_replies(group, numbers)
 
+    def sample(
+        self,
+        requests: Sequence[GenerationRequest],
+        once: bool = True,
+        rounds: Sequence[Sequence[int]] | None = None,
+        steps: int = STEPS,
+    ) -> SampledPass:
+        """Makes `steps` decoding steps of all responses in flight, among which the requests of `schedule`
+        begin. If the engine dies, its requests are forgotten.
+        """
+        start, in_flight, running = time.perf_counter(), self.in_flight, self.running
+        in_flight.drop_others(running)
+        entered = {in_flight.enter(running[request.group], request.index): request for request in requests}
+        in_flight.settle(running)
+        given_up, held = in_flight.take_given_up(), in_flight.sampled
+        made = self._stream(StreamCall(entered, given_up, steps, self.context)) if held or given_up else {}
+        numbers = {id(group): number for number, group in enumerate(running)}
+        sampled = held if made is None else made
+        places = [place(numbers[id(held[number][0])], held[number][1]) for number in sampled]
+        continued: dict[int, Rollout] = {}
+        if made is None:
+            in_flight.lose_engine()
+        else:
+            for row, (number, each) in enumerate(made.items()):
+                group, index = held[number]
+                rollout = group.rollouts[index]
+                for segment in each.segments:
+                    finish = each.finish if segment is each.segments[-1] else None
+                    rollout = rollout.extended(segment, finish, self.sampler.max_new_tokens)
+                continued[row] = rollout
+                if each.finish is not None:
+                    in_flight.leave(number)
+        return SampledPass(places, continued, time.perf_counter() - start, steps=steps)
+
+    def forget(self) -> None:
+        """Lets the engine drop all its requests at once, so that a probe of new weights overlaps with none
+        of them.
+        """
+        self.in_flight.lose_engine()
+        if given_up := self.in_flight.take_given_up():
+            self._stream(StreamCall({}, given_up, 0, self.context))
+
+    def postprocess(self, sampled: SampledPass) -> list[RunningGroup]:
+        """See `RolloutScheduler.postprocess`; complete groups are scored during the next passes."""
+        finished = super().postprocess(sampled)
+        self.in_flight.begin_scoring(finished)
+        return finished
+
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
         """See `RolloutScheduler.add_scored`."""
         self.in_flight.end_scoring(finished)
@@ -70,6 +119,9 @@ class StreamScheduler(RolloutScheduler):
         batch = super().take_batch(needed, version)
         self._rounds = len(self.running) + self.num_ready
         return batch
+
+    def _stream(self, call: StreamCall) -> dict[int, Streamed] | None:
+        return self.sampler.engine.stream_once(call, self.sampler.sampling)
 
     @property
     def _rounds_are_over(self) -> bool:
