@@ -18,7 +18,7 @@ CLASSES = {
     (True, "keep", False): ("StreamScheduler", "AsyncCollector", HANDED_OVER),
     (True, "keep", True): ("StreamScheduler", "ScheduledCollector", PUSHED),
 }
-OTHERS = {"async_protocol", "async_collector", "scheduled_collector", "in_flight", "stream_scheduler"}
+OTHERS = {"async_protocol", "async_collector", "scheduled_collector", "stream_scheduler"}
 SOURCE = Path(__file__).resolve().parents[3] / "src/bapo_lightning"
 
 

@@ -100,7 +100,7 @@ class AsyncCollector(Collector):
         self._stream = self.scheduler if isinstance(self.scheduler, StreamScheduler) else None
         if self._stream is not None:
             self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scoring")
-            self._stream.in_flight.on_reply = self._notify
+            self._stream.on_reply = self._notify
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Waits for a batch, serving weights meanwhile."""
@@ -221,7 +221,7 @@ class AsyncCollector(Collector):
     def _sampled_meanwhile(self) -> float:
         """Seconds of a wait for weights in which the engine continued a stream."""
         seconds = self.sampler.engine.take_answer_seconds()
-        return seconds if self._stream is not None and self._stream.in_flight.sampled else 0.0
+        return seconds if self._stream is not None and self._stream.in_engine else 0.0
 
     def _may_begin(self) -> bool:
         """Returns whether a pass may begin; notifies a waiting trainer if weights are missing."""

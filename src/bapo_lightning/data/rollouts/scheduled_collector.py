@@ -111,7 +111,7 @@ class ScheduledCollector(Collector):
             named = {name_of(group): group for group in self._stream.running}
             for names, version in state["to_score"]:
                 self._to_score.append(([named[name] for name in names], version))
-                self._stream.in_flight.begin_scoring(self._to_score[-1][0])
+                self._stream.begin_scoring(self._to_score[-1][0])
             self._stream.note("resumed")
 
     def _visit(self, state: TrainerState) -> None:
@@ -161,7 +161,7 @@ class ScheduledCollector(Collector):
         self._pass = None
         stream.forget()
         for groups, _ in self._to_score:
-            stream.in_flight.end_scoring(groups)
+            stream.end_scoring(groups)
         self._to_score.clear()
         stream.note("resumed")
 
@@ -202,7 +202,7 @@ class ScheduledCollector(Collector):
         self._added += 1
         if self._pass is None:
             if self._stream is not None:
-                waiting, running = self._stream.in_flight.waiting, self._stream.running
+                waiting, running = self._stream.waiting, self._stream.running
                 self._stream.take_replies([[name_of(group), waiting(group)] for group in running])
             if self.sampler.engine.version != self._trainer.version:
                 self.scheduler.note("sync")
