@@ -59,7 +59,7 @@ from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.system.run_folder.record import SCHEDULE_FILE
-from bapo_lightning.types import Group
+from bapo_lightning.types import Group, Sample
 
 
 class RolloutDataModule(L.LightningDataModule):
@@ -118,11 +118,10 @@ class RolloutDataModule(L.LightningDataModule):
             groups, measured = self._rollout_batch(state)
             self._queue.put(groups)
             self._entry_version = state.version
-        metrics = self._rollout_metrics() | measured
+        metrics: dict[str, float] = {}
         oldest_trained = state.version - self.regime.age_bound if self.regime.stale_action == "mask" else None
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
-        with self._scheduler.lock:
-            metrics |= self._selection_bias.metrics(batch.trained_samples)
+        metrics |= self._rollout_metrics(batch.trained_samples) | measured
         self._clock += 1
         # During training, rollouts and rewards cost the trainer nothing.
         known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}
@@ -258,11 +257,12 @@ class RolloutDataModule(L.LightningDataModule):
         )
         return batch.groups, measured
 
-    def _rollout_metrics(self) -> dict[str, float]:
+    def _rollout_metrics(self, trained: Sequence[Sample]) -> dict[str, float]:
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
         with self._scheduler.lock:
             self._collector.note("metrics")
-            metrics = self._scheduler.statistics.take().metrics() | {
+            metrics = self._scheduler.statistics.take().metrics() | self._selection_bias.metrics(trained)
+            metrics |= {
                 "rollout/running": len(self._scheduler.running),
                 "rollout/ready": self._scheduler.num_ready,
             }
