@@ -111,25 +111,13 @@ class VirtualSampler(RolloutSampler):
     uniform_share: float = 0.0  # of groups whose scores are all equal
     drawn: dict[WorkItem, tuple[list[int], bool]] = field(default_factory=dict)  # lengths, whether uniform
 
-    def requests(
-        self,
-        groups: Sequence[RunningGroup],
-        partial_tokens: int,
-        wanted: Callable[[RunningGroup], Sequence[int]] = RunningGroup.unfinished,
-    ) -> list[GenerationRequest]:
-        """See `RolloutSampler.requests`."""
-        found = list[GenerationRequest]()
-        for number, group in enumerate(groups):
-            if not (indices := wanted(group)):
-                continue
-            lengths = self._drawn(group.item, len(group.rollouts))[0]
-            for index in indices:
-                rollout = group.rollouts[index]
-                context = unwritten(len(rollout.prompt_ids) + rollout.length)
-                limit = min(partial_tokens, self.max_new_tokens - rollout.length)
-                left = lengths[index] - rollout.length
-                found.append(VirtualRequest(context, limit, 0, number, index, left))
-        return found
+    def _request(
+        self, number: int, group: RunningGroup, index: int, partial_tokens: int
+    ) -> GenerationRequest:
+        rollout, lengths = group.rollouts[index], self._drawn(group.item, len(group.rollouts))[0]
+        context = unwritten(len(rollout.prompt_ids) + rollout.length)
+        limit = min(partial_tokens, self.max_new_tokens - rollout.length)
+        return VirtualRequest(context, limit, 0, number, index, lengths[index] - rollout.length)
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
         """Scores groups: all wrong, or every other answer right."""
