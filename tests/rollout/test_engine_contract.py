@@ -1,7 +1,6 @@
 """The in-process transformers engine keeps the promises of `RolloutEngine`; vLLM's engines: tests/vllm."""
 
 from array import array
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,15 +9,7 @@ from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests, tokens
 from tests.rollout.stream_contract import Stream, StreamContract, by_number
 
-from bapo_lightning.rollout.engine import (
-    EVERY,
-    GenerationRequest,
-    SamplingParams,
-    StreamCall,
-    Streamed,
-    request_seed,
-    uniforms,
-)
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, request_seed, uniforms
 from bapo_lightning.rollout.hf.engine import MOST_BESIDE, HFEngine, indexed_device
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.phases import phase
@@ -48,11 +39,10 @@ def test_a_stream_goes_on_beside_few_requests_and_not_beside_many(engine):
 
 
 def test_a_pass_is_a_stream_that_ends_empty(engine):
-    """To the bit, whatever the number of rows."""
-    asked = [replace(each, max_new_tokens=1 + 5 * number % 11) for number, each in enumerate(requests(25))]
-    made = dict(enumerate(engine.generate(asked, SAMPLING)))
-    streamed = engine.stream(StreamCall(by_number(asked), steps=EVERY), SAMPLING)
-    assert streamed == {number: Streamed((each.segment,), each.finish) for number, each in made.items()}
+    asked = [requests(25, limit=1 + 5 * number % 11)[number] for number in range(25)]
+    streamed = Stream(engine, SAMPLING).call(by_number(asked), steps=12 * 25)
+    made = [((each.segment,), each.finish) for each in engine.generate(asked, SAMPLING)]
+    assert [(streamed[number].segments, streamed[number].finish) for number in range(25)] == made
 
 
 def test_every_sample_is_counted_once(engine):

@@ -156,16 +156,14 @@ def test_weights_come_only_where_a_pass_would_begin():
 
 
 def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it():
-    protocol, given = overlapping(7, stream="keep")
-    scored = []
+    (protocol, given), scored = overlapping(7, stream="keep"), []
     for version in range(12):
         visit(protocol, version // 6)
         assert protocol.may_begin() and given == list(range(version // 6 + 1))
         finished, _ = protocol.sampled(protocol.scheduler.sample(protocol.begin()))
         assert not protocol.in_pass
         scored += [(finished, protocol.scheduler.sampler.score(finished, 0))] * bool(finished)
-    running = protocol.scheduler.running
-    assert scored and all(group in running for finished, _ in scored for group in finished)
+    assert scored and all(group in protocol.scheduler.running for finished, _ in scored for group in finished)
     assert protocol.scheduler.finished == [] and protocol.scheduler.num_ready == 0
     for finished, groups in scored:
         protocol.scored(finished, groups, 0.0)

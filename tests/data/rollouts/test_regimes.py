@@ -14,7 +14,6 @@ import torch
 from tests.builders import VOCAB_SIZE, logprobs, module, random_model, random_policy
 
 from bapo_lightning.configuration.targets import options_with_defaults
-from bapo_lightning.data import data_module
 from bapo_lightning.data.batches.replay_queue import ReuseBuffer
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.prompts import PlainPrompt
@@ -199,9 +198,9 @@ def test_a_checkpoint_is_of_one_moment_though_a_thread_writes_all_the_time(tmp_p
 
 
 def test_metrics_have_what_happened_before_their_row_of_the_schedule(tmp_path, monkeypatch):
-    events, last, collate, found = [], [], data_module.collate, SelectionBias.metrics
+    events, last, found = [], [], SelectionBias.metrics
     monkeypatch.setattr(ScheduleRecorder, "on_event", lambda self, event, **content: events.append(event))
-    monkeypatch.setattr(data_module, "collate", lambda *parts: (time.sleep(0.05), collate(*parts))[1])
+    monkeypatch.setattr(ReuseBuffer, "__len__", lambda self: time.sleep(0.05) or 0)
     monkeypatch.setattr(SelectionBias, "metrics", lambda *args: (last.append(events[-1]), found(*args))[1])
     trained(tmp_path, Regime("async", 1, 2, 8, async_generation=True, max_age=7), tmp_path)
     assert last == ["metrics"] * 2 * NUM_BATCHES and "scored" in events
