@@ -26,8 +26,8 @@ BEGIN = {
 ROLLOUTS = "bapo_lightning/data/rollouts"
 AWAITED = {
     ("bapo_lightning/rollout/vllm/server.py", "_generate", "asyncio.gather"): None,  # at once
-    (f"{ROLLOUTS}/conversations.py", "ask", "submit"): (f"{ROLLOUTS}/in_flight.py", "take_replies"),
-    (f"{ROLLOUTS}/stream_collector.py", "_run", "submit"): (f"{ROLLOUTS}/stream_collector.py", "_may_begin"),
+    (f"{ROLLOUTS}/conversations.py", "ask", "submit"): (f"{ROLLOUTS}/stream_scheduler.py", "_take_reply"),
+    (f"{ROLLOUTS}/async_collector.py", "_run", "submit"): (f"{ROLLOUTS}/async_collector.py", "_may_begin"),
     ("bapo_lightning/rewards/functions.py", "_awaited", "run_coroutine_threadsafe"): None,  # at once
     ("bapo_lightning/extras/ray/launcher.py", "train", "submit"):
         ("bapo_lightning/extras/ray/launcher.py", "train"),

@@ -20,10 +20,9 @@
               +--------------- Policy <-------- optimizer --------   -> objective -> backward
     A collector drives the left half:                                 | outputs
       SyncCollector       between two updates                         v
-      AsyncCollector      in a thread, pass by pass              Monitors -> MetricsWriter -> loggers
-      StreamCollector     in a thread, some decoding steps at a time (with a StreamScheduler)
+      AsyncCollector      in a thread, pass after pass           Monitors -> MetricsWriter -> loggers
+                          (with a StreamScheduler, a pass is some decoding steps)
       ScheduledCollector  repeats a recorded run of an AsyncCollector
-      ScheduledStream     repeats a recorded run of a StreamCollector
 
     version: optimizer updates in the weights; each token keeps the version of the policy that sampled it
     age:     trainer's version minus token's version; at most Regime.age_bound in training
@@ -60,7 +59,7 @@ from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.system.run_folder.record import SCHEDULE_FILE
-from bapo_lightning.types import Group
+from bapo_lightning.types import Group, Sample
 
 
 class RolloutDataModule(L.LightningDataModule):
@@ -119,11 +118,10 @@ class RolloutDataModule(L.LightningDataModule):
             groups, measured = self._rollout_batch(state)
             self._queue.put(groups)
             self._entry_version = state.version
-        metrics = self._rollout_metrics() | measured
+        metrics: dict[str, float] = {}
         oldest_trained = state.version - self.regime.age_bound if self.regime.stale_action == "mask" else None
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
-        with self._scheduler.lock:
-            metrics |= self._selection_bias.metrics(batch.trained_samples)
+        metrics |= self._rollout_metrics(batch.trained_samples) | measured
         self._clock += 1
         # During training, rollouts and rewards cost the trainer nothing.
         known = {"time/sync_seconds", *(name for name in measured if name.startswith("time/"))}
@@ -259,11 +257,12 @@ class RolloutDataModule(L.LightningDataModule):
         )
         return batch.groups, measured
 
-    def _rollout_metrics(self) -> dict[str, float]:
+    def _rollout_metrics(self, trained: Sequence[Sample]) -> dict[str, float]:
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
         with self._scheduler.lock:
             self._collector.note("metrics")
-            metrics = self._scheduler.statistics.take().metrics() | {
+            metrics = self._scheduler.statistics.take().metrics() | self._selection_bias.metrics(trained)
+            metrics |= {
                 "rollout/running": len(self._scheduler.running),
                 "rollout/ready": self._scheduler.num_ready,
             }

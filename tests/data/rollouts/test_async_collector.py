@@ -12,10 +12,6 @@ from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.running_group import SampledPass
-from bapo_lightning.data.rollouts.stream_collector import StreamCollector
-from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
-from bapo_lightning.data.rollouts.streaming import Streaming
 from bapo_lightning.rollout.weight_sync import SyncReport
 from bapo_lightning.system.errors import EngineError
 
@@ -80,7 +76,7 @@ def streaming(engine, given):
         given.append(threading.current_thread().name)
         restarting.hand_over(None, 0)
 
-    return StreamCollector(started, started.sampler, refresh, 2)
+    return AsyncCollector(started, started.sampler, refresh, 2)
 
 
 def test_a_pass_of_a_stream_ends_after_the_restart_of_its_engine():
@@ -121,7 +117,7 @@ def test_a_long_wait_says_what_it_is_for(capsys):
     assert f"training has waited 0 s for a rollout batch: {words}" in capsys.readouterr().err
 
 
-def overlapping(max_age, kind=AsyncProtocol, **options):
+def overlapping(max_age, **options):
     """The protocol of batches of two groups and two updates, and the versions that the engine was given."""
     regime = Regime("async", 1, 2, max_new_tokens=6, async_generation=True, max_age=max_age, **options)
     engine, given = ScriptedEngine(regime.max_new_tokens), []
@@ -130,7 +126,7 @@ def overlapping(max_age, kind=AsyncProtocol, **options):
         given.append(protocol.trainer.version)
         engine.load_weights(None, protocol.trainer.version)
 
-    protocol = kind(scheduler(engine, regime, groups_per_batch=2, num_batches=4), refresh, needed=2)
+    protocol = AsyncProtocol(scheduler(engine, regime, groups_per_batch=2, num_batches=4), refresh, needed=2)
     return protocol, given
 
 
@@ -141,11 +137,8 @@ def visit(protocol, version):
 
 
 def one_pass(protocol):
-    requests = protocol.begin()
-    sampler = protocol.scheduler.sampler
-    continued = sampler.continued(requests, protocol.scheduler.running)
-    finished, version = protocol.sampled(SampledPass(requests, continued, 0.0))
-    protocol.scored(finished, sampler.score(finished, version), 0.0)
+    finished, version = protocol.sampled(protocol.scheduler.sample(protocol.begin()))
+    protocol.scored(finished, protocol.scheduler.sampler.score(finished, version), 0.0)
 
 
 def test_weights_come_only_where_a_pass_would_begin():
@@ -163,16 +156,14 @@ def test_weights_come_only_where_a_pass_would_begin():
 
 
 def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it():
-    protocol, given = overlapping(7, StreamProtocol, stream="keep")
-    streaming, scored = Streaming(protocol.scheduler), []
+    (protocol, given), scored = overlapping(7, stream="keep"), []
     for version in range(12):
         visit(protocol, version // 6)
         assert protocol.may_begin() and given == list(range(version // 6 + 1))
-        finished, _ = protocol.sampled(streaming.sample(protocol.begin()))
+        finished, _ = protocol.sampled(protocol.scheduler.sample(protocol.begin()))
         assert not protocol.in_pass
         scored += [(finished, protocol.scheduler.sampler.score(finished, 0))] * bool(finished)
-    running = protocol.scheduler.running
-    assert scored and all(group in running for finished, _ in scored for group in finished)
+    assert scored and all(group in protocol.scheduler.running for finished, _ in scored for group in finished)
     assert protocol.scheduler.finished == [] and protocol.scheduler.num_ready == 0
     for finished, groups in scored:
         protocol.scored(finished, groups, 0.0)

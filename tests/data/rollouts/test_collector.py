@@ -15,13 +15,10 @@ CLASSES = {
     (False, None, False): ("RolloutScheduler", "SyncCollector", REFRESHED),
     (True, None, False): ("RolloutScheduler", "AsyncCollector", HANDED_OVER),
     (True, None, True): ("RolloutScheduler", "ScheduledCollector", PUSHED),
-    (True, "keep", False): ("StreamScheduler", "StreamCollector", HANDED_OVER),
-    (True, "keep", True): ("StreamScheduler", "ScheduledStream", PUSHED),
+    (True, "keep", False): ("StreamScheduler", "AsyncCollector", HANDED_OVER),
+    (True, "keep", True): ("StreamScheduler", "ScheduledCollector", PUSHED),
 }
-OTHERS = {
-    *("async_protocol", "async_collector", "scheduled_collector", "scheduled_stream"),
-    *("in_flight", "streaming", "stream_protocol", "stream_scheduler", "stream_collector"),
-}
+OTHERS = {"async_protocol", "async_collector", "scheduled_collector", "stream_scheduler"}
 SOURCE = Path(__file__).resolve().parents[3] / "src/bapo_lightning"
 
 

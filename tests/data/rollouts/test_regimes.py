@@ -18,8 +18,10 @@ from bapo_lightning.data.batches.replay_queue import ReuseBuffer
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.prompts import PlainPrompt
 from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.observer import SelectionBias
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.advantages.group import group_advantages
@@ -193,6 +195,15 @@ def test_a_checkpoint_is_of_one_moment_though_a_thread_writes_all_the_time(tmp_p
         ended = {name for row in rows if row["do"] == "scored" for name in row["ready"] + row["rejected"]}
         running = {f"{group['epoch']}/{group['problem']}" for group in state["scheduler"]["running"]}
         assert begun - ended == running
+
+
+def test_metrics_have_what_happened_before_their_row_of_the_schedule(tmp_path, monkeypatch):
+    events, last, found = [], [], SelectionBias.metrics
+    monkeypatch.setattr(ScheduleRecorder, "on_event", lambda self, event, **content: events.append(event))
+    monkeypatch.setattr(ReuseBuffer, "__len__", lambda self: time.sleep(0.05) or 0)
+    monkeypatch.setattr(SelectionBias, "metrics", lambda *args: (last.append(events[-1]), found(*args))[1])
+    trained(tmp_path, Regime("async", 1, 2, 8, async_generation=True, max_age=7), tmp_path)
+    assert last == ["metrics"] * 2 * NUM_BATCHES and "scored" in events
 
 
 def test_masked_tokens_are_context_and_rollouts_end_at_the_cap_on_segments(tmp_path):

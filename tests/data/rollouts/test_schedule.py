@@ -15,7 +15,7 @@ from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.schedule import read_schedule
 from bapo_lightning.data.rollouts.schedule_check import contradiction
-from bapo_lightning.data.rollouts.scheduled_stream import ScheduledStream
+from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.system.errors import DataError, EngineError
 from bapo_lightning.system.run_folder.journal import Journal
 
@@ -88,7 +88,7 @@ def test_an_engine_has_forgotten_what_the_recorded_one_lost_when_new_weights_com
     engine = ScriptedEngine(50)
     regime = replace(asynchronous(Random(1), 1), stream="keep", partial_tokens=None)
     source = scheduler(engine, regime, 2, 4)
-    collector = ScheduledStream(source, source.sampler, lambda: engine.load_weights(None, 0), 2, rows)
+    collector = ScheduledCollector(source, source.sampler, lambda: engine.load_weights(None, 0), 2, rows)
     for clock, has_some in enumerate((False, True, False)):
         collector.between_updates(TrainerState(0, clock))
         assert bool(engine.running) is has_some

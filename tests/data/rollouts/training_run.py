@@ -60,8 +60,6 @@ class TrainingRun:
             sampler = replace(self.scheduler.sampler, tokenizer=TurnTokenizer())
             self.scheduler.sampler = talking(sampler, self.environment, workers=self.workers)
             self.scheduler.sampler.conversations.journal = ReplyJournal(self.folder / "replies.jsonl")
-            if self.regime.is_stream:
-                self.scheduler.in_flight.conversations = self.scheduler.sampler.conversations
         self.engine = self.scheduler.sampler.engine
         parts = self.scheduler, self.scheduler.sampler, self
         self.collector = collector_for(*parts, self.groups_per_batch, self.schedule)

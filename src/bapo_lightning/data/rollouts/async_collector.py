@@ -8,6 +8,9 @@
     one pass, score, add_scored             ---->  take the batch, serve again (there is room now), train
                                                    exclusive_engine: wait for the end of the pass (validation)
 
+A pass of a stream is some decoding steps. A further thread scores during the next ones, and each visit of the
+trainer waits for the end of the present steps and pushes the newest weights: the engine keeps responses.
+
 `AsyncProtocol` has the rules, this module the threads. The scheduler's lock guards all state; a condition on
 it is notified whenever anything changes. The engine is used by the generating thread during a pass and by
 the trainer's thread otherwise, never by both: weights are handed over in the trainer's thread, where
@@ -24,15 +27,19 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
-from bapo_lightning.data.rollouts.conversations import Rounds
-from bapo_lightning.data.rollouts.running_group import SampledPass
+from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.running_group import STEPS, RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.schedule import TrainerEvent
+from bapo_lightning.data.rollouts.stream_scheduler import StreamScheduler
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.system.orphans import in_background
 from bapo_lightning.system.phases import phase
@@ -40,6 +47,37 @@ from bapo_lightning.system.printable import say
 from bapo_lightning.types import Group
 
 STOP_SECONDS = 10  # that the end of a run waits for a pass, before it closes the engine under the pass
+MOST_STEPS = 64  # of a pass of a stream
+PASS_SHARE = 1 / 16  # of the time between two visits of the trainer
+Scored = tuple[list[Group], float]  # and seconds
+
+
+@dataclass
+class NumSteps:
+    """Decoding steps of the next pass of a stream. The overhead of a pass is the same for few steps and for
+    many; but the trainer waits for its end at visits, and when a batch becomes complete during it.
+    """
+
+    _visited: float | None = None
+    _between: float = 0.0  # seconds between the last two visits
+    _step: float = 0.0  # seconds of a step in the last pass
+
+    def visit(self, now: float) -> None:
+        """Notes a visit of the trainer at `now` seconds."""
+        if self._visited is not None:
+            self._between = now - self._visited
+        self._visited = now
+
+    def made(self, sampled: SampledPass) -> None:
+        """Notes that a pass has ended."""
+        self._step = sampled.seconds / sampled.steps
+
+    def next(self, now: float) -> int:
+        """Returns `STEPS` to `MOST_STEPS` for a pass that begins at `now` seconds."""
+        if self._visited is None or not self._step:
+            return STEPS
+        wanted = PASS_SHARE * max(self._between, now - self._visited) / self._step
+        return int(min(max(wanted, STEPS), MOST_STEPS))
 
 
 @dataclass(eq=False)
@@ -53,13 +91,16 @@ class AsyncCollector(Collector):
     _failure: BaseException | None = field(default=None, init=False)
     _pass_began: float = field(default=0.0, init=False)  # time at which the last pass began
     _stopping: bool = field(default=False, init=False)
+    _steps: NumSteps = field(default_factory=NumSteps, init=False)
+    _scoring: deque[tuple[Sequence[RunningGroup], Future[Scored]]] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self.scheduler.lock)
-        self._protocol = self._new_protocol()
-
-    def _new_protocol(self) -> AsyncProtocol:
-        return AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
+        self._protocol = AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
+        self._stream = self.scheduler if isinstance(self.scheduler, StreamScheduler) else None
+        if self._stream is not None:
+            self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scoring")
+            self._stream.on_reply = self._notify
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Waits for a batch, serving weights meanwhile."""
@@ -114,14 +155,22 @@ class AsyncCollector(Collector):
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        if self._stream is not None:
+            self._scorer.shutdown(wait=False, cancel_futures=True)
         if self._thread is None:
             return True
         self._thread.join(STOP_SECONDS)
         return not self._thread.is_alive()
 
+    def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
+        """Notes that the engine has none of the running responses."""
+        if self._stream is not None:
+            with self._changed:
+                self.scheduler.note("resumed")
+
     def _is_at_rest(self) -> bool:
         """True if neither the engine nor the reward is at work."""
-        return not self._protocol.in_pass
+        return not self._protocol.in_pass and not self._scoring
 
     def _prove_weights(self) -> None:
         """Ends a hand-over during generation; only after this are the engine's new samples used."""
@@ -133,6 +182,14 @@ class AsyncCollector(Collector):
             self._thread = in_background("rollouts", self._generate_until_stopped, self._fail)
         self._raise_failure()
         self._changed.notify_all()
+        if self._stream is not None:
+            if self.sampler.conversations is None:  # else a reply would wait longer
+                self._steps.visit(time.perf_counter())
+            engine, protocol = self.sampler.engine, self._protocol
+            wanted = "the end of some decoding steps"
+            self._wait_until(
+                lambda: not protocol.in_pass or engine.version == state.version, "training", wanted
+            )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -157,14 +214,21 @@ class AsyncCollector(Collector):
             if self._stopping:
                 return None
             self._pass_began = time.perf_counter()
+            if self._stream is not None:
+                self._stream.take_replies()
             return self._protocol.begin()
 
     def _sampled_meanwhile(self) -> float:
         """Seconds of a wait for weights in which the engine continued a stream."""
-        return 0.0
+        seconds = self.sampler.engine.take_answer_seconds()
+        return seconds if self._stream is not None and self._stream.in_engine else 0.0
 
     def _may_begin(self) -> bool:
         """Returns whether a pass may begin; notifies a waiting trainer if weights are missing."""
+        while self._scoring and self._scoring[0][1].done():
+            finished, future = self._scoring.popleft()
+            self._protocol.scored(finished, *future.result())
+            self._changed.notify_all()
         asked = self._protocol.wants_weights
         may_begin = self._protocol.may_begin()
         if self._protocol.wants_weights and not asked:
@@ -172,17 +236,30 @@ class AsyncCollector(Collector):
         return may_begin
 
     def _run(self, requests: list[GenerationRequest]) -> None:
-        start, rounds = time.perf_counter(), Rounds()
-        continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
-        sampled = time.perf_counter()
-        made = SampledPass(requests, continued, sampled - start, rounds.taken)
+        made = self.scheduler.sample(requests, once=True, steps=self._steps.next(time.perf_counter()))
+        if not self._stopping:
+            self.sampler.engine.restart()  # within the pass: after it, the trainer may use the engine
         with self._changed:
             finished, version = self._protocol.sampled(made)
-        groups = self.sampler.score(finished, version)
-        if not self._stopping:
-            self.sampler.engine.restart()
+            if self._stream is not None:
+                self._steps.made(made)
+                if finished and not self._stopping:
+                    future = self._scorer.submit(self._score, finished, version)
+                    self._scoring.append((finished, future))
+                    future.add_done_callback(lambda _: self._notify())
+                self._changed.notify_all()
+                return
+        scored = self._score(finished, version)
         with self._changed:
-            self._protocol.scored(finished, groups, time.perf_counter() - sampled)
+            self._protocol.scored(finished, *scored)
+            self._changed.notify_all()
+
+    def _score(self, finished: Sequence[RunningGroup], version: int) -> Scored:
+        start = time.perf_counter()
+        return self.sampler.score(finished, version), time.perf_counter() - start
+
+    def _notify(self) -> None:
+        with self._changed:
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:

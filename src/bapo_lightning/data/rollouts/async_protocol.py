@@ -7,6 +7,8 @@
     begin -> sampled -> scored               ---->  has_batch, take
                                                     held: no pass may begin (validation)
 
+A pass of a stream is some decoding steps; it ends with `sampled`, and scoring overlaps with the next ones.
+
 `AsyncCollector` drives it with two threads, a simulation in virtual time. The caller holds
 the scheduler's lock and notifies the other side of changes.
 """
@@ -31,7 +33,7 @@ class AsyncProtocol:
     refresh_engine: Callable[[], None]  # gives the engine the trainer's current weights
     needed: int  # groups in a batch
     trainer: TrainerState = field(default=TrainerState(0, 0), init=False)  # at its last visit
-    in_pass: bool = field(default=False, init=False)  # from `begin` to `scored`
+    in_pass: bool = field(default=False, init=False)  # from `begin` to `scored` or, in a stream, to `sampled`
     held: bool = field(default=False, init=False)  # no pass may begin: the trainer uses the engine
     wants_weights: bool = field(default=False, init=False)  # generation waits only for weights
 
@@ -67,10 +69,11 @@ class AsyncProtocol:
 
     def sampled(self, sampled: SampledPass) -> tuple[list[RunningGroup], int]:
         """Stores the samples of a pass. Returns complete groups, and the version to score them with."""
+        self.in_pass = not self.scheduler.regime.is_stream
         return self.scheduler.postprocess(sampled), self.trainer.version
 
     def scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
-        """Ends the pass: the `finished` groups of `sampled` leave it, scored as `groups`."""
+        """Moves the `finished` groups of `sampled`, scored as `groups`, to the next stage; ends the pass."""
         self.scheduler.add_scored(finished, groups, seconds)
         self.in_pass = False
 

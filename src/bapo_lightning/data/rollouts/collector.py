@@ -1,13 +1,11 @@
 """Scheduler and collector of each regime, and the synchronous collector.
 
-    asynchronous  stream  follows a schedule    scheduler           collector
-    no            no      no                    RolloutScheduler    SyncCollector
-    yes           no      no                    RolloutScheduler    AsyncCollector
-    yes           no      yes                   RolloutScheduler    ScheduledCollector
-    yes           yes     no                    StreamScheduler     StreamCollector
-    yes           yes     yes                   StreamScheduler     ScheduledStream
+    asynchronous  stream  scheduler           collector, if it follows no schedule   if it does
+    no            no      RolloutScheduler    SyncCollector
+    yes           no      RolloutScheduler    AsyncCollector                         ScheduledCollector
+    yes           yes     StreamScheduler     AsyncCollector                         ScheduledCollector
 
-A run imports only its own.
+A synchronous run imports nothing of the others.
 """
 
 from __future__ import annotations
@@ -22,19 +20,10 @@ from typing import Any, Protocol
 
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.running_group import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, TrainerEvent
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.types import Group
-
-# Collectors of asynchronous generation, by (is a stream, follows a schedule).
-_ASYNCHRONOUS = {
-    (False, False): "async_collector:AsyncCollector",
-    (False, True): "scheduled_collector:ScheduledCollector",
-    (True, False): "stream_collector:StreamCollector",
-    (True, True): "scheduled_stream:ScheduledStream",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +84,8 @@ class SyncCollector(Collector):
 
     def _pass(self, needed: int, state: TrainerState) -> None:
         requests = self.scheduler.schedule(state.clock, needed, state.version)
-        start = time.perf_counter()
-        continued = self.sampler.continued(requests, self.scheduler.running)
+        finished = self.scheduler.postprocess(self.scheduler.sample(requests))
         sampled = time.perf_counter()
-        finished = self.scheduler.postprocess(SampledPass(requests, continued, sampled - start))
         groups = self.sampler.score(finished, state.version)
         self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
 
@@ -134,10 +121,10 @@ def collector_for(
     regime = scheduler.regime
     if not regime.async_generation:
         return SyncCollector(scheduler, sampler, trainer.refresh_engine)
-    kind = _named(_ASYNCHRONOUS[regime.is_stream, schedule is not None])
     if schedule is not None:
+        kind = _named("scheduled_collector:ScheduledCollector")
         return kind(scheduler, sampler, trainer.push_weights, needed, schedule)
-    return kind(scheduler, sampler, trainer.hand_over_weights, needed)
+    return _named("async_collector:AsyncCollector")(scheduler, sampler, trainer.hand_over_weights, needed)
 
 
 def _named(name: str) -> type:

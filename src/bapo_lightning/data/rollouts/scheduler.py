@@ -1,5 +1,5 @@
 """Holds all groups on their way from the problem stream to training, and the rules by which they move. One
-state, no threads, no engine.
+state, no threads; only `sample` uses the engine.
 
     stream --schedule--> running --postprocess--> scored --add_scored--> ready --take_batch--> training
                             |                               |              |
@@ -7,12 +7,14 @@ state, no threads, no engine.
                                                             +-> rejected --take_batch--> filtered, or
                                                                 (refused by a rule)      fills the batch
 
-A collector calls these methods while it holds `lock`. Sizes: P groups in a rollout batch, U updates on it.
+A collector holds `lock` while it calls any method but `sample`. Sizes: P groups in a rollout batch, U updates
+on it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +22,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.conversations import Rounds
 from bapo_lightning.data.rollouts.group_state import (
     ArrayStore,
     ProblemOfId,
@@ -30,7 +33,7 @@ from bapo_lightning.data.rollouts.group_state import (
 )
 from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver, Observer, RolloutStatistics
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.running_group import STEPS, RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group, Rollout, WorkItem
@@ -182,6 +185,20 @@ class RolloutScheduler:
         for observer in self._observers:
             observer.on_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
+
+    def sample(
+        self,
+        requests: Sequence[GenerationRequest],
+        once: bool = False,
+        rounds: Sequence[Sequence[int]] | None = None,
+        steps: int = STEPS,
+    ) -> SampledPass:
+        """Makes a pass over the requests of `schedule`. With `once` it is lost if the engine dies; otherwise
+        it is repeated. `rounds`: recorded ones, to be repeated; `steps`: see `StreamScheduler`.
+        """
+        start, taken = time.perf_counter(), Rounds(rounds) if once else None
+        continued = self.sampler.continued(requests, self.running, once=once, rounds=taken)
+        return SampledPass(requests, continued, time.perf_counter() - start, taken.taken if taken else ())
 
     def postprocess(self, sampled: SampledPass) -> list[RunningGroup]:
         """Stores the tokens of a pass and returns the complete groups, to be scored. The call of `schedule`

@@ -20,12 +20,9 @@ from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState, scheduler_kind
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.data.rollouts.running_group import RunningGroup, SampledPass
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
-from bapo_lightning.data.rollouts.stream_protocol import StreamProtocol
-from bapo_lightning.data.rollouts.stream_scheduler import StreamScheduler
-from bapo_lightning.data.rollouts.streaming import Streaming
 from bapo_lightning.extras.simulation.engine import VirtualEngine, VirtualRequest, unwritten
 from bapo_lightning.extras.simulation.fleet import Failures, VirtualFleet
 from bapo_lightning.extras.simulation.fleet_stream import FleetStream
@@ -114,25 +111,13 @@ class VirtualSampler(RolloutSampler):
     uniform_share: float = 0.0  # of groups whose scores are all equal
     drawn: dict[WorkItem, tuple[list[int], bool]] = field(default_factory=dict)  # lengths, whether uniform
 
-    def requests(
-        self,
-        groups: Sequence[RunningGroup],
-        partial_tokens: int,
-        wanted: Callable[[RunningGroup], Sequence[int]] = RunningGroup.unfinished,
-    ) -> list[GenerationRequest]:
-        """See `RolloutSampler.requests`."""
-        found = list[GenerationRequest]()
-        for number, group in enumerate(groups):
-            if not (indices := wanted(group)):
-                continue
-            lengths = self._drawn(group.item, len(group.rollouts))[0]
-            for index in indices:
-                rollout = group.rollouts[index]
-                context = unwritten(len(rollout.prompt_ids) + rollout.length)
-                limit = min(partial_tokens, self.max_new_tokens - rollout.length)
-                left = lengths[index] - rollout.length
-                found.append(VirtualRequest(context, limit, 0, number, index, left))
-        return found
+    def _request(
+        self, number: int, group: RunningGroup, index: int, partial_tokens: int
+    ) -> GenerationRequest:
+        rollout, lengths = group.rollouts[index], self._drawn(group.item, len(group.rollouts))[0]
+        context = unwritten(len(rollout.prompt_ids) + rollout.length)
+        limit = min(partial_tokens, self.max_new_tokens - rollout.length)
+        return VirtualRequest(context, limit, 0, number, index, lengths[index] - rollout.length)
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
         """Scores groups: all wrong, or every other answer right."""
@@ -215,14 +200,9 @@ class VirtualRun:
     def _train(self) -> Process:
         # As `RolloutDataModule.next_batch` lets the trainer continue.
         regime, clock, size = self.setting.regime, self.clock, self.setting.groups_per_batch
-        protocol: AsyncProtocol
-        if isinstance(self.scheduler, StreamScheduler):
-            protocol = stream = StreamProtocol(self.scheduler, self._refresh_engine, size)
-            clock.start(self._stream(stream))
-        else:
-            protocol = AsyncProtocol(self.scheduler, self._refresh_engine, size)
-            if regime.async_generation:
-                clock.start(self._generate(protocol))
+        protocol = AsyncProtocol(self.scheduler, self._refresh_engine, size)
+        if regime.async_generation:
+            clock.start(self._generate(protocol))
         for _ in range(self.setting.num_batches * regime.updates_per_rollout_batch):
             visited = clock.now
             yield from self._overlapping(protocol) if regime.async_generation else self._in_turns()
@@ -259,28 +239,9 @@ class VirtualRun:
         yield self.engine.take_owed()
 
     def _generate(self, protocol: AsyncProtocol) -> Process:
-        # As the thread of `AsyncCollector` does.
-        while True:
-            if not protocol.may_begin():
-                if protocol.wants_weights:
-                    self.clock.changed()
-                yield None
-            elif (pause := self.engine.ready_at - self.clock.now) > 0:
-                yield pause
-            else:
-                requests = protocol.begin()
-                continued = self.sampler.continued(requests, self.scheduler.running)
-                yield self.engine.take_owed()
-                finished, version = protocol.sampled(SampledPass(requests, continued, 0.0))
-                groups = self.sampler.score(finished, version)
-                yield self._reward_seconds(sum(len(group.samples) for group in groups))
-                protocol.scored(finished, groups, 0.0)
-                self.clock.changed()
-
-    def _stream(self, protocol: StreamProtocol) -> Process:
-        # As the generating thread of `StreamCollector` does. Steps in which no response starts or ends are
+        # As the threads of `AsyncCollector` do. Steps of a stream in which no response starts or ends are
         # made without consulting the scheduler, until something else happens.
-        streaming = Streaming(protocol.scheduler)
+        is_stream = self.setting.regime.is_stream
         while True:
             while self._scored:
                 protocol.scored(*self._scored.popleft(), 0.0)
@@ -292,13 +253,15 @@ class VirtualRun:
             elif (pause := self.engine.ready_at - self.clock.now) > 0:
                 yield pause
             else:
-                self._in_steps = True
-                made, events = streaming.sample(protocol.begin()), self._events
+                self._in_steps = is_stream
+                made, events = self.scheduler.sample(protocol.begin()), self._events
                 yield self.engine.take_owed()
                 finished, version = protocol.sampled(made)
-                if finished:
+                if not is_stream:
+                    yield from self._score(finished, version)
+                elif finished:
                     self.clock.start(self._score(finished, version))
-                while events == self._events and not finished and self.engine.stream_on():
+                while is_stream and events == self._events and not finished and self.engine.stream_on():
                     yield self.engine.take_owed()
                 self._in_steps = False
                 self.clock.changed()
