@@ -133,11 +133,13 @@ def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str],
 
 
 def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
-    folder = Path(config.output)
+    from studies.map.jobs import means_of
+
+    folder, over = Path(config.output), means_of(config)
     boards = read_boards(folder, config.cells, list(labels), config.duels)
     return [
-        write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
-        write_csv(folder / "leaderboard.csv", *standing_table(boards, labels)),
+        write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, over, settings)),
+        write_csv(folder / "leaderboard.csv", *standing_table(boards, labels, over)),
         write_csv(folder / "duels.csv", *duel_table(boards, labels)),
         write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
         draw_ranks(boards, methods_of(config), folder / "ranks.png"),
