@@ -17,7 +17,16 @@ from bapo_lightning.runs.command import command
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.run_folder.text_file import write_csv, write_json, write_text
 from studies import CONF
-from studies.map.hypotheses import collapse_row, judge, labels_of, means, pair_table, plain, read_all
+from studies.map.hypotheses import (
+    collapse_row,
+    draw_against_fresh,
+    judge,
+    labels_of,
+    means,
+    pair_table,
+    plain,
+    read_all,
+)
 from studies.map.hypotheses import draw as draw_hypotheses
 from studies.map.hypotheses import render as render_hypotheses
 from studies.map.law import draw_law, largest_rates, rate_table, render_law
@@ -128,7 +137,9 @@ def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str],
         write_csv(folder / "pairs.csv", *pair_table(config, judged)),
         write_csv(folder / "means.csv", *means(config, asked, measured)),
         write_json(folder / "verdict.json", plain(judged)),
-        draw_hypotheses(judged, labels_of(config), asked.matters, folder / "verdict.png"),
+        draw_against_fresh(config, asked, measured, folder / "verdict.png")
+        if all(cell.batch for cell in config.cells)
+        else draw_hypotheses(judged, labels_of(config), asked.matters, folder / "verdict.png"),
     ]
 
 

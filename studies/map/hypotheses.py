@@ -15,9 +15,9 @@ import numpy as np
 
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
-from bapo_lightning.report.paired import EQUAL, LESS, MORE, verdict_of
+from bapo_lightning.report.paired import EQUAL, LESS, MORE, paired_difference, verdict_of
 from studies.map.cells import FRESH, MapCell, Measured, read_measured
-from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, compare
+from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, by_seed, certain, compare
 
 if TYPE_CHECKING:
     from studies.map.plan import CollapseClaim, Hypothesis, MapConfig, VerdictConfig
@@ -200,6 +200,30 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
         axes.set_yticks(range(len(items)), texts, fontsize=6)
         axes.set_ylim(len(items) - 0.3, -0.7)
     panels[-1].set_xlabel("difference of the endpoint; green: more, red: less, blue: equal", fontsize=8)
+    return style.save_png(figure, path)
+
+
+def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves, path: Path) -> Path:
+    """Draws every method's endpoint minus that of fresh data, with 95 % intervals, a panel for each cell."""
+    differences = {
+        (cell, name): certain(paired_difference(*(by_seed(endpoint(each, asked)) for each in pair)))
+        for cell in config.cells
+        for name in config.methods
+        for pair in [(measured[cell, name], measured[cell, FRESH])]
+    }
+    totals = {name: sum(differences[cell, name].mean for cell in config.cells) for name in config.methods}
+    names = sorted(totals, key=totals.__getitem__)
+    figure = style.new_figure(3.0 + 1.7 * len(config.cells), 1.0 + 0.24 * len(names))
+    panels = figure.subplots(1, len(config.cells), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, cell in zip(panels, config.cells, strict=True):
+        style.style_axes(axes, f"lag {cell.lag}, batch {cell.batch}", "", "")
+        axes.axvspan(-asked.matters, asked.matters, color=style.FAINT, alpha=0.35, linewidth=0)
+        for row, name in enumerate(names):
+            found = differences[cell, name]
+            colour = style.ALGORITHM_COLOURS["bapo"] if name.startswith("bapo") else style.INK
+            axes.errorbar(found.mean, row, xerr=found.half_width or 0.0, fmt="o", markersize=4, color=colour)
+        axes.set_yticks(range(len(names)), [config.methods[name].label for name in names], fontsize=8)
+    figure.supxlabel("reward minus that of fresh data (the band counts as equal)", fontsize=9)
     return style.save_png(figure, path)
 
 

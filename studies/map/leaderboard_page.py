@@ -13,7 +13,16 @@ from studies.map.leaderboard import ROUNDING, Board, Standing
 from studies.map.picture import MethodLook
 from studies.map.ratios import RatioInterval
 
-HEADS = ("method", "mean over", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
+HEADS = (
+    "method",
+    "mean over",
+    "rate",
+    "mean reward",
+    "gap closed",
+    "collapsed",
+    "comes half-way",
+    "entropy there",
+)
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
 APART = 2.2  # ranks between two names
 CEILING = "fresh data (the ceiling)"

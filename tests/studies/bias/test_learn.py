@@ -40,7 +40,9 @@ def test_a_large_batch_has_the_gradient_that_enumeration_expects():
     size, method = 200_000, METHODS["token"]
     found = gradient(WORLD, method, path, size, [torch.Generator().manual_seed(seed) for seed in (0, 1)])
     truth = truth_of(WORLD, path[-1], path[0])
-    expected = WORLD.pull(slopes(method, stale_of(WORLD, path, 8, 1.0), truth.advantage, truth.frequency).logits)
+    expected = WORLD.pull(
+        slopes(method, stale_of(WORLD, path, 8, 1.0), truth.advantage, truth.frequency).logits
+    )
     assert (torch.cosine_similarity(found.flatten(1), expected) > 0.999).all()
 
 
