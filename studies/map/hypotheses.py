@@ -205,11 +205,11 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
 
 def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves, path: Path) -> Path:
     """Draws every method's endpoint minus that of fresh data, with 95 % intervals, a panel for each cell."""
+    fresh = {cell: by_seed(endpoint(measured[cell, FRESH], asked)) for cell in config.cells}
     differences = {
-        (cell, name): certain(paired_difference(*(by_seed(endpoint(each, asked)) for each in pair)))
+        (cell, name): certain(paired_difference(by_seed(endpoint(measured[cell, name], asked)), fresh[cell]))
         for cell in config.cells
         for name in config.methods
-        for pair in [(measured[cell, name], measured[cell, FRESH])]
     }
     totals = {name: sum(differences[cell, name].mean for cell in config.cells) for name in config.methods}
     names = sorted(totals, key=totals.__getitem__)
