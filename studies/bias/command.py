@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bapo_lightning.configuration.compose import compose_run, hydra_overrides
+from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.report.progress.display import displayed_phases
 from bapo_lightning.runs.build import build_algorithm
@@ -61,12 +62,17 @@ def made(config: AtlasConfig, name: str, entry: AtlasMethod) -> Method:
         found = validate(compose_run(["run_folder=unused", *overrides]), "run")
     except ConfigError as fault:
         raise ConfigError([f"methods.{name}.set: {text}" for text in fault.problems]) from None
+    return method_of(found, entry.entry)
+
+
+def method_of(found: RunConfig, entry: float = 1.0) -> Method:
+    """The algorithm and correction of a run."""
     weights, proximal = found.correction.weights, found.correction.proximal
     return Method(
         algorithm=build_algorithm(found.algorithm),
         correction=weights.make(1) if weights else None,
         proximal=proximal.make(1) if proximal else None,
-        entry=entry.entry,
+        entry=entry,
     )
 
 

@@ -190,11 +190,17 @@ def update(
     (losses, *metrics), past = torch.vmap(one_seed)(parameters, entry, past, *minibatch.tensors())
     losses.sum().backward()
     assert parameters.grad is not None
-    norm = parameters.grad.flatten(1).norm(dim=1)
-    scale = (protocol.max_grad_norm / (norm + NORM_EPS)).clamp_max(1)
-    parameters.grad.mul_(scale.view(-1, *[1] * (parameters.dim() - 1)))
+    norm = clip_each(parameters.grad, protocol.max_grad_norm)
     optimizer.step()
     return (*metrics, norm), past
+
+
+def clip_each(gradient: Tensor, max_norm: float) -> Tensor:
+    """Scales the gradient of each seed, [S, ...], down to this norm; returns the norms before, [S]."""
+    norm = gradient.flatten(1).norm(dim=1)
+    scale = (max_norm / (norm + NORM_EPS)).clamp_max(1)
+    gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)))
+    return norm
 
 
 def loss_and_metrics(

@@ -17,8 +17,17 @@ from bapo_lightning.runs.command import command
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.run_folder.text_file import write_csv, write_json, write_text
 from studies import CONF
+from studies.map.hypotheses import (
+    collapse_row,
+    draw_against_fresh,
+    judge,
+    labels_of,
+    means,
+    pair_table,
+    plain,
+    read_all,
+)
 from studies.map.hypotheses import draw as draw_hypotheses
-from studies.map.hypotheses import judge, means, pair_table, plain, read_all
 from studies.map.hypotheses import render as render_hypotheses
 from studies.map.law import draw_law, largest_rates, rate_table, render_law
 from studies.map.leaderboard import read_boards
@@ -83,7 +92,7 @@ def draw(config: MapConfig) -> int:
     settings = (
         f"{config.seeds} seeds paired, {config.gate_seeds} others for "
         f"{'the learning rates' if config.is_leaderboard else 'the gate'}; {config.num_updates} updates of "
-        f"{config.problems_per_update} problems x {config.group_size} answers, however stale they are."
+        f"{_batch(config)}, however stale they are."
     )
     with displayed_phases(), phase("drawing the map"):
         if config.verdict is not None:
@@ -97,6 +106,12 @@ def draw(config: MapConfig) -> int:
             print(f"{passed} of {len(results)} cells pass the gate")
     print("written to  " + "\n            ".join(map(str, written)))
     return 0
+
+
+def _batch(config: MapConfig) -> str:
+    if any(cell.batch for cell in config.cells):
+        return "`batch` answers to one problem"
+    return f"{config.problems_per_update} problems x {config.group_size} answers"
 
 
 def methods_of(config: MapConfig) -> dict[str, MethodLook]:
@@ -121,21 +136,26 @@ def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str],
             draw_law(config, rates, folder / "verdict.png"),
         ]
     judged = judge(config, asked, measured)
+    collapses = [collapse_row(config, claim, measured) for claim in asked.collapses]
     return [
-        write_text(folder / "verdict.md", render_hypotheses(config, asked, judged, settings)),
+        write_text(folder / "verdict.md", render_hypotheses(config, asked, judged, settings, collapses)),
         write_csv(folder / "pairs.csv", *pair_table(config, judged)),
         write_csv(folder / "means.csv", *means(config, asked, measured)),
         write_json(folder / "verdict.json", plain(judged)),
-        draw_hypotheses(judged, labels, asked.matters, folder / "verdict.png"),
+        draw_against_fresh(config, asked, measured, folder / "verdict.png")
+        if all(cell.batch for cell in config.cells)
+        else draw_hypotheses(judged, labels_of(config), asked.matters, folder / "verdict.png"),
     ]
 
 
 def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
-    folder = Path(config.output)
+    from studies.map.jobs import means_of
+
+    folder, over = Path(config.output), means_of(config)
     boards = read_boards(folder, config.cells, list(labels), config.duels)
     return [
-        write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
-        write_csv(folder / "leaderboard.csv", *standing_table(boards, labels)),
+        write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, over, settings)),
+        write_csv(folder / "leaderboard.csv", *standing_table(boards, labels, over)),
         write_csv(folder / "duels.csv", *duel_table(boards, labels)),
         write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
         draw_ranks(boards, methods_of(config), folder / "ranks.png"),

@@ -23,12 +23,14 @@ class MapCell:
     options: tuple[tuple[str, float], ...]  # of the world, or keys of a run
     epochs: int = 1  # uses of a rollout batch
     lag: int = 0  # rollout batches between sampling and training
+    batch: int = 0  # answers of an update, in enumerated worlds
 
     @property
     def name(self) -> str:
         parts = [self.world, *(f"{key.rpartition('.')[2]}={value:g}" for key, value in self.options)]
         parts += [f"lr={self.learning_rate:g}", f"staleness={self.staleness}"]
         parts += [f"epochs={self.epochs}"] * (self.epochs > 1) + [f"lag={self.lag}"] * (self.lag > 0)
+        parts += [f"batch={self.batch}"] * (self.batch > 0)
         return "-".join(parts)
 
 

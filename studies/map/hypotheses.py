@@ -15,15 +15,17 @@ import numpy as np
 
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
-from bapo_lightning.report.paired import EQUAL, LESS, MORE, verdict_of
-from studies.map.cells import MapCell, Measured, read_measured
-from studies.map.verdicts import Pair, PairedComparison, compare
+from bapo_lightning.report.paired import EQUAL, LESS, MORE, paired_difference, verdict_of
+from studies.map.cells import FRESH, MapCell, Measured, read_measured
+from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, by_seed, certain, compare
 
 if TYPE_CHECKING:
-    from studies.map.plan import Hypothesis, MapConfig, VerdictConfig
+    from studies.map.plan import CollapseClaim, Hypothesis, MapConfig, VerdictConfig
 
 Curves = Mapping[tuple[MapCell, str], Measured]  # of every method in every cell
 ONCE = "Pairs whose numbers are those of another pair in every cell are counted once."
+COLLAPSING = 0.5  # share of the runs that a method which collapses exceeds
+MEANT = {"not less": (MORE, EQUAL)}  # verdicts that a claim expects, if they are several
 COLOURS = {MORE: "#2a7f62", LESS: "#b5452c", EQUAL: "#33588f"}
 
 
@@ -62,18 +64,39 @@ def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Jud
 
 def cells_of(config: MapConfig, hypothesis: Hypothesis) -> list[tuple[MapCell, MapCell]]:
     """The cells in which the one and the other method of a hypothesis are looked at."""
-    own = [cell for cell in config.cells if cell.world in hypothesis.worlds]
+    own = [cell for cell in config.cells if cell.world in hypothesis.worlds and is_at(cell, hypothesis.where)]
     if hypothesis.uses is None:
         return [(cell, cell) for cell in own]
     first, second = hypothesis.uses
     return [(cell, replace(cell, epochs=second)) for cell in own if cell.epochs == first]
 
 
+def is_at(cell: MapCell, where: Mapping[str, Sequence[float]]) -> bool:
+    """Whether the axes of a cell have values that a claim names."""
+    return all(getattr(cell, axis) in values for axis, values in where.items())
+
+
 def read_all(config: MapConfig, folder: Path) -> Curves:
-    """Reads the curves of every method in every cell."""
-    return {
-        (cell, name): read_measured(folder, cell, name) for cell in config.cells for name in config.methods
-    }
+    """Reads the curves of every method and of fresh data in every cell."""
+    names = (FRESH, *config.methods)
+    return {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
+
+
+def labels_of(config: MapConfig) -> dict[str, str]:
+    return {FRESH: "fresh data"} | {name: entry.label for name, entry in config.methods.items()}
+
+
+def collapse_row(config: MapConfig, claim: CollapseClaim, measured: Curves) -> list[str]:
+    """The claim, in how many cells it came true, and how many runs ended below half their best."""
+    from scipy.stats import binomtest
+
+    cells = [(cell, name) for cell in config.cells if is_at(cell, claim.where) for name in claim.methods]
+    found = [measured[pair].final < COLLAPSED * measured[pair].curves["reward"].max(1) for pair in cells]
+    tests = [binomtest(int(each.sum()), len(each)).proportion_ci() for each in found]
+    ends = [f"{tests[0].low:.2f} to {tests[0].high:.2f}"] if len({each.sum() for each in found}) == 1 else []
+    told = f"{sum(map(np.sum, found))} of {sum(map(len, found))} runs collapsed"
+    came_true = f"{sum(each.low > COLLAPSING for each in tests)} of {len(tests)}"
+    return [claim.name, claim.claim, "collapse", came_true, ", ".join([told, *ends])]
 
 
 def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = None) -> np.ndarray:
@@ -90,8 +113,14 @@ def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = Non
     return values[:, -1] if asked.at_end else values.mean(1)
 
 
-def render(config: MapConfig, asked: VerdictConfig, judged: Sequence[Judged], settings: str) -> str:
-    """The page: each claim, and how often it came true."""
+def render(
+    config: MapConfig,
+    asked: VerdictConfig,
+    judged: Sequence[Judged],
+    settings: str,
+    collapses: Sequence[list[str]] = (),
+) -> str:
+    """The page: each claim, and how often it came true; `collapses` are rows of `collapse_row`."""
     _, pairs = pair_table(config, judged)
     parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}", f"Equal: within {asked.matters:g}.", ONCE]
     rows = [
@@ -99,13 +128,14 @@ def render(config: MapConfig, asked: VerdictConfig, judged: Sequence[Judged], se
         for each in asked.hypotheses
         for table in [[row[1:] for row in pairs if row[0] == each.name]]
     ]
-    parts.append(markdown_table(["hypothesis", "claim", "expected", "came true", "verdicts"], rows))
+    heads = ["hypothesis", "claim", "expected", "came true", "verdicts"]
+    parts.append(markdown_table(heads, [*rows, *collapses]))
     return "\n\n".join(parts) + "\n"
 
 
 def pair_table(config: MapConfig, judged: Sequence[Judged]) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of pairs.csv: every pair of every hypothesis in each of its cells."""
-    labels = {name: entry.label for name, entry in config.methods.items()}
+    labels = labels_of(config)
     rows = [
         [
             item.hypothesis,
@@ -131,17 +161,19 @@ def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
     for cell, method, against, *found in table:
         pairs.setdefault((method, against), []).append((cell, *found))
     verdicts = Counter(row[-1] for rows in dict.fromkeys(map(tuple, pairs.values())) for row in rows)
-    came_true = f"{verdicts[expected]} of {verdicts.total()}"
+    came_true = f"{sum(verdicts[each] for each in MEANT.get(expected, (expected,)))} of {verdicts.total()}"
     return came_true, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
 
 
 def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds."""
+    is_asked = any(FRESH in pair for claim in asked.hypotheses for pair in claim.pairs)
+    labels = {name: label for name, label in labels_of(config).items() if name != FRESH or is_asked}
     rows = [
-        [cell.name, *(f"{endpoint(measured[cell, name], asked).mean():.3f}" for name in config.methods)]
+        [cell.name, *(f"{endpoint(measured[cell, name], asked).mean():.3f}" for name in labels)]
         for cell in config.cells
     ]
-    return ["cell", *(entry.label for entry in config.methods.values())], rows
+    return ["cell", *labels.values()], rows
 
 
 def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, path: Path) -> Path:
@@ -168,6 +200,30 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
         axes.set_yticks(range(len(items)), texts, fontsize=6)
         axes.set_ylim(len(items) - 0.3, -0.7)
     panels[-1].set_xlabel("difference of the endpoint; green: more, red: less, blue: equal", fontsize=8)
+    return style.save_png(figure, path)
+
+
+def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves, path: Path) -> Path:
+    """Draws every method's endpoint minus that of fresh data, with 95 % intervals, a panel for each cell."""
+    fresh = {cell: by_seed(endpoint(measured[cell, FRESH], asked)) for cell in config.cells}
+    differences = {
+        (cell, name): certain(paired_difference(by_seed(endpoint(measured[cell, name], asked)), fresh[cell]))
+        for cell in config.cells
+        for name in config.methods
+    }
+    totals = {name: sum(differences[cell, name].mean for cell in config.cells) for name in config.methods}
+    names = sorted(totals, key=totals.__getitem__)
+    figure = style.new_figure(3.0 + 1.7 * len(config.cells), 1.0 + 0.24 * len(names))
+    panels = figure.subplots(1, len(config.cells), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, cell in zip(panels, config.cells, strict=True):
+        style.style_axes(axes, f"lag {cell.lag}, batch {cell.batch}", "", "")
+        axes.axvspan(-asked.matters, asked.matters, color=style.FAINT, alpha=0.35, linewidth=0)
+        for row, name in enumerate(names):
+            found = differences[cell, name]
+            colour = style.ALGORITHM_COLOURS["bapo"] if name.startswith("bapo") else style.INK
+            axes.errorbar(found.mean, row, xerr=found.half_width or 0.0, fmt="o", markersize=4, color=colour)
+        axes.set_yticks(range(len(names)), [config.methods[name].label for name in names], fontsize=8)
+    figure.supxlabel("reward minus that of fresh data (the band counts as equal)", fontsize=9)
     return style.save_png(figure, path)
 
 

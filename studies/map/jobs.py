@@ -16,6 +16,14 @@ from studies.commands import keep_plain_settings
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.plan import MapConfig
 
+# Functions of `objectives.weighting`, in words.
+MEAN_OVER = {
+    "token_mean": "tokens",
+    "sequence_mean": "responses",
+    "fixed_length": "responses, by a fixed length",
+    "step_mean": "steps",
+}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -61,6 +69,13 @@ def composed(config: MapConfig, name: str) -> RunConfig:
     if is_exact and (problems := [f"methods.{name}: {text}" for text in exact_world_problems(found)]):
         raise ConfigError(problems)
     return found
+
+
+def means_of(config: MapConfig) -> dict[str, str]:
+    """What the loss of each method, and of fresh data, is a mean over."""
+    weightings = {name: composed(config, name).algorithm.weighting.name for name in config.methods}
+    found = {name: MEAN_OVER.get(each.rpartition(".")[2], each) for name, each in weightings.items()}
+    return {FRESH: next(iter(found.values())), **found}
 
 
 def exact_world_problems(config: RunConfig) -> Iterator[str]:

@@ -13,13 +13,25 @@ from studies.map.leaderboard import ROUNDING, Board, Standing
 from studies.map.picture import MethodLook
 from studies.map.ratios import RatioInterval
 
-HEADS = ("method", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
+HEADS = (
+    "method",
+    "mean over",
+    "rate",
+    "mean reward",
+    "gap closed",
+    "collapsed",
+    "comes half-way",
+    "entropy there",
+)
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
 APART = 2.2  # ranks between two names
 CEILING = "fresh data (the ceiling)"
 
 
-def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], settings: str) -> str:
+def render_leaderboard(
+    boards: Sequence[Board], labels: Mapping[str, str], means: Mapping[str, str], settings: str
+) -> str:
+    """The page. `means` say what the loss of each method is a mean over."""
     shown = {**labels, FRESH: CEILING}
     parts = [
         "# Leaderboard",
@@ -33,7 +45,7 @@ def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], setti
             f"Half-way is a reward of {board.half_way:.3f}: in the middle of the first measurement of "
             f"{labels[next(iter(labels))]} and the best end."
         )
-        parts += [f"## {board.title}", half_way, _standings(board, shown)]
+        parts += [f"## {board.title}", half_way, _standings(board, shown, means)]
         if board.duels:
             parts += [
                 "Head to head, paired by seed, p adjusted for all of this page (Holm):",
@@ -42,20 +54,24 @@ def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], setti
     return "\n\n".join(parts) + "\n"
 
 
-def _standings(board: Board, labels: Mapping[str, str]) -> str:
-    heads, rows = _standing_rows([board], labels)
+def _standings(board: Board, labels: Mapping[str, str], means: Mapping[str, str]) -> str:
+    heads, rows = _standing_rows([board], labels, means)
     return markdown_table(["", *heads[2:]], [row[1:] for row in rows])
 
 
-def standing_table(boards: Sequence[Board], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+def standing_table(
+    boards: Sequence[Board], labels: Mapping[str, str], means: Mapping[str, str]
+) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of leaderboard.csv: every method on every board."""
-    return _standing_rows(boards, {**labels, FRESH: CEILING})
+    return _standing_rows(boards, {**labels, FRESH: CEILING}, means)
 
 
-def _standing_rows(boards: Sequence[Board], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+def _standing_rows(
+    boards: Sequence[Board], labels: Mapping[str, str], means: Mapping[str, str]
+) -> tuple[list[str], list[list[str]]]:
     timed = any(standing.update_seconds is not None for board in boards for standing in board.standings)
     rows = [
-        [board.title, place, labels[standing.method], *_cells(standing, timed)]
+        [board.title, place, labels[standing.method], means[standing.method], *_cells(standing, timed)]
         for board in boards
         for place, standing in zip(_places(board), board.standings, strict=True)
     ]

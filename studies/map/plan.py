@@ -20,14 +20,15 @@ from bapo_lightning.system.errors import ConfigError, first_line
 from bapo_lightning.system.values import Name, Size, Workers
 from studies import CONF
 from studies.bias.plan import KIND, AtlasConfig, read_atlas
+from studies.exact.enumerated import Tree
 from studies.exact.world import ExactWorld
 from studies.late.plan import KIND as LATE
 from studies.late.plan import LateConfig, read_late
-from studies.map.cells import FIRST_COMPARED, MapCell
+from studies.map.cells import FIRST_COMPARED, FRESH, MapCell
 
 Seeds = Annotated[int, Ge(2), Le(FIRST_COMPARED)]
 PROTOCOL_AXES = ("learning_rate", "staleness")
-EXACT_AXES = ("epochs", "lag")  # of the protocol as well, in exact worlds; see `MapCell`
+EXACT_AXES = ("epochs", "lag", "batch")  # of the protocol as well, in exact worlds; see `MapCell`
 
 
 class MethodEntry(Section):
@@ -50,9 +51,19 @@ class Hypothesis(Section):
     claim: str
     worlds: list[str]
     pairs: list[tuple[str, str]]
-    expected: Literal["more", "equal", "less"]
+    expected: Literal["more", "equal", "less", "not less"]
     uses: tuple[int, int] | None = None  # epochs of the one and of the other; None: the same cell
     share: float | None = None  # of training at whose end the other is looked at, and the one at its own end
+    where: dict[str, list[float]] = Field(default_factory=dict)  # values of axes; the others: all
+
+
+class CollapseClaim(Section):
+    """A claim that more than half of the runs of some methods collapse, in cells of these axes."""
+
+    name: str
+    claim: str
+    methods: list[str]
+    where: dict[str, list[float]]
 
 
 class LawClaim(Section):
@@ -77,6 +88,7 @@ class VerdictConfig(Section):
     curve: str = "reward"  # of the measurements
     at_end: bool = False  # the endpoint is the curve's last value, not its mean
     hypotheses: list[Hypothesis] = Field(default_factory=list)
+    collapses: list[CollapseClaim] = Field(default_factory=list)
     usable: float = 0.9  # share of the best reward at S = 1 that a usable rate must reach
     law_from: int = 8  # least staleness of the fitted exponent
     law: list[LawClaim] = Field(default_factory=list)
@@ -152,12 +164,13 @@ class MapConfig(Section):
                 (claim.name, [name for pair in claim.pairs for name in pair], claim.worlds)
                 for claim in verdict.hypotheses
             ],
+            "collapses": [(each.name, each.methods, []) for each in verdict.collapses],
             "law": [(law.name, [law.method], []) for law in verdict.law],
             "constants": [(constant.name, [*constant.pair], []) for constant in verdict.constants],
         }
         for key, claims in known.items():
             for claim, methods, worlds in claims:
-                for name in dict.fromkeys(name for name in methods if name not in self.methods):
+                for name in dict.fromkeys(name for name in methods if name not in (FRESH, *self.methods)):
                     yield f"verdict.{key}: {claim} names {name}, which is none of methods"
                 for name in dict.fromkeys(name for name in worlds if name not in self.worlds):
                     yield f"verdict.{key}: {claim} names {name}, which is none of worlds"
@@ -189,6 +202,8 @@ class MapConfig(Section):
             for value in entry.axes.get(axis, ()):
                 if value != int(value) or value < (axis == "epochs"):
                     yield f"{path}.axes.{axis}={value} is no number of {axis}; write whole ones"
+        if "batch" in entry.axes and {"epochs"} & entry.axes.keys() | {*entry.axes["staleness"]} - {1}:
+            yield f"{path}.axes.batch is of worlds that use a batch once: write staleness=[1] and no epochs"
         for rate in entry.axes.get("learning_rate", ()):
             if not 0 < rate <= FASTEST:
                 yield f"{path}.axes.learning_rate={rate} is no rate; write positive ones, at most {FASTEST:g}"
@@ -197,13 +212,14 @@ class MapConfig(Section):
         others = {
             axis: values for axis, values in entry.axes.items() if axis not in (*PROTOCOL_AXES, *EXACT_AXES)
         }
+        given, kind = ({"starts": 1}, Tree) if "batch" in entry.axes else ({}, ExactWorld)
         for options in product(*others.values()):
-            target = Target({**entry.world.node, **dict(zip(others, options, strict=True))})
+            target = Target({**entry.world.node, **given, **dict(zip(others, options, strict=True))})
             found = list(target_problems(target.node, f"{path}.world"))
             yield from found
             if not found:
                 try:
-                    target.make(ExactWorld)
+                    target.make(kind)
                 except ConfigError as error:
                     yield from (f"{path}.world: {text}" for text in error.problems)
 
@@ -275,13 +291,15 @@ def with_chosen_methods(config: MapConfig) -> MapConfig:
 
 def with_claims_about(verdict: VerdictConfig, methods: Set[str]) -> VerdictConfig:
     """Returns the claims without what they say of other methods."""
-    pairs = {claim.name: [pair for pair in claim.pairs if methods >= {*pair}] for claim in verdict.hypotheses}
+    known = {FRESH, *methods}
+    pairs = {claim.name: [pair for pair in claim.pairs if known >= {*pair}] for claim in verdict.hypotheses}
     claims = {
         "hypotheses": [
             claim.model_copy(update={"pairs": pairs[claim.name]})
             for claim in verdict.hypotheses
             if pairs[claim.name]
         ],
+        "collapses": [each for each in verdict.collapses if methods >= {*each.methods}],
         "law": [law for law in verdict.law if law.method in methods],
         "constants": [constant for constant in verdict.constants if methods >= {*constant.pair}],
     }

@@ -79,10 +79,11 @@ def test_ranks_of_every_rate_and_the_page(board, tmp_path):
     assert board.ranks["lucky"][0.1] == 1 and type(board.ranks["lucky"][0.1]) is int
     assert board.ranks["bapo"][0.01] == board.ranks["grpo"][0.01], "equal methods share their rank"
     labels = {name: name.upper() for name in METHODS}
-    page = render_leaderboard([board], labels, "6 seeds")
+    means = dict.fromkeys((FRESH, *METHODS), "tokens")
+    page = render_leaderboard([board], labels, means, "6 seeds")
     assert "## table (wrong_tokens 9), staleness 8" in page and "| BAPO - GRPO | +0.100" in page
     assert "0.1, edge" in page
-    assert len(standing_table([board], labels)[1]) == len(board.standings)
+    assert len(standing_table([board], labels, means)[1]) == len(board.standings)
     assert duel_table([board], labels)[1][0][1] == "BAPO - GRPO"
     methods = {name: MethodLook(label, name) for name, label in labels.items()}
     assert draw_ranks([board], methods, tmp_path / "ranks.png").stat().st_size > 10_000

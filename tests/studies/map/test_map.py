@@ -103,7 +103,7 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
     ("methods.grpo.set.algorithm=direct_advantage",
      "methods.grpo: algorithm=direct_advantage has a stage that gives advantages by the text of "
      "responses (step_advantages), and exact worlds have none"),
-    ("map=lcoks", "map=lcoks is no map; write one of bias, exact, late, locks"),
+    ("map=lcoks", "map=lcoks is no map; write one of bias, exact, lag"),
     ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
     ("seeds={", "seeds={ cannot be read (while parsing a flow node); write KEY=VALUE in YAML"),
     ("[0=1", "[0=1 cannot be read"),

@@ -112,6 +112,24 @@ def test_the_readme_has_the_counts_and_ranges_of_the_pages():
         assert shown == [f"{row[method] - row['GRPO, [0.8, 1.2]']:+.3f}" for method in methods[1:]]
 
 
+def test_the_page_of_lags_and_the_readme_have_the_numbers_of_their_tables():
+    told = [row for row in rows((RESULTS / "lag.md").read_text()) if len(row) == 3]
+    gains = {}
+    for column, name in ((1, "lag"), (2, "lag_sgd")):
+        shown = {row[4] for row in table(name)}
+        said = [interval for row in told for interval in INTERVAL.findall(row[column])]
+        assert len(said) > 8 and shown >= set(said), name
+        came_true = {each[1] for each in claims(name)[0]}
+        assert came_true >= {
+            *re.findall(r"^[0-9]+ of [0-9]+", "\n".join(row[column] for row in told[3:]), re.M)
+        }
+        for _, _cell, *pair, difference, _ in (row for row in table(name) if "lag=12" in row[1]):
+            gains.setdefault(tuple(pair), []).append(float(difference.split()[0]))
+    bapo, whole = gains["BAPO 0.5", "GRPO, [0.8, 1.2]"], gains["sequence weights <= 2", "BAPO 0.5"]
+    assert f"BAPO gets {min(bapo):.2f} to {max(bapo):.2f} more reward than GRPO" in README
+    assert f"whole responses {min(whole):.2f} to {max(whole):.2f} more than BAPO" in README
+
+
 def test_the_exponents_of_the_law_are_those_of_its_table():
     ends = {"table": [], "factored": []}
     for world, *_, told in (row[:9] for row in table("staleness_law")[1:]):
