@@ -5,6 +5,7 @@ python -m tests.matrix.page
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from pathlib import Path
@@ -50,9 +51,13 @@ REHEARSALS_HEAD = (
 
 
 def table() -> list[list[str]]:
-    """Returns the rows of matrix.csv. A row that was not run yet is shown as such."""
-    rows = enumerate(json.loads(FILE.read_text())["rows"], 1)
-    return [[str(n), *row.values(), *_outcome(RESULTS / str(n) / "rehearsal.json")] for n, row in rows]
+    """Returns the rows of matrix.csv. A row that was not run again keeps its outcome, if its choices are the
+    same; one that was not run yet is shown as such.
+    """
+    with PAGE.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        known = {tuple(row[:-2]): row[-2:] for row in csv.reader(file)}
+    rows = [[str(n), *row.values()] for n, row in enumerate(json.loads(FILE.read_text())["rows"], 1)]
+    return [[*row, *(_outcome(row[0]) or known.get(tuple(row), ["not yet", ""]))] for row in rows]
 
 
 def page(rows: list[list[str]]) -> str:
@@ -72,13 +77,14 @@ def page(rows: list[list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _outcome(file: Path) -> tuple[str, str]:
+def _outcome(number: str) -> list[str] | None:
+    file = RESULTS / number / "rehearsal.json"
     if not file.exists():
-        return "not yet", ""
+        return None
     record = json.loads(file.read_text())
     seconds = sum(part["seconds"] for part in record["parts"] if part["part"] in ACTS)
     failed = [part["part"] for part in record["parts"] if not part["ran"]]
-    return (f"no: {failed[0]}" if failed else "yes"), f"{seconds:.0f}"
+    return [f"no: {failed[0]}" if failed else "yes", f"{seconds:.0f}"]
 
 
 def _rehearsal(record: dict[str, Any]) -> list[str]:
