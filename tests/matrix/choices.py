@@ -58,7 +58,12 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
         "stream": STREAM,
         "stream, recomputed": (*STREAM, "regime.stream=recompute"),
         "stream, recorded": STREAM,
-        "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=15"),
+        "async, partial": (
+            "regime=async",
+            "regime.partial_tokens=8",
+            "regime.max_age=15",
+            "regime.batches_in_flight=2",
+        ),
         "reuse": ("regime=reuse",),
         "async, recorded": ASYNC,
     },
