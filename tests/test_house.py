@@ -11,14 +11,14 @@ from tests.import_graph import floors, reached
 ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
-    "lines of src": 54_195,
-    "lines of the core": 23_710,
-    "lines of tests": 48_610,
+    "lines of src": 56_111,
+    "lines of the core": 23_838,
+    "lines of tests": 50_202,
     "folders at the top": 18,
     "files at the top": 3,
     "class names in several files": 2,  # the faces of the module and of its data in library.py
 }
-EXECUTED_FILES = 61  # by one rollout batch with its first update
+EXECUTED_FILES = 62  # by one rollout batch with its first update
 SLACK = 0.98  # of a limit, below which it is to be lowered
 FILES = {
     "errors.py": "class Wrong(ValueError):\n    pass\n",
