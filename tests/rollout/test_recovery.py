@@ -56,9 +56,6 @@ class Pushes:
         self.made.append((source, version, vocab_size))
         return Proof(source, version, [], {}, {}, 0.5, 0.25, 0.125)
 
-    def expect_restarted(self):
-        pass
-
     def prove(self, proof):
         if proof.version in self.unproven:
             raise EngineError("the engine holds other weights")

@@ -91,9 +91,6 @@ class Sync:
         engine.load_weights(source, version)
         return Proof(source, version, [], {}, {}, 0.0, 0.0, 0.0)
 
-    def expect_restarted(self):
-        pass
-
     def prove(self, proof):
         return SyncReport(proof.version, 0.0, 0.0, 0.0, 0.0)
 

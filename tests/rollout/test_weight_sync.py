@@ -39,35 +39,6 @@ def test_non_finite_weights_do_not_pass_the_probe(folder):
         WeightSync(tolerance=1e-3).push(policy, HFEngine(folder), 1, VOCAB_SIZE)
 
 
-class Answering(HFEngine):
-    """Notes the versions under which it answered a probe."""
-
-    def generate(self, requests, sampling):
-        self.__dict__.setdefault("probed", []).append(self.version)
-        return super().generate(requests, sampling)
-
-
-class Numberless(Answering):
-    """Reports digests of all weights but one module's."""
-
-    def weight_digests(self, seed):
-        (held,) = super().weight_digests(seed).values()
-        return {0: dict(list(held.items())[1:])}
-
-
-@pytest.mark.parametrize(("kind", "probed"), [(Answering, [1, 4, 5, 8]), (Numberless, list(range(1, 9)))])
-def test_probes_that_digests_make_needless_are_spared(folder, kind, probed):
-    policy, engine, sync = random_policy(), kind(folder), WeightSync(1e-3, probe_every=3)
-    reports = []
-    for version in range(1, 9):
-        reports.append(sync.push(policy, engine, version, VOCAB_SIZE))
-        if version == 4:
-            sync.expect_restarted()
-    assert engine.probed == probed
-    assert [each.version for each in reports if each.max_logprob_difference is not None] == probed
-    assert all(each.compared_share > 0 for each in reports)
-
-
 class DeafEngine(HFEngine):
     """Takes the first weights and claims to have all later ones; it cannot tell what it holds."""
 

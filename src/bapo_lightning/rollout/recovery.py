@@ -159,7 +159,6 @@ class RestartingEngine:
             with phase("restarting the engine"):
                 self.engine.restart()
             self._death = None
-            self.weight_sync.expect_restarted()
         except EngineError as error:
             self._death = error
 

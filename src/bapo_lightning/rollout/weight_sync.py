@@ -66,8 +66,8 @@ class SyncReport:
     transfer_seconds: float  # load_weights
     probe_seconds: float  # the proof
     # Nats, over the probe's tokens; of the worst engine if there are several.
-    mean_logprob_difference: float | None  # None: this sync had no probe
-    max_logprob_difference: float | None
+    mean_logprob_difference: float
+    max_logprob_difference: float
     compared_share: float = 0.0  # share of the modules whose weights were compared
     update_kept: float | None = None  # see `ScoringWeightSource`
 
@@ -121,9 +121,6 @@ class WeightSync:
     tolerance that rounding needs. Digests of the weights sent and held find them (`weight_digests`), if the
     engine can report these. Other engines that keep old weights are found because they give the same answer
     to the same probe, to the bit, while the trainer's log-probs of the answer have moved.
-
-    Digests are compared after every sync. The probe, which takes most of the time, is sampled after the first
-    one, after restarts, after every `probe_every`-th, and always if digests do not cover all weights.
     """
 
     # Largest allowed mean |log-prob difference| in nats: about 1e-3 if both sides compute in float32, 0.2 if
@@ -135,10 +132,6 @@ class WeightSync:
     # cache, if it has one, so that a stale cache is used and detected.
     probe_tokens: Count = 16
     sampled_tokens: Count = 4  # after each prompt
-    probe_every: Count = 1  # syncs
-    _num_unprobed: int = field(default=0, init=False, repr=False, compare=False)  # syncs since the last probe
-    # Engines that have answered a probe since they started, and whose digests cover all weights.
-    _covered: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
     # Each engine's newest answer, as scored when it was first given.
     _answers: dict[int, ProbeAnswer] = field(default_factory=dict, init=False, repr=False, compare=False)
     _sent: SentWeights = field(default_factory=SentWeights, init=False, repr=False, compare=False)
@@ -191,43 +184,19 @@ class WeightSync:
             raise EngineError(
                 f"after the weight sync the engine reports version {engine.version}, expected {version}"
             )
-        held = engine.weight_digests(self._sent.seed)
-        compared = time.perf_counter()
         requests = self.probe(vocab_size)
-        made: Mapping[int, Sequence[Generation]] = {}
-        self._num_unprobed += 1
-        if self._num_unprobed >= self.probe_every or not self._covered or held.keys() != self._covered:
-            self._num_unprobed = 0
-            made = engine.generate_on_each(requests, SamplingParams(self.temperature, stop_token_ids=()))
+        sampling = SamplingParams(self.temperature, stop_token_ids=())
+        made = engine.generate_on_each(requests, sampling)
+        answered = time.perf_counter()
+        held = engine.weight_digests(self._sent.seed)
         end = time.perf_counter()
-        return Proof(source, version, requests, made, held, loaded - start, end - compared, compared - loaded)
-
-    def expect_restarted(self) -> None:
-        """Has the next sync probed, as an engine has restarted."""
-        self._covered.clear()
+        return Proof(source, version, requests, made, held, loaded - start, answered - loaded, end - answered)
 
     def prove(self, proof: Proof) -> SyncReport:
         """Raises EngineError if the two sides disagree about the probe, or if an engine holds other weights
         than it was sent, or still gives an old answer.
         """
         start, version = time.perf_counter(), proof.version
-        shares = self._check_digests(proof.held, version)
-        mean, largest = self._check_answers(proof) if proof.made else (None, None)
-        if proof.made:
-            self._covered = {number for number, share in shares.items() if share == 1} & proof.made.keys()
-        return SyncReport(
-            version,
-            proof.transfer_seconds,
-            proof.answer_seconds + proof.digest_seconds + time.perf_counter() - start,
-            mean,
-            largest,
-            min(shares.values(), default=0.0),
-            proof.source.update_kept,
-        )
-
-    def _check_answers(self, proof: Proof) -> tuple[float, float]:
-        """Returns mean and largest log-prob difference, in nats. Raises EngineError for wrong answers."""
-        version = proof.version
         answers = probe_answers(proof.source, proof.requests, proof.made)
         own = chain.from_iterable(answer.trainer for answer in answers.values())
         if not all(map(math.isfinite, own)):
@@ -246,15 +215,24 @@ class WeightSync:
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
         largest = max(chain.from_iterable(answer.differences for answer in answers.values()))
+        compared = self._check_digests(proof.held, version)
         for number, answer in answers.items():
             self._check_fresh(number, answer, version)
-        return mean, largest
+        return SyncReport(
+            version,
+            proof.transfer_seconds,
+            proof.answer_seconds + proof.digest_seconds + time.perf_counter() - start,
+            mean,
+            largest,
+            compared,
+            proof.source.update_kept,
+        )
 
-    def _check_digests(self, every: Mapping[int, Mapping[str, int]], version: int) -> dict[int, float]:
-        """Returns the share of modules that could be compared, by engine. Raises EngineError for wrong
-        weights.
-        """
-        sent, shares = self._sent.digests() if every else {}, {}
+    def _check_digests(self, every: Mapping[int, Mapping[str, int]], version: int) -> float:
+        """Returns the share of modules that could be compared. Raises EngineError for wrong weights."""
+        if not every:
+            return 0.0
+        sent, shares = self._sent.digests(), []
         for number, held in every.items():
             known = sent.keys() & held.keys()
             wrong = sorted(module for module in known if sent[module] != held[module])
@@ -265,8 +243,8 @@ class WeightSync:
                     "or weights of an older version are still there. Its rollouts would be mislabelled; "
                     "check the engine's weight loading, and that its dtype is the one it was started with"
                 )
-            shares[number] = len(known) / max(1, len(sent))
-        return shares
+            shares.append(len(known) / max(1, len(sent)))
+        return min(shares, default=0.0)
 
     def _check_fresh(self, number: int, answer: ProbeAnswer, version: int) -> None:
         """Raises EngineError for an answer that is the same as under weights with other scores for it."""

@@ -72,15 +72,13 @@ def has_reached(folder, num_updates, num_restarts):
 def test_a_run_samples_in_process_and_its_log_probs_are_the_trainers(tmp_path):
     own = [option for option in SERVER if "cpu_threads" not in option and "deadline" not in option]
     options = [option.replace("vllm_server", "vllm") for option in own]
-    finish(
-        start(tmp_path / "run", *options, "scale.num_rollout_batches=2", "rollout.weight_sync.probe_every=1")
-    )
+    finish(start(tmp_path / "run", *options, "scale.num_rollout_batches=2"))
     metrics = rows(tmp_path / "run")
     fresh = [row for row in metrics if row["staleness/age_max"] == 0]
     assert len(metrics) == 16 and len(fresh) == 2
     for row in fresh:
         assert row["mismatch/abs_logp_diff_mean"] < 1e-5
-        assert row["sync/logp_diff_max"] < 1e-4 and row["sync/compared_share"] == 1
+        assert row["sync/logp_diff_max"] < 1e-4
         assert row["sync/transfer_seconds"] > 0
 
 

@@ -304,17 +304,15 @@ def unread(counts: Sequence[float], limits: str, has_right: bool = False) -> str
 
 
 def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
-    """Returns metrics of the weight syncs since the last update; differences are of the last probe."""
+    """Returns metrics of the weight syncs since the last update; log-prob differences are the last sync's."""
     metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
     if reports:
         metrics |= {
             "sync/transfer_seconds": sum(report.transfer_seconds for report in reports),
+            "sync/logp_diff_mean": reports[-1].mean_logprob_difference,
+            "sync/logp_diff_max": reports[-1].max_logprob_difference,
             "sync/compared_share": reports[-1].compared_share,
         }
-        for report in reports:
-            if report.mean_logprob_difference is not None and report.max_logprob_difference is not None:
-                metrics["sync/logp_diff_mean"] = report.mean_logprob_difference
-                metrics["sync/logp_diff_max"] = report.max_logprob_difference
         if reports[-1].update_kept is not None:
             metrics["mismatch/lora_update_kept"] = reports[-1].update_kept
     return metrics
