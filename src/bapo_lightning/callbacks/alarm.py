@@ -74,7 +74,7 @@ ADVICE = {
         "No token so far was as old as regime.max_age allows: the run is fresher than its bound says, and a "
         "larger bound would change nothing. Take staleness/age_mean for its staleness; data of a given age "
         "come from regime=replay (regime.epochs, regime.minibatches), or from a recorded schedule "
-        "(regime.schedule)"
+        "(regime.schedule). With regime.batches_in_flight this is as intended"
     ),
     ("rollout/trained_length_ratio", "below"): (
         "Trained responses are that much shorter than sampled ones, over the whole run: groups with long "

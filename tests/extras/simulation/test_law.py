@@ -57,6 +57,7 @@ def test_admission_leaves_places_that_are_not_generated():
     assert admitted_queue(regime, 8, 1.25) == 1.75
     assert admitted_queue(regime, 8, 3.25) == 0.0
     assert admitted_queue(replace(regime, window=5), 8, 1.25) == 1.25
+    assert admitted_queue(replace(regime, window=5, batches_in_flight=2), 8, 0.0) == 2.0
     assert admitted_queue(replace(regime, max_age=3), 8, 0.0) == 0.0
 
 

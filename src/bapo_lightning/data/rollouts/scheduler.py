@@ -145,8 +145,9 @@ class RolloutScheduler:
         floor((s + A + 1) / U). With A = U - 1 this is synchronous training: as many as the next batch still
         needs. In a window of W groups (`StartOrder`) it enters as number n + W - 1 at the latest. Also, at
         most P start in a pass, and no more are in flight than passes can keep busy (`Regime.natural_age`);
-        with generation during training only the age bounds the groups that wait. `clock` is s, updates
-        attempted when the engine got its weights, `needed` the number of fresh groups in the next batch.
+        with generation during training age and `batches_in_flight` bound the groups that wait. `clock` is s,
+        updates attempted when the engine got its weights, `needed` the number of fresh groups in the next
+        batch.
         """
         places = self._num_entered + len(self._ready) + len(self.running)
         waiting = places - self._num_entered + len(self._rejected)

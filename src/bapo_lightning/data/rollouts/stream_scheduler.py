@@ -27,7 +27,7 @@ Place = tuple[int, int]  # identity of a running group, number of a sample in it
 
 @dataclass(eq=False)
 class StreamScheduler(RolloutScheduler):
-    """Requests only samples that the engine does not have; only age bounds the number in flight."""
+    """Requests only samples that the engine does not have, in any number that admission allows."""
 
     # Called from any thread when a reply has come.
     on_reply: Callable[[], None] = field(default=lambda: None, init=False)

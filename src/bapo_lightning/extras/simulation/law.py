@@ -51,8 +51,9 @@ def admitted_queue(regime: Regime, groups_per_batch: int, generating: float) -> 
     """Returns the q, in batches, that admission leaves to finished groups (`num_startable`).
 
     While a batch trains, at most (A + 1) / U - 1 further batches are started, A the bound on age, U the
-    updates on a batch; a window takes its length. Of these, `generating` = C M / (B rho) are not finished.
+    updates on a batch; a window takes its length. `batches_in_flight` limits them, too. Of these,
+    `generating` = C M / (B rho) are not finished.
     """
     ahead = (regime.admission_age + 1) / regime.updates_per_rollout_batch - 1
-    ahead = min(ahead, regime.batches_in_flight or ahead)
-    return max(0.0, ahead - ((regime.window or 1) - 1) / groups_per_batch - generating)
+    ahead -= ((regime.window or 1) - 1) / groups_per_batch
+    return max(0.0, min(ahead, regime.batches_in_flight or ahead) - generating)
