@@ -17,7 +17,7 @@ from bapo_lightning.tools.doctor.curves import ENTROPY, REWARD, Curves
 from studies.doctor.corpus import CorpusConfig, SickRun, expanded, runs_of
 from studies.map.kept import KeptRuns, Line
 
-STEP = 4  # updates between two looks at a running run
+STEP = 4  # updates between two readings of a run
 NOTHING = "nothing"
 KEPT = {"reward": REWARD, "entropy": ENTROPY}  # names in other studies -> metrics
 
@@ -28,7 +28,7 @@ class Judged:
 
     run: SickRun
     said: str  # the first finding
-    delay: int | None = None  # updates from the fault to the first look with the right cause
+    delay: int | None = None  # updates from the fault to the first reading with the right cause
 
     @property
     def judges(self) -> bool:
@@ -108,12 +108,12 @@ def interval(hits: Sequence[bool]) -> str:
 
 
 def kept_elsewhere(own: Path) -> list[str]:
-    """What the doctor finds in the curves that other studies keep, which have reward and entropy alone."""
+    """What the doctor finds in curves that other studies keep, if they are of reward and entropy."""
     said: Counter[str] = Counter()
-    for file in sorted(own.parent.glob("*.jsonl")):
-        if file.resolve() != own.resolve():
-            for line in read_lines(file, Line, "restore it"):
-                curves = {name: np.array(line["curves"][short], float) for short, name in KEPT.items()}
-                said[first_cause(diagnose(expanded(curves), facts_of({})))] += 1
+    others = (file for file in sorted(own.parent.glob("*.jsonl")) if file.resolve() != own.resolve())
+    for line in (line for file in others for line in read_lines(file, Line, "restore it")):
+        if KEPT.keys() <= line["curves"].keys():
+            curves = {name: np.array(line["curves"][short], float) for short, name in KEPT.items()}
+            said[first_cause(diagnose(expanded(curves), facts_of({})))] += 1
     texts = ", ".join(f"{cause} {count}" for cause, count in said.most_common())
     return [f"Runs that other studies keep, of which reward and entropy are known: {texts}."] if said else []
