@@ -187,7 +187,7 @@ figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG
 map: $(READY) ## where clipping bounds matter: exact worlds, or MAP=locks (ARGS="seeds=40 output=outputs/map-40")
 	@$(VENV_PYTHON) -m studies.map map=$(MAP) $(ARGS)
 
-record: $(READY) ## average runs of one setting, to be shown beside other runs (RUNS="outputs/..." TO=mine.json)
+record: $(READY) ## average runs of one setting, to be shown with other runs (RUNS="outputs/..." TO=mine.json)
 	@$(VENV_PYTHON) -m bapo_lightning.tools.commands.record $(RUNS) --output "$(TO)"
 
 tiny-model: $(READY) ## make a shipped tiny model again (WORLD=locks)

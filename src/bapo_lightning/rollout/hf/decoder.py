@@ -132,8 +132,8 @@ class RunningBatch:
     def sample_now(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams, reader: Reader, version: int
     ) -> list[Generation]:
-        """Samples other requests. Beside a stream, which continues meanwhile and whose next call returns its
-        results, they get room at once.
+        """Samples other requests at once, also during a stream, which continues meanwhile and whose next call
+        returns its results.
         """
         others = [_Row(None, request) for request in requests]
         self._sampling[False] = sampling

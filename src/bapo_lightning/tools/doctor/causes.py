@@ -42,7 +42,7 @@ from bapo_lightning.tools.doctor.curves import (
 )
 
 Certainty = Literal["certain", "likely", "possible"]
-# Nats per token of engine against trainer from which on the difference must have no direction, as rounding.
+# Nats per token. A smaller difference of engine and trainer is rounding, whose direction means nothing.
 SEEN = 0.01
 TILTED = Detector(above=0.2, patience=2)  # |mean difference| / mean |difference|
 UNTILTED = 0.02  # log-probs of the same tokens at other places have the same sum
@@ -55,9 +55,9 @@ UNIFORM_SHARE = Detector(above=0.6, patience=3)
 UNIFORM_GROWN = 1.5  # times the first batches' share
 UNSOLVED = (0.05, 0.8)  # mean reward with which groups of equal scores are a loss
 FALLEN = 0.5  # times the best moving average of the reward
-FAR = 0.8  # moving average of the KL to the data's policy with which a fallen reward has its cause
+FAR = 0.8  # moving average of the KL to the data's policy; above it, distance explains a fallen reward
 WINDOW = 8  # updates of a moving average
-OLD = 8.0  # updates of age from which on age, not the rate, explains distant ratios
+OLD = 8.0  # updates; above this age, old data explain distant ratios, not the rate
 TWICE = 3.0  # texts with two verdicts
 
 
@@ -90,7 +90,7 @@ class _Callbacks(TypedDict):
     alarms: NotRequired[dict[str, _Alarm | None] | None]
 
 
-class _Told(TypedDict):
+class _Known(TypedDict):
     """What the doctor reads of a run's configuration."""
 
     callbacks: NotRequired[_Callbacks | None]
@@ -102,13 +102,13 @@ def facts_of(config: Mapping[str, Any]) -> Facts:
     configuration has another form.
     """
     try:
-        told = shaped(_Told, dict(config))
+        known = shaped(_Known, dict(config))
     except ValueError as error:
         raise DataError(f"config.yaml is damaged ({error}); restore the file that the run wrote") from None
-    own = {name: node for name, node in ((told.get("callbacks") or {}).get("alarms") or {}).items() if node}
+    own = {name: node for name, node in ((known.get("callbacks") or {}).get("alarms") or {}).items() if node}
     return Facts(
         {name: _detector(node) for name, node in (usual_alarms() | own).items()},
-        (told.get("model") or {}).get("lora") is not None,
+        (known.get("model") or {}).get("lora") is not None,
     )
 
 
