@@ -246,7 +246,7 @@ def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
 def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """A policy that is far from the one that sampled its data, because of its steps or of their age."""
     after = averages(_series(curves, REWARD))[1]
-    has_fallen = bool(after) and after[-1] < FALLEN * max(after)
+    has_fallen = bool(after) and max(after) > 0 and after[-1] < FALLEN * max(after)
     looks = [
         (facts.detectors["effective"], EFFECTIVE, _series(curves, EFFECTIVE)),
         (facts.detectors["divergence"], MOVED, _series(curves, MOVED)),
