@@ -79,6 +79,8 @@ def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
     {names.MOVED: measured(lambda step: 2.0 if step % 3 else 0.1, range(40))},  # lone spikes
     {names.MOVED: measured(lambda step: 0.9, range(40)),
      names.REWARD: measured(lambda step: step / 50 - 0.9, range(40))},  # rewards of -1 and 1
+    {names.UNIFORM: measured(lambda step: 0.3 + step / 160),
+     names.REWARD: measured(lambda step: 0.2 + step / 145, range(80))},  # more and more problems are solved
 ])  # fmt: skip
 def test_silence_on_what_is_healthy_or_not_there(curves):
     assert diagnose(curves, FACTS) == []

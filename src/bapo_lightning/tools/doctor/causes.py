@@ -54,6 +54,7 @@ UNREAD_AT_FIRST = 0.5  # share of the first batch, besides answers that were cut
 UNIFORM_SHARE = Detector(above=0.6, patience=3)
 UNIFORM_GROWN = 1.5  # times the first batches' share
 UNSOLVED = (0.05, 0.8)  # mean reward with which groups of equal scores are a loss
+RISEN = 0.05  # from the first third of the rewards to the last: groups of solved problems are equal as well
 FALLEN = 0.5  # times the best moving average of the reward
 FAR = 0.8  # moving average of the KL to the data's policy; above it, distance explains a fallen reward
 WINDOW = 8  # updates of a moving average
@@ -286,7 +287,8 @@ def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
         yield Finding("entropy collapse", entropy[0][alarmed], "likely", said, remedy)
     elif equal is not None:
         early, late = map(fmean, _thirds(uniform[1]))
-        if late > UNIFORM_GROWN * early:
+        before, after = map(fmean, _thirds(_series(curves, REWARD)[1]))
+        if late > UNIFORM_GROWN * early and after <= before + RISEN:
             said = f"groups of equal scores {early:.0%}, later {late:.0%}, at a reward of {rewards[-1]:.2f}"
             yield Finding("equal answers", uniform[0][equal], "likely", said, remedy)
 
