@@ -119,6 +119,10 @@ def test_verdicts_contradict_each_other_on_equal_texts_alone():
     found = contradictions([*rows, *hinted])
     assert found == {names.CONTRADICTED: ([0, 4], [0.0, 1.0]), names.ACCEPTED: ([0, 4], [0.0, 0.5])}
     assert contradictions([]) == {}
+    others = [{**rows[2], "score": 0.7}, {**rows[2], "status": "timeout"}, {**rows[2], "status": "failed"}]
+    assert contradictions([rows[0], *others]) == {
+        names.CONTRADICTED: ([0, 4], [0.0, 0.0]), names.ACCEPTED: ([0, 4], [0.0, 0.0])
+    }  # fmt: skip
 
 
 def test_a_run_folder_is_read_with_shares_of_each_batch(make_run, capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bapo_lightning.system.run_folder.record import Curve, Row, RunRecord, read_rollouts, read_run
 from bapo_lightning.tools.comparison.imported import log_rows, renamed
+from bapo_lightning.types import ScoreStatus
 
 Curves = dict[str, Curve]
 REWARD, ENTROPY, LENGTH = "train/reward", "policy/entropy", "train/response_length"
@@ -21,6 +22,7 @@ WATCHED = frozenset({
     REWARD, ENTROPY, LENGTH, MISMATCH, BIAS, MOVED, EFFECTIVE, AGE,
     CUT, UNREAD, UNIFORM, CONTRADICTED, ACCEPTED,
 })  # fmt: skip
+UNDECIDED = (ScoreStatus.TIMEOUT, ScoreStatus.FAILED)
 _PARTS = {CUT: "rollout/cut", UNREAD: "rollout/unparsable", UNIFORM: "rollout/uniform_groups"}
 _FOREIGN = {
     "completions/clipped_ratio": CUT,  # TRL
@@ -67,21 +69,21 @@ def run_curves(record: RunRecord, texts: Iterable[Row]) -> Curves:
 
 
 def contradictions(texts: Iterable[Row]) -> Curves:
-    """Texts that were judged twice and differently, counted after each update that recorded texts."""
-    scores: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    differing: dict[tuple[str, str, str], list[float]] = {}
+    """Texts judged both right, above 0, and wrong, counted after each update that recorded texts."""
+    verdicts: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    differing: dict[tuple[str, str, str], list[bool]] = {}
     steps, counts, shares = list[int](), list[float](), list[float]()
     for row in texts:
-        if row.get("turns") or row.get("hint"):  # its verdict depends on more than the text
-            continue
+        if row.get("turns") or row.get("hint") or row.get("status") in UNDECIDED:
+            continue  # its verdict depends on more than the text, or it has none
         key = row["problem"], row["response"], row["finish"]
         score = row.get("score")
-        scores[key].append(row["reward"] if score is None else score)
-        if scores[key][0] != scores[key][-1]:
-            differing[key] = scores[key]
+        verdicts[key].append((row["reward"] if score is None else score) > 0)
+        if verdicts[key][0] != verdicts[key][-1]:
+            differing[key] = verdicts[key]
         if not steps or steps[-1] != row["step"]:
             steps, counts, shares = [*steps, row["step"]], [*counts, 0.0], [*shares, 0.0]
         counts[-1] = float(len(differing))
-        rights = [score > 0 for own in differing.values() for score in own]
+        rights = [is_right for own in differing.values() for is_right in own]
         shares[-1] = sum(rights) / max(1, len(rights))
     return {CONTRADICTED: (steps, counts), ACCEPTED: (steps, shares)} if steps else {}
