@@ -110,6 +110,14 @@ def test_a_damaged_configuration_is_one_error(alarms):
         facts_of({"callbacks": {"alarms": alarms}})
 
 
+def test_a_damaged_group_size_is_one_error(make_run, capsys):
+    folder = make_run("damaged")
+    (folder / "config.yaml").write_text("scale: {group_size: x}\n")
+    assert main([str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert "config.yaml' is damaged (scale.group_size" in said and said.count("\n") == 1
+
+
 def test_verdicts_contradict_each_other_on_equal_texts_alone():
     rows = [
         {"step": step, "problem": problem, "response": text, "finish": "stop", "reward": 9.0, "score": score}

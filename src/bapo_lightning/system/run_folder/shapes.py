@@ -59,6 +59,7 @@ class Manifest(TypedDict, total=False):
 
 class _Scale(TypedDict, total=False):
     num_rollout_batches: Count
+    group_size: Count
 
 
 class _Regime(TypedDict, total=False):
