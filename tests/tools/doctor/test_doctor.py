@@ -98,6 +98,8 @@ def test_alarms_of_a_run_are_the_detectors():
     own = {"mismatch": {"metric": names.MISMATCH, "below": None, "above": 0.5, "patience": 2}}
     detector = facts_of({"callbacks": {"alarms": own}}).detectors["mismatch"]
     assert (detector.above, detector.patience) == (0.5, 2)
+    other = {"entropy": {"metric": names.REWARD, "below": 0.9, "patience": 1}}
+    assert facts_of({"callbacks": {"alarms": other}}) == FACTS
     alarms = {alarm.name: alarm.metric for alarm in build_alarms(usual_alarms())}
     wanted = {"mismatch": names.MISMATCH, "effective": names.EFFECTIVE, "divergence": names.MOVED}
     assert wanted.items() <= alarms.items() and alarms["entropy"] == names.ENTROPY

@@ -77,11 +77,12 @@ class Finding:
 class Facts:
     """What a run's configuration says; of a log nothing is known."""
 
-    detectors: Mapping[str, Detector]  # by the name of the alarm
+    detectors: Mapping[str, Detector]  # by the name of the package's alarm
     has_adapters: bool = False
 
 
 class _Alarm(TypedDict):
+    metric: NotRequired[str]
     below: NotRequired[Number | None]
     above: NotRequired[Number | None]
     patience: NotRequired[Count]
@@ -99,16 +100,17 @@ class _Known(TypedDict):
 
 
 def facts_of(config: Mapping[str, Any]) -> Facts:
-    """The alarms of a run, or the package's, and whether adapters are trained. Raises DataError if the
-    configuration has another form.
+    """The package's alarms, with a run's thresholds if it has the alarm on the same metric, and whether
+    adapters are trained. Raises DataError if the configuration has another form.
     """
     try:
         known = shaped(_Known, dict(config))
     except ValueError as error:
         raise DataError(f"config.yaml is damaged ({error}); restore the file that the run wrote") from None
-    own = {name: node for name, node in ((known.get("callbacks") or {}).get("alarms") or {}).items() if node}
+    usual, own = usual_alarms(), (known.get("callbacks") or {}).get("alarms") or {}
+    same = {name for name in usual if (own.get(name) or {}).get("metric") == usual[name]["metric"]}
     return Facts(
-        {name: _detector(node) for name, node in (usual_alarms() | own).items()},
+        {name: _detector(own[name] if name in same else node) for name, node in usual.items()},
         (known.get("model") or {}).get("lora") is not None,
     )
 
