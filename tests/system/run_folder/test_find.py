@@ -4,7 +4,13 @@ import os
 
 from tests.report.synthetic_runs import write_run
 
-from bapo_lightning.system.run_folder.find import common_folder, find_runs, swept_folder, unfinished
+from bapo_lightning.system.run_folder.find import (
+    common_folder,
+    find_runs,
+    newest_run,
+    swept_folder,
+    unfinished,
+)
 
 
 def test_a_folder_of_runs_and_a_run_named_twice_are_found_once(tmp_path):
@@ -42,6 +48,18 @@ def test_the_newest_unfinished_runs_are_found(tmp_path):
     (tmp_path / "4" / "manifest.json").write_text("torn")
     assert unfinished(tmp_path) == ["3", "2", "0"]
     assert unfinished(tmp_path / "nowhere") == []
+
+
+def test_the_newest_run_has_the_newest_metrics_whatever_is_drawn_later(tmp_path):
+    runs = [write_run(tmp_path / name, []) for name in "abc"]
+    for at, run in enumerate(runs):
+        for name, seconds in (("config.yaml", at), ("metrics.jsonl", 9 - at), ("manifest.json", at)):
+            os.utime(run / name, (seconds, seconds))
+    (runs[2] / "view.html").touch()
+    assert newest_run([*runs, tmp_path / "planned"]) == runs[0]
+    for run in runs:
+        (run / "metrics.jsonl").unlink()
+    assert newest_run(runs) == runs[2]
 
 
 def test_the_common_folder_of_one_run_is_the_one_it_lies_in(tmp_path):

@@ -1,6 +1,7 @@
 """The doctor on made-up curves and logs; docs/results/doctor.md has runs that are sick on purpose."""
 
 import json
+import os
 import random
 
 import pytest
@@ -147,8 +148,12 @@ def test_a_run_folder_is_read_with_shares_of_each_batch(make_run, capsys):
     assert main([str(folder)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "answers cut, since update 0 (certain)" and "50% of the answers" in said[1]
-    assert main([str(make_run("healthy"))]) == 0
-    assert capsys.readouterr().out.startswith("nothing found in ")
+    healthy = make_run("healthy")
+    os.utime(folder / "metrics.jsonl", (1, 1))
+    os.utime(folder / "config.yaml", (1, 1))
+    (folder / "view.html").touch()
+    assert main([f"{folder.parent}/*"]) == 0
+    assert capsys.readouterr().out.startswith(f"nothing found in {healthy}, to update 39 ")
 
 
 def test_logs_of_trl_and_verl_are_read_by_their_names(tmp_path, capsys):

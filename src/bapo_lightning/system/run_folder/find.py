@@ -38,6 +38,12 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
     return sorted(found)
 
 
+def newest_run(runs: Sequence[Path]) -> Path:
+    """The run whose metrics, or else configuration, were written last; a page or a plot does not count."""
+    files = [run / name for run in runs for name in ("config.yaml", "metrics.jsonl")]
+    return max(filter(Path.exists, files), key=lambda file: file.stat().st_mtime, default=files[0]).parent
+
+
 def unfinished(parent: Path) -> list[str]:
     """Names of the newest runs in `parent`, three at most, that have not reached their end."""
     found = []

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bapo_lightning.runs.command import command, end_with, parser_of
-from bapo_lightning.system.run_folder.find import find_runs
+from bapo_lightning.system.run_folder.find import find_runs, newest_run
 from bapo_lightning.system.run_folder.record import read_config
 from bapo_lightning.tools.doctor.causes import Finding, diagnose, facts_of
 from bapo_lightning.tools.doctor.curves import WATCHED, Curves, curves_of, is_run
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def found_at(named: str) -> Path:
     """A log, or the newest of the runs."""
     runs = [run for run in find_runs([named]) if is_run(run)]
-    return max(runs, key=lambda run: run.stat().st_mtime) if runs else Path(named)
+    return newest_run(runs) if runs else Path(named)
 
 
 def lines(path: Path, curves: Curves, findings: Sequence[Finding]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from bapo_lightning.runs.command import command, end_with, number_type, parser_of
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.orphans import in_background, print_failure
-from bapo_lightning.system.run_folder.find import find_runs
+from bapo_lightning.system.run_folder.find import find_runs, newest_run
 from bapo_lightning.system.values import Port, Seconds
 from bapo_lightning.tools.view.page import View
 
@@ -30,9 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = f"also answer at http://{HOST}:PORT, until Ctrl-C, for a browser on another machine"
     parser.add_argument("--serve", type=number_type(Port, "a port"), metavar="PORT", help=text)
     parsed = parser.parse_args(arguments)
-    runs = find_runs([parsed.run])
-    folder = max(runs, key=lambda run: run.stat().st_mtime if run.exists() else 0.0)
-    view = View(folder)
+    view = View(newest_run(find_runs([parsed.run])))
     path, is_alive = view.write(parsed.every)
     print("\n".join(addresses(path, parsed.serve)), flush=True)
     try:
