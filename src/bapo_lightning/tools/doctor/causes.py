@@ -24,22 +24,8 @@ from bapo_lightning.report.detectors import Detector, State
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.record import Curve
 from bapo_lightning.system.run_folder.shapes import Count, Number, shaped
-from bapo_lightning.tools.doctor.curves import (
-    ACCEPTED,
-    AGE,
-    BIAS,
-    CONTRADICTED,
-    CUT,
-    EFFECTIVE,
-    ENTROPY,
-    LENGTH,
-    MISMATCH,
-    MOVED,
-    REWARD,
-    UNIFORM,
-    UNREAD,
-    Curves,
-)
+from bapo_lightning.tools.doctor import curves as names
+from bapo_lightning.tools.doctor.curves import Curves
 
 Certainty = Literal["certain", "likely", "possible"]
 # Nats per token. A smaller difference of engine and trainer is rounding, whose direction means nothing.
@@ -164,8 +150,8 @@ def averages(curve: Curve, window: int = WINDOW) -> Curve:
 
 def engine(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """An engine whose log-probs are not the trainer's on fresh data, and why."""
-    steps, differences = _series(curves, MISMATCH)
-    signed = dict(zip(*_series(curves, BIAS), strict=True))
+    steps, differences = _series(curves, names.MISMATCH)
+    signed = dict(zip(*_series(curves, names.BIAS), strict=True))
     tilts = [
         abs(signed.get(step, 0.0)) / value if value > SEEN else 0.0
         for step, value in zip(steps, differences, strict=True)
@@ -206,7 +192,7 @@ _PROBE = "Compare the engine with the newest weights: make probe SERVER=URL FOLD
 
 def has_changed(curves: Curves, since: int) -> bool:
     """Whether rewards or lengths of samples have changed from an update on."""
-    for name in (REWARD, LENGTH):
+    for name in (names.REWARD, names.LENGTH):
         early, late = _thirds(_since(_series(curves, name), since))
         if min(len(early), len(late)) > 1:
             error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
@@ -217,8 +203,8 @@ def has_changed(curves: Curves, since: int) -> bool:
 
 def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers that the verifier cannot read from the first batch on."""
-    steps, shares = _series(curves, UNREAD)
-    cut = dict(zip(*_series(curves, CUT), strict=True))
+    steps, shares = _series(curves, names.UNREAD)
+    cut = dict(zip(*_series(curves, names.CUT), strict=True))
     if steps and (share := shares[0] - cut.get(steps[0], 0.0)) > UNREAD_AT_FIRST:
         said = f"{share:.0%} of the first answers ended, but have no answer that the verifier reads"
         remedy = "Look at prompts with make data +show=3: chat template, end of turn, and the reward's format"
@@ -227,7 +213,7 @@ def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def cut(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers at the token limit."""
-    shares = _series(curves, CUT)
+    shares = _series(curves, names.CUT)
     if (index := first_on(CUT_SHARE, shares)) is not None:
         said = f"{shares[1][index]:.0%} of the answers reach the token limit, {shares[1][-1]:.0%} at the end"
         remedy = "Raise scale.max_new_tokens, or lower the length of answers (overlong rewards)"
@@ -236,7 +222,7 @@ def cut(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Equal texts with different verdicts."""
-    counts, shares = _series(curves, CONTRADICTED), _series(curves, ACCEPTED)
+    counts, shares = _series(curves, names.CONTRADICTED), _series(curves, names.ACCEPTED)
     if (index := first_on(Detector(above=TWICE - 0.5), counts)) is None:
         return
     share, accepts = shares[1][-1], shares[1][-1] < 0.5
@@ -248,12 +234,12 @@ def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """A policy that is far from the one that sampled its data, because of its steps or of their age."""
-    after = averages(_series(curves, REWARD))[1]
+    after, moved = averages(_series(curves, names.REWARD))[1], _series(curves, names.MOVED)
     has_fallen = bool(after) and max(after) > 0 and after[-1] < FALLEN * max(after)
     looks = [
-        (facts.detectors["effective"], EFFECTIVE, _series(curves, EFFECTIVE)),
-        (facts.detectors["divergence"], MOVED, _series(curves, MOVED)),
-        (Detector(above=FAR if has_fallen else None), f"mean {MOVED}", averages(_series(curves, MOVED))),
+        (facts.detectors["effective"], names.EFFECTIVE, _series(curves, names.EFFECTIVE)),
+        (facts.detectors["divergence"], names.MOVED, moved),
+        (Detector(above=FAR if has_fallen else None), f"mean {names.MOVED}", averages(moved)),
     ]
     found = [
         (curve[0][index], f"{name} is {curve[1][index]:.2g}")
@@ -263,7 +249,7 @@ def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
     if not found:
         return
     since, said = min(found)
-    age = fmean(_since(_series(curves, AGE), since) or [math.nan])
+    age = fmean(_since(_series(curves, names.AGE), since) or [math.nan])
     if age >= OLD:
         said += f", and data are {age:.0f} updates old"
         remedy = "Lower regime.epochs, regime.minibatches or regime.max_age, or take a correction"
@@ -277,8 +263,8 @@ def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers that have become equal, or a policy without entropy, before the problems are solved."""
-    uniform, entropy = _series(curves, UNIFORM), averages(_series(curves, ENTROPY))
-    rewards = averages(_series(curves, REWARD))[1]
+    uniform, entropy = _series(curves, names.UNIFORM), averages(_series(curves, names.ENTROPY))
+    rewards = averages(_series(curves, names.REWARD))[1]
     if not rewards or not UNSOLVED[0] <= rewards[-1] <= UNSOLVED[1]:
         return
     low = replace(facts.detectors["entropy"], above=None)
@@ -289,7 +275,7 @@ def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
         yield Finding("entropy collapse", entropy[0][alarmed], "likely", said, remedy)
     elif equal is not None:
         early, late = map(fmean, _thirds(uniform[1]))
-        before, after = map(fmean, _thirds(_series(curves, REWARD)[1]))
+        before, after = map(fmean, _thirds(_series(curves, names.REWARD)[1]))
         if late > UNIFORM_GROWN * early and after <= before + RISEN:
             said = f"groups of equal scores {early:.0%}, later {late:.0%}, at a reward of {rewards[-1]:.2f}"
             yield Finding("equal answers", uniform[0][equal], "likely", said, remedy)
