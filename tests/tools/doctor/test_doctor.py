@@ -62,6 +62,9 @@ def rising(step):
     ({names.REWARD: measured(lambda step: 0.5, range(80)),
       names.ENTROPY: measured(lambda step: max(0.01, 1 - step / 10), range(80))}, FACTS,
      "entropy collapse", 17),
+    ({names.SKIPPED: measured(lambda step: max(0, step - 8), range(40))}, FACTS, "gradients not finite", 9),
+    ({names.UNIFORM: measured(lambda step: 1.0), names.REWARD: measured(lambda step: 0.0)}, FACTS,
+     "no reward", 0),
 ])  # fmt: skip
 def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
     first, *others = diagnose(curves, facts)
@@ -82,6 +85,7 @@ def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
      names.REWARD: measured(lambda step: step / 50 - 0.9, range(40))},  # rewards of -1 and 1
     {names.UNIFORM: measured(lambda step: 0.3 + step / 160),
      names.REWARD: measured(lambda step: 0.2 + step / 145, range(80))},  # more and more problems are solved
+    {names.UNIFORM: measured(lambda step: 1.0 - (step == 40)), names.REWARD: measured(lambda step: 0.0)},
 ])  # fmt: skip
 def test_silence_on_what_is_healthy_or_not_there(curves):
     assert diagnose(curves, FACTS) == []
@@ -156,6 +160,35 @@ def test_a_run_folder_is_read_with_shares_of_each_batch(make_run, capsys):
     assert capsys.readouterr().out.startswith(f"nothing found in {healthy}, to update 39 ")
 
 
+def test_updates_without_finite_gradients_and_alarms_are_read(make_run, capsys):
+    nan = float("nan")
+    rows = [
+        {"step": step, "train/loss": nan, "train/grad_norm": nan, names.REWARD: 0.3, "alarms/clipping": 1,
+         names.SKIPPED: max(0, step - 3), "alarms/gradient": step, "alarms/trained_length": max(0, step - 5)}
+        for step in range(9)
+    ]  # fmt: skip
+    assert main([str(make_run("nan", rows=rows))]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "gradients not finite, since update 4 (certain)" and "5 updates" in said[1]
+    assert said[3:] == ["alarms that no finding explains (possible): gradient since update 1"]
+    healthy = make_run("alarmed", rows=[{**row, names.SKIPPED: 0} for row in rows])
+    assert main([str(healthy)]) == 0
+    nothing, alarms = capsys.readouterr().out.splitlines()
+    assert nothing.startswith("nothing found in ") and nothing.endswith(
+        f"to update 8 (2 of {len(names.WATCHED)} curves read)"
+    )
+    assert alarms.endswith(": gradient since update 1, trained_length since update 6")
+    assert main([str(healthy), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alarms"] == {"gradient": 1, "trained_length": 6}
+
+
+def test_a_run_that_failed_before_its_first_update_is_an_error_with_its_own(make_run, capsys):
+    folder = make_run("failed", rows=[], status="failed", error="EngineError: no GPU")
+    assert main([str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("has no curve that the doctor reads (failed; error: EngineError: no GPU)\n")
+
+
 def test_logs_of_trl_and_verl_are_read_by_their_names(tmp_path, capsys):
     history = [
         {"step": step, "reward": 0.2, "entropy": 0.5, "frac_reward_zero_std": 0.1,
@@ -174,7 +207,8 @@ def test_logs_of_trl_and_verl_are_read_by_their_names(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("rate too high, since update 1 (possible)")
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"step": 1}\n', '{"step": "nan", "reward": NaN}\n'])
+@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"step": 1}\n', '{"step": "nan", "reward": NaN}\n',
+                                  '{"step": 1, "reward_std": 0.5, "grad_norm": 1}\n'])  # fmt: skip
 def test_what_is_no_log_is_one_error(text, tmp_path, capsys):
     (tmp_path / "log.jsonl").write_text(text)
     assert main([str(tmp_path / "log.jsonl")]) == 2

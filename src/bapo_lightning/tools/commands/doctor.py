@@ -8,14 +8,14 @@ is found, 1 if something is, and 2 if RUN cannot be read.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from bapo_lightning.runs.command import command, end_with, parser_of
 from bapo_lightning.system.run_folder.find import find_runs, newest_run
 from bapo_lightning.system.run_folder.record import read_config
-from bapo_lightning.tools.doctor.causes import Finding, diagnose, facts_of
+from bapo_lightning.tools.doctor.causes import Finding, diagnose, facts_of, unexplained
 from bapo_lightning.tools.doctor.curves import WATCHED, Curves, curves_of, is_run
 
 FOUND = 1  # exit code
@@ -31,10 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = found_at(parsed.run)
     curves = curves_of(path)
     findings = diagnose(curves, facts_of(read_config(path) if is_run(path) else {}))
-    if parsed.json:
-        print(json.dumps({"run": str(path), "findings": [asdict(finding) for finding in findings]}))
-    else:
-        print("\n".join(lines(path, curves, findings)))
+    alarms = unexplained(curves, findings)
+    found = {"run": str(path), "findings": [asdict(finding) for finding in findings], "alarms": alarms}
+    print(json.dumps(found) if parsed.json else "\n".join(lines(path, curves, findings, alarms)))
     return FOUND if findings else 0
 
 
@@ -44,17 +43,21 @@ def found_at(named: str) -> Path:
     return newest_run(runs) if runs else Path(named)
 
 
-def lines(path: Path, curves: Curves, findings: Sequence[Finding]) -> list[str]:
-    """Findings in words; later ones in a line each."""
+def lines(path: Path, curves: Curves, findings: Sequence[Finding], alarms: Mapping[str, int]) -> list[str]:
+    """Findings in words, later ones and alarms in a line each."""
+    said = ", ".join(f"{name} since update {since}" for name, since in alarms.items())
+    possible = [f"alarms that no finding explains (possible): {said}"] if alarms else []
     if not findings:
-        last = max((steps[-1] for steps, _ in curves.values() if steps), default=-1)
-        return [f"nothing found in {path}, to update {last} ({len(curves)} of {len(WATCHED)} curves read)"]
+        last, known = max(steps[-1] for steps, _ in curves.values()), len(WATCHED & curves.keys())
+        nothing = f"nothing found in {path}, to update {last} ({known} of {len(WATCHED)} curves read)"
+        return [nothing, *possible]
     first, *others = findings
     return [
         f"{first.cause}, since update {first.since} ({first.certainty})",
         f"  evidence  {first.evidence}",
         f"  remedy    {first.remedy}",
         *(f"later, maybe a consequence: {each.cause}, since update {each.since}" for each in others),
+        *possible,
     ]
 
 

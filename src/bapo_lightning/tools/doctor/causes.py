@@ -46,6 +46,7 @@ FAR = 0.8  # moving average of the KL to the data's policy; above it, distance e
 WINDOW = 8  # updates of a moving average
 OLD = 8.0  # updates; above this age, old data explain distant ratios, not the rate
 TWICE = 3.0  # texts with two verdicts
+HEALTHY = {"alarms/age_bound", "alarms/clipping"}  # alarms that healthy runs raise
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,19 @@ def diagnose(curves: Curves, facts: Facts) -> list[Finding]:
     """Returns what is wrong, the earliest first; nothing for a healthy run or without known metrics."""
     found = [finding for cause in CAUSES for finding in cause(curves, facts)]
     return sorted(found, key=lambda finding: finding.since)
+
+
+def unexplained(curves: Curves, findings: Sequence[Finding]) -> dict[str, int]:
+    """Returns the run's own alarms that began before every finding, each with its first update."""
+    first = min((finding.since for finding in findings), default=math.inf)
+    own = [name for name in sorted(curves) if name.startswith(names.ALARM) and name not in HEALTHY]
+    begun = {name.removeprefix(names.ALARM): _counted(curves, name)[:1] for name in own}
+    return {name: step for name, steps in begun.items() for step in steps if step < first}
+
+
+def _counted(curves: Curves, name: str) -> list[int]:
+    """Updates at which a count is at least one."""
+    return [step for step, count in zip(*_series(curves, name), strict=True) if count >= 1]
 
 
 def first_on(detector: Detector, curve: Curve) -> int | None:
@@ -201,6 +215,25 @@ def has_changed(curves: Curves, since: int) -> bool:
     return False
 
 
+def skipped(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """Updates without a step, because a gradient was NaN or infinite."""
+    if since := _counted(curves, names.SKIPPED):
+        said = (
+            f"{curves[names.SKIPPED][1][-1]:.0f} updates were skipped, for gradients that are NaN or infinite"
+        )
+        remedy = "Lower optimizer.optimizer.lr, and read the answers of these updates in rollouts.jsonl"
+        yield Finding("gradients not finite", since[0], "certain", said, remedy)
+
+
+def unrewarded(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """Rewards that never left 0, with equal scores in every group, so that nothing is learned."""
+    (steps, rewards), shares = _series(curves, names.REWARD), _series(curves, names.UNIFORM)[1]
+    if len(shares) >= UNIFORM_SHARE.patience and rewards and max(rewards) <= 0 and min(shares) >= 1:
+        said = f"no reward of {len(rewards)} updates is above 0, and all scores of each group are equal"
+        remedy = "Take easier problems, and look at the reward's form: make data +show=3"
+        yield Finding("no reward", steps[0], "likely", said, remedy)
+
+
 def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers that the verifier cannot read from the first batch on."""
     steps, shares = _series(curves, names.UNREAD)
@@ -283,9 +316,11 @@ def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 CAUSES: tuple[Callable[[Curves, Facts], Iterator[Finding]], ...] = (
     engine,
+    skipped,
     unread,
     verifier,
     cut,
+    unrewarded,
     distance,
     collapse,
 )

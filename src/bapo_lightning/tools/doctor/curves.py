@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.record import Curve, Row, RunRecord, read_rollouts, read_run
 from bapo_lightning.tools.comparison.imported import log_rows, renamed
 from bapo_lightning.types import ScoreStatus
@@ -18,8 +19,10 @@ MOVED, EFFECTIVE, AGE = "policy/approx_kl", "ratio/effective_sample_size", "stal
 CUT, UNREAD, UNIFORM = "share/cut", "share/unread", "share/uniform"
 # Texts with the same problem that were judged right and wrong, so far, and the share of rights among them.
 CONTRADICTED, ACCEPTED = "verdicts/contradicted", "verdicts/accepted"
+SKIPPED = "train/skipped_updates"  # so far
+ALARM = "alarms/"  # of a run: updates so far in which the alarm of that name was on
 WATCHED = frozenset({
-    REWARD, ENTROPY, LENGTH, MISMATCH, BIAS, MOVED, EFFECTIVE, AGE,
+    REWARD, ENTROPY, LENGTH, MISMATCH, BIAS, MOVED, EFFECTIVE, AGE, SKIPPED,
     CUT, UNREAD, UNIFORM, CONTRADICTED, ACCEPTED,
 })  # fmt: skip
 UNDECIDED = (ScoreStatus.TIMEOUT, ScoreStatus.FAILED)
@@ -33,8 +36,13 @@ _FOREIGN = {
 
 
 def curves_of(path: Path) -> Curves:
-    """Reads a run folder, or a log that `compare` reads. Raises DataError if it is neither."""
-    return run_curves(read_run(path), read_rollouts(path)) if is_run(path) else log_curves(path)
+    """Reads a run folder, or a log that `compare` reads. Raises DataError if it has nothing to read."""
+    record = read_run(path) if is_run(path) else None
+    found = run_curves(record, read_rollouts(path)) if record else log_curves(path)
+    if not found:
+        said = f" ({record.ending}; error: {record.manifest.get('error', 'none')})" if record else ""
+        raise DataError(f"{str(path)!r} has no curve that the doctor reads{said}")
+    return found
 
 
 def is_run(path: Path) -> bool:
@@ -56,7 +64,8 @@ def log_curves(path: Path) -> Curves:
 
 def run_curves(record: RunRecord, texts: Iterable[Row]) -> Curves:
     """Curves of a run, with shares of each rollout batch and contradicting verdicts of its recorded texts."""
-    found = {name: curve for name in WATCHED if (curve := record.series(name))[0]}
+    every = record.columns.items()
+    found = {name: curve for name, curve in every if curve[0] and (name in WATCHED or name.startswith(ALARM))}
     steps, sizes = record.series("rollout/num_samples")
     size_at = {step: size for step, size in zip(steps, sizes, strict=True) if size > 0}
     group_size = (record.config.get("scale") or {}).get("group_size") or 1
