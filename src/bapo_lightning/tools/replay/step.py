@@ -2,7 +2,7 @@
 
     micro-batches of a trainer --capture--> FILE --read_step--> Step --replay--> numbers of any algorithm
 
-Nothing in a file is executed: a step may come from somebody else. Shapes: N tokens of B responses, response
+Nothing in a file is executed: a step may come from another person. Shapes: N tokens of B responses, response
 after response.
 """
 
