@@ -1,11 +1,14 @@
 """A recorded update, replayed: numbers of its run, any algorithm, shapes of other trainers, hostile files."""
 
+import math
 import re
+from dataclasses import dataclass
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
-from tests.commands import train_to_end
+from tests.commands import train, train_to_end
 from tests.test_losses import LIMIT, REFUSED, batch
 from tests.zoo import algorithms
 
@@ -15,7 +18,7 @@ from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.system.run_folder.record import read_rows
 from bapo_lightning.tools.commands.replay import main
 from bapo_lightning.tools.replay import step as step_file
-from bapo_lightning.tools.replay.callback import SHOWN
+from bapo_lightning.tools.replay.callback import SHOWN, Capture
 from bapo_lightning.tools.replay.replay import cuts, difference, loss_of, replay, with_advantages_of
 from bapo_lightning.tools.replay.step import KEY, read_step
 
@@ -172,8 +175,10 @@ def test_a_damaged_column_is_refused(name, made):
     if columns[name] is None:
         columns = {**step.columns, "entropi": step.columns["entropy"] + 1}
         said = "unknown column entropi; did you mean entropy"
-    step_file.write_step(made[0], step_file.replace(step, columns=columns))
-    with pytest.raises(DataError, match=said):
+    with safe_open(made[0], "pt") as opened:
+        about = opened.metadata()
+    save_file(columns, made[0], about)
+    with pytest.raises(DataError, match=f"{said}.*; write it again with callbacks=capture or bapo_lightning"):
         read_step(made[0])
 
 
@@ -204,14 +209,16 @@ def test_other_metadata_are_refused(about, said, made):
 
 
 def test_a_torn_file_and_one_that_is_too_large_are_refused(made, monkeypatch):
-    file, _ = made
+    file, step = made[0], read_step(made[0])
     with monkeypatch.context() as patch:
         patch.setattr(step_file, "MOST_BYTES", 100)
-        with pytest.raises(DataError, match=r"is too large: .* bytes, 100 at most"):
+        with pytest.raises(DataError, match=r"is too large: .* bytes, 100 at most$"):
             read_step(file)
+        with pytest.raises(ValueError, match=r"^the update is too large: .* bytes, 100 at most$"):
+            step_file.write_step(file, step)
     with monkeypatch.context() as patch:
         patch.setattr(step_file, "MOST_PLACES", 83)
-        with pytest.raises(DataError, match="is too large: 12 responses of up to 7 tokens"):
+        with pytest.raises(DataError, match=r"is too large: 12 responses of up to 7 tokens, .* at most$"):
             read_step(file)
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match="its header promises"):
@@ -220,8 +227,8 @@ def test_a_torn_file_and_one_that_is_too_large_are_refused(made, monkeypatch):
 
 def test_an_update_without_tokens_is_refused(made, tmp_path):
     own = made[1] | {"mask": torch.zeros(12, 7)}
-    with pytest.raises(DataError, match="has no token"):
-        read_step(capture(tmp_path / "none", [own]))
+    with pytest.raises(ValueError, match="the update has no token"):
+        capture(tmp_path / "none", [own])
     with pytest.raises(ValueError, match="got none"):
         capture(tmp_path / "none", [])
 
@@ -240,3 +247,40 @@ def test_columns_are_checked_where_they_are_captured(made, change, said, tmp_pat
     parts[1] |= change
     with pytest.raises(ValueError, match=said):
         capture(tmp_path / "wrong", parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "update", "said"),
+    [
+        (
+            {"logp": torch.full((4, 7), math.nan)},
+            0,
+            "the update has .* wrong values of logp, the first nan at 0",
+        ),
+        ({"group": torch.full((4,), -1)}, 0, "the update has 4 wrong values of group, the first -1 at 0"),
+        ({}, -1, "update: input should be greater than or equal to 0, got -1"),
+        ({}, torch.tensor(3), r"update: input should be a valid integer, got tensor\(3\)"),
+    ],
+)
+def test_no_file_is_written_that_would_be_refused(made, change, update, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        capture(tmp_path / "wrong", [parts_of(made[1])[0] | change], update=update)
+    ones = dict.fromkeys(("logp", "behaviour_logp"), -torch.ones(8193, 1)) | {"mask": torch.ones(8193, 1)}
+    with pytest.raises(ValueError, match="the update is too large: 8193 responses of up to 1 tokens, 8,192"):
+        capture(tmp_path / "wrong", [ones | {"advantages": torch.ones(8193)}])
+    assert [*tmp_path.iterdir()] == [made[0]]
+
+
+@dataclass(eq=False)
+class OfOneResponse(Capture):
+    """A capture in a process whose steps hold one response."""
+
+    def on_fit_start(self, trainer, pl_module):
+        step_file.MOST_RESPONSES = 1
+
+
+def test_a_run_continues_without_the_file_of_an_update_that_is_refused(tmp_path):
+    own = f"callbacks.capture._target_={__name__}.OfOneResponse"
+    done = train(*SMALL, own, f"run_folder={tmp_path}/run", "scale.num_rollout_batches=1")
+    said = "warning: update 0 was not captured: the update is too large: "
+    assert done.returncode == 0 and said in done.stdout and not (tmp_path / "run/steps").exists(), done.stdout

@@ -17,6 +17,7 @@ from bapo_lightning.data.batches.batch import TrainBatch, split_over_ranks
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.objectives.token_table import NAMES, TokenTable
+from bapo_lightning.system.printable import say
 from bapo_lightning.system.ranks.collectives import num_ranks
 from bapo_lightning.system.run_folder.record import read_config
 from bapo_lightning.system.values import CountOrZero
@@ -74,7 +75,10 @@ class Capture(Callback):
         found = to_floats(outputs["metrics"])
         numbers = {name: found[metric] for name, metric in SHOWN.items() if metric in found}
         file = Path(self.folder, "steps", f"{batch_idx}.safetensors")
-        write_step(file, Step(columns, plain["name"], leaves(plain), batch_idx, numbers))
+        try:
+            write_step(file, Step(columns, plain["name"], leaves(plain), batch_idx, numbers))
+        except ValueError as error:
+            say(f"warning: update {batch_idx} was not captured: {error}")
 
 
 def step_columns(tokens: TokenTable, batch: TrainBatch) -> dict[str, Tensor]:
