@@ -111,10 +111,17 @@ def test_it_is_known_whether_an_update_depends_on_its_cut(name, depends, made, c
 
 def test_every_token_is_written(made, tmp_path, capsys):
     file, own = made
-    assert main([str(file), "--output", str(tmp_path / "out.csv")]) == 0
-    head, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert main([str(file), "--output", str(tmp_path / "new/out.csv")]) == 0
+    head, *lines = (tmp_path / "new/out.csv").read_text().splitlines()
     assert head == "response,advantage,ratio,clipped,gradient" and len(lines) == int(own["mask"].sum())
     assert "update 3, recorded under bapo" in capsys.readouterr().out
+
+
+def test_a_table_does_not_replace_the_step(made, capsys):
+    before = made[0].read_bytes()
+    assert main([str(made[0]), "--output", f"{made[0].parent}/../{made[0].parent.name}/{made[0].name}"]) == 2
+    assert "step.safetensors would replace the step; write another file" in capsys.readouterr().err
+    assert made[0].read_bytes() == before
 
 
 def test_another_algorithm_has_its_own_advantages_if_groups_are_whole(made, tmp_path):

@@ -28,11 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help=text)
     parser.add_argument("--output", type=Path, metavar="FILE", help="table of every token as CSV")
     parsed = parser.parse_args(arguments)
+    from bapo_lightning.system.errors import ConfigError
     from bapo_lightning.system.run_folder.text_file import write_csv
     from bapo_lightning.tools.replay.replay import cuts, loss_of, replay, with_advantages_of
     from bapo_lightning.tools.replay.step import read_step
 
     step = read_step(parsed.file)
+    if parsed.output and parsed.output.exists() and parsed.output.samefile(parsed.file):
+        raise ConfigError([f"--output={parsed.output} would replace the step; write another file"])
     chosen = [text.removeprefix(ALGORITHM) for text in parsed.overrides if text.startswith(ALGORITHM)]
     name = chosen[-1] if chosen else step.algorithm
     loss = loss_of(step, name, [text for text in parsed.overrides if not text.startswith(ALGORITHM)])
@@ -47,11 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{loss.name}, with {advantages}{left_out}")
     print("\n".join([*_numbers(step, found), *_cuts(alone), *_largest(found)]))
     if parsed.output:
-        write_csv(
-            parsed.output,
-            [*found.tokens],
-            zip(*(each.tolist() for each in found.tokens.values()), strict=True),
-        )
+        parsed.output.parent.mkdir(parents=True, exist_ok=True)
+        columns = [each.tolist() for each in found.tokens.values()]
+        write_csv(parsed.output, [*found.tokens], zip(*columns, strict=True))
 
 
 def _numbers(step: Step, found: Replayed) -> Iterator[str]:
