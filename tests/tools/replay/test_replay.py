@@ -136,6 +136,25 @@ def test_another_algorithm_has_its_own_advantages_if_groups_are_whole(made, tmp_
         assert with_advantages_of(loss, read_step(capture(tmp_path / "few", [rest]))) is None
 
 
+def test_options_of_advantages_are_followed_or_refused(made, tmp_path, capsys):
+    file, own = made
+    rewards = {"reward": torch.arange(12) % 4 % 3.0}
+    for name in ("grpo", "dapo"):
+        step = capture(tmp_path / "grpo", [own | rewards], policy_loss("grpo"))
+        table = ("--output", f"{tmp_path}/{name}.csv")
+        assert main([str(step), f"algorithm={name}", "algorithm.advantages.scale=none", *table]) == 0
+        assert "with its advantages of the recorded rewards" in capsys.readouterr().out
+        found = [float(line.split(",")[1]) for line in (tmp_path / f"{name}.csv").read_text().split()[1:]]
+        centred = (rewards["reward"] - rewards["reward"].view(3, 4).mean(1).repeat_interleave(4)).double()
+        assert found == pytest.approx(centred.repeat_interleave(read_step(step).columns["length"]).tolist())
+        step = capture(tmp_path / "unknown", [own], policy_loss("grpo"))
+        assert main([str(step), f"algorithm={name}", "algorithm.advantages.scale=none"]) == 2
+        assert "cannot be replayed, since the step has no rewards of whole" in capsys.readouterr().err
+    staged = step_file.replace(read_step(file), settings={"stages.whiten._target_": "a.b"})
+    assert main([str(step_file.write_step(file, staged)), "algorithm.advantages.scale=none"]) == 2
+    assert "since a stage changed the advantages" in capsys.readouterr().err
+
+
 def test_recorded_options_hold_until_others_are_given(made, tmp_path):
     _, own = made
     known = policy_loss("bapo", "algorithm.positive_share_target=0.11", "algorithm.bounds.high.end=2.0")

@@ -39,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [text.removeprefix(ALGORITHM) for text in parsed.overrides if text.startswith(ALGORITHM)]
     name = chosen[-1] if chosen else step.algorithm
     loss = loss_of(step, name, [text for text in parsed.overrides if not text.startswith(ALGORITHM)])
-    own = None if name == step.algorithm else with_advantages_of(loss, step)
+    asked = [text for text in parsed.overrides if text.lstrip("+~").startswith("algorithm.advantages")]
+    own = with_advantages_of(loss, step) if asked or name != step.algorithm else None
+    staged = [key for key, value in step.settings.items() if key.startswith("stages.") and value is not None]
+    if asked and (own is None or (staged and name == step.algorithm)):
+        reason = "a stage changed the advantages" if own else "the step has no rewards of whole groups"
+        raise ConfigError([f"{asked[0]} cannot be replayed, since {reason}; leave it out"])
     used, ways = own or step, cuts(step)
     found = replay(loss, used, ways["recorded"])
     alone = {way: replay(loss, used, cut, is_alone=True) for way, cut in ways.items()}
