@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tests.commands import train, train_to_end
+from tests.commands import start_ranks, train, train_to_end
 from tests.test_losses import LIMIT, REFUSED, batch
 from tests.zoo import algorithms
 
@@ -180,6 +180,16 @@ def test_a_file_cannot_choose_code(made, chosen, tmp_path):
     step = read_step(made[0])
     with pytest.raises(ConfigError, match="which a file may not choose"):
         loss_of(step_file.replace(step, settings=chosen), None, ())
+
+
+def write_often(rank, file, columns):
+    for _ in range(300):
+        step_file.write_step(file, step_file.Step(columns, update=rank))
+
+
+def test_ranks_that_write_one_file_leave_the_file_of_one(made):
+    start_ranks(write_often, (made[0], read_step(made[0]).columns), 2)
+    assert read_step(made[0]).update in (0, 1) and [*made[0].parent.iterdir()] == [made[0]]
 
 
 DAMAGES = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +76,8 @@ def capture(
     update: int | None = None,
     numbers: Mapping[str, float | Tensor] | None = None,
 ) -> Path:
-    """Writes one update as a file that `bapo-replay` reads, replacing it, and returns its path.
+    """Writes one update as a file that `bapo-replay` reads, replacing it, and returns its path. On several
+    ranks, each writes its own share: give each its own file name, or gather first.
 
     Args:
         file: to write; its folder is made.
@@ -142,7 +144,7 @@ def write_step(file: Path, step: Step) -> Path:
     except ValueError as error:
         raise ValueError(f"the update {error}") from None
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     partial.write_bytes(content)
     return partial.replace(file)
 
