@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -317,6 +318,19 @@ class OfOneResponse(Capture):
 
 def test_a_run_continues_without_the_file_of_an_update_that_is_refused(tmp_path):
     own = f"callbacks.capture._target_={__name__}.OfOneResponse"
-    done = train(*SMALL, own, f"run_folder={tmp_path}/run", "scale.num_rollout_batches=1")
+    asked = "callbacks.capture.updates=[0,99999]"
+    done = train(*SMALL, own, asked, f"run_folder={tmp_path}/run", "scale.num_rollout_batches=1")
+    count = len(read_rows(tmp_path / "run"))
+    assert f"updates=[0, 99999]: write numbers from 0 to {count - 1}, the updates of this" in done.stdout
     said = "warning: update 0 was not captured: the update is too large: "
     assert done.returncode == 0 and said in done.stdout and not (tmp_path / "run/steps").exists(), done.stdout
+
+
+@pytest.mark.parametrize(("updates", "warns"), [([], True), ([0, 3], False), ([4], True)])
+def test_updates_that_a_run_does_not_have_are_warned_of(updates, warns, capsys):
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(num_updates=4), is_global_zero=True)
+    Capture("run", updates).on_train_start(trainer, None)
+    said = (
+        f"warning: callbacks.capture.updates={updates}: write numbers from 0 to 3, the updates of this run\n"
+    )
+    assert capsys.readouterr().out == (said if warns else "")

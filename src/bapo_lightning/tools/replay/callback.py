@@ -52,6 +52,13 @@ class Capture(Callback):
     folder: str  # run folder
     updates: Sequence[CountOrZero]  # to write, by `step` in metrics.jsonl
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warns of updates that the run does not have."""
+        count: int = trainer.datamodule.num_updates  # type: ignore[attr-defined]
+        if trainer.is_global_zero and max(self.updates, default=count) >= count:
+            asked = f"callbacks.capture.updates={[*self.updates]}"
+            say(f"warning: {asked}: write numbers from 0 to {count - 1}, the updates of this run")
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:

@@ -100,9 +100,7 @@ def capture(
     names = [name for name in known if any(name in part for part in parts)]
     for name in {*OWN, *names}:
         if missing := [number for number, part in enumerate(parts) if name not in part]:
-            raise ValueError(
-                f"micro-batch {missing[0]} has no {name}; each needs {', '.join([*OWN, *names])}"
-            )
+            raise ValueError(f"micro-batch {missing[0]} has no {name}; all need {', '.join([*OWN, *names])}")
     masks = [part["mask"].bool() for part in parts]
     columns = {LENGTH: torch.cat([mask.sum(1) for mask in masks])}
     columns[PART] = torch.arange(len(masks)).repeat_interleave(torch.tensor(list(map(len, masks))))
@@ -200,12 +198,10 @@ def _judge(columns: Mapping[str, Tensor]) -> None:
         wrong = ~values.isfinite() | (values > most) | (values < (0 if is_whole else -math.inf))
         if place := wrong.nonzero()[:1].flatten().tolist():
             number = values[place[0]].item()
-            raise ValueError(
-                f"has {int(wrong.sum())} wrong values of {name}, the first {number} at {place[0]}"
-            )
+            raise ValueError(f"has {wrong.sum()} wrong values of {name}, the first {number} at {place[0]}")
     longest, total = int(columns[LENGTH].max()), int(columns[LENGTH].sum())
     if total != num_tokens:
         raise ValueError(f"has {num_tokens} tokens, but its lengths add up to {total}")
     if num_responses > MOST_RESPONSES or num_responses * longest > MOST_PLACES:
-        most = f"{MOST_RESPONSES:,} responses and {MOST_PLACES:,} padded tokens at most"
-        raise DataError(f"is too large: {num_responses} responses of up to {longest} tokens, {most}")
+        limits = f"{MOST_RESPONSES:,} responses and {MOST_PLACES:,} padded tokens at most"
+        raise DataError(f"is too large: {num_responses} responses of up to {longest} tokens, {limits}")
