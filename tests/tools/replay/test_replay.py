@@ -1,11 +1,15 @@
 """A recorded update, replayed: numbers of its run, any algorithm, shapes of other trainers, hostile files."""
 
+import math
 import re
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
-from tests.commands import train_to_end
+from tests.commands import start_ranks, train, train_to_end
 from tests.test_losses import LIMIT, REFUSED, batch
 from tests.zoo import algorithms
 
@@ -15,7 +19,7 @@ from bapo_lightning.system.errors import ConfigError, DataError
 from bapo_lightning.system.run_folder.record import read_rows
 from bapo_lightning.tools.commands.replay import main
 from bapo_lightning.tools.replay import step as step_file
-from bapo_lightning.tools.replay.callback import SHOWN
+from bapo_lightning.tools.replay.callback import SHOWN, Capture
 from bapo_lightning.tools.replay.replay import cuts, difference, loss_of, replay, with_advantages_of
 from bapo_lightning.tools.replay.step import KEY, read_step
 
@@ -108,10 +112,17 @@ def test_it_is_known_whether_an_update_depends_on_its_cut(name, depends, made, c
 
 def test_every_token_is_written(made, tmp_path, capsys):
     file, own = made
-    assert main([str(file), "--output", str(tmp_path / "out.csv")]) == 0
-    head, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert main([str(file), "--output", str(tmp_path / "new/out.csv")]) == 0
+    head, *lines = (tmp_path / "new/out.csv").read_text().splitlines()
     assert head == "response,advantage,ratio,clipped,gradient" and len(lines) == int(own["mask"].sum())
     assert "update 3, recorded under bapo" in capsys.readouterr().out
+
+
+def test_a_table_does_not_replace_the_step(made, capsys):
+    before = made[0].read_bytes()
+    assert main([str(made[0]), "--output", f"{made[0].parent}/../{made[0].parent.name}/{made[0].name}"]) == 2
+    assert "step.safetensors would replace the step; write another file" in capsys.readouterr().err
+    assert made[0].read_bytes() == before
 
 
 def test_another_algorithm_has_its_own_advantages_if_groups_are_whole(made, tmp_path):
@@ -124,6 +135,25 @@ def test_another_algorithm_has_its_own_advantages_if_groups_are_whole(made, tmp_
     few = {key: values[:11] for key, values in own.items()} | {"reward": torch.ones(11)}
     for rest in (few, own):  # a group has lost a response; rewards are unknown
         assert with_advantages_of(loss, read_step(capture(tmp_path / "few", [rest]))) is None
+
+
+def test_options_of_advantages_are_followed_or_refused(made, tmp_path, capsys):
+    file, own = made
+    rewards = {"reward": torch.arange(12) % 4 % 3.0}
+    for name in ("grpo", "dapo"):
+        step = capture(tmp_path / "grpo", [own | rewards], policy_loss("grpo"))
+        table = ("--output", f"{tmp_path}/{name}.csv")
+        assert main([str(step), f"algorithm={name}", "algorithm.advantages.scale=none", *table]) == 0
+        assert "with its advantages of the recorded rewards" in capsys.readouterr().out
+        found = [float(line.split(",")[1]) for line in (tmp_path / f"{name}.csv").read_text().split()[1:]]
+        centred = (rewards["reward"] - rewards["reward"].view(3, 4).mean(1).repeat_interleave(4)).double()
+        assert found == pytest.approx(centred.repeat_interleave(read_step(step).columns["length"]).tolist())
+        step = capture(tmp_path / "unknown", [own], policy_loss("grpo"))
+        assert main([str(step), f"algorithm={name}", "algorithm.advantages.scale=none"]) == 2
+        assert "cannot be replayed, since the step has no rewards of whole" in capsys.readouterr().err
+    staged = step_file.replace(read_step(file), settings={"stages.whiten._target_": "a.b"})
+    assert main([str(step_file.write_step(file, staged)), "algorithm.advantages.scale=none"]) == 2
+    assert "since a stage changed the advantages" in capsys.readouterr().err
 
 
 def test_recorded_options_hold_until_others_are_given(made, tmp_path):
@@ -153,6 +183,16 @@ def test_a_file_cannot_choose_code(made, chosen, tmp_path):
         loss_of(step_file.replace(step, settings=chosen), None, ())
 
 
+def write_often(rank, file, columns):
+    for _ in range(300):
+        step_file.write_step(file, step_file.Step(columns, update=rank))
+
+
+def test_ranks_that_write_one_file_leave_the_file_of_one(made):
+    start_ranks(write_often, (made[0], read_step(made[0]).columns), 2)
+    assert read_step(made[0]).update in (0, 1) and [*made[0].parent.iterdir()] == [made[0]]
+
+
 DAMAGES = {
     "logp": (lambda x: x.log(), "wrong values of logp, the first nan at 0"),
     "behaviour_logp": (lambda x: -x, "wrong values of behaviour_logp, the first"),
@@ -172,8 +212,10 @@ def test_a_damaged_column_is_refused(name, made):
     if columns[name] is None:
         columns = {**step.columns, "entropi": step.columns["entropy"] + 1}
         said = "unknown column entropi; did you mean entropy"
-    step_file.write_step(made[0], step_file.replace(step, columns=columns))
-    with pytest.raises(DataError, match=said):
+    with safe_open(made[0], "pt") as opened:
+        about = opened.metadata()
+    save_file(columns, made[0], about)
+    with pytest.raises(DataError, match=f"{said}.*; write it again with callbacks=capture or bapo_lightning"):
         read_step(made[0])
 
 
@@ -204,14 +246,16 @@ def test_other_metadata_are_refused(about, said, made):
 
 
 def test_a_torn_file_and_one_that_is_too_large_are_refused(made, monkeypatch):
-    file, _ = made
+    file, step = made[0], read_step(made[0])
     with monkeypatch.context() as patch:
         patch.setattr(step_file, "MOST_BYTES", 100)
-        with pytest.raises(DataError, match=r"is too large: .* bytes, 100 at most"):
+        with pytest.raises(DataError, match=r"is too large: .* bytes, 100 at most$"):
             read_step(file)
+        with pytest.raises(ValueError, match=r"^the update is too large: .* bytes, 100 at most$"):
+            step_file.write_step(file, step)
     with monkeypatch.context() as patch:
         patch.setattr(step_file, "MOST_PLACES", 83)
-        with pytest.raises(DataError, match="is too large: 12 responses of up to 7 tokens"):
+        with pytest.raises(DataError, match=r"is too large: 12 responses of up to 7 tokens, .* at most$"):
             read_step(file)
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match="its header promises"):
@@ -220,8 +264,8 @@ def test_a_torn_file_and_one_that_is_too_large_are_refused(made, monkeypatch):
 
 def test_an_update_without_tokens_is_refused(made, tmp_path):
     own = made[1] | {"mask": torch.zeros(12, 7)}
-    with pytest.raises(DataError, match="has no token"):
-        read_step(capture(tmp_path / "none", [own]))
+    with pytest.raises(ValueError, match="the update has no token"):
+        capture(tmp_path / "none", [own])
     with pytest.raises(ValueError, match="got none"):
         capture(tmp_path / "none", [])
 
@@ -240,3 +284,53 @@ def test_columns_are_checked_where_they_are_captured(made, change, said, tmp_pat
     parts[1] |= change
     with pytest.raises(ValueError, match=said):
         capture(tmp_path / "wrong", parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "update", "said"),
+    [
+        (
+            {"logp": torch.full((4, 7), math.nan)},
+            0,
+            "the update has .* wrong values of logp, the first nan at 0",
+        ),
+        ({"group": torch.full((4,), -1)}, 0, "the update has 4 wrong values of group, the first -1 at 0"),
+        ({}, -1, "update: input should be greater than or equal to 0, got -1"),
+        ({}, torch.tensor(3), r"update: input should be a valid integer, got tensor\(3\)"),
+    ],
+)
+def test_no_file_is_written_that_would_be_refused(made, change, update, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        capture(tmp_path / "wrong", [parts_of(made[1])[0] | change], update=update)
+    ones = dict.fromkeys(("logp", "behaviour_logp"), -torch.ones(8193, 1)) | {"mask": torch.ones(8193, 1)}
+    with pytest.raises(ValueError, match="the update is too large: 8193 responses of up to 1 tokens, 8,192"):
+        capture(tmp_path / "wrong", [ones | {"advantages": torch.ones(8193)}])
+    assert [*tmp_path.iterdir()] == [made[0]]
+
+
+@dataclass(eq=False)
+class OfOneResponse(Capture):
+    """A capture in a process whose steps hold one response."""
+
+    def on_fit_start(self, trainer, pl_module):
+        step_file.MOST_RESPONSES = 1
+
+
+def test_a_run_continues_without_the_file_of_an_update_that_is_refused(tmp_path):
+    own = f"callbacks.capture._target_={__name__}.OfOneResponse"
+    asked = "callbacks.capture.updates=[0,99999]"
+    done = train(*SMALL, own, asked, f"run_folder={tmp_path}/run", "scale.num_rollout_batches=1")
+    count = len(read_rows(tmp_path / "run"))
+    assert f"updates=[0, 99999]: write numbers from 0 to {count - 1}, the updates of this" in done.stdout
+    said = "warning: update 0 was not captured: the update is too large: "
+    assert done.returncode == 0 and said in done.stdout and not (tmp_path / "run/steps").exists(), done.stdout
+
+
+@pytest.mark.parametrize(("updates", "warns"), [([], True), ([0, 3], False), ([4], True)])
+def test_updates_that_a_run_does_not_have_are_warned_of(updates, warns, capsys):
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(num_updates=4), is_global_zero=True)
+    Capture("run", updates).on_train_start(trainer, None)
+    said = (
+        f"warning: callbacks.capture.updates={updates}: write numbers from 0 to 3, the updates of this run\n"
+    )
+    assert capsys.readouterr().out == (said if warns else "")

@@ -28,15 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help=text)
     parser.add_argument("--output", type=Path, metavar="FILE", help="table of every token as CSV")
     parsed = parser.parse_args(arguments)
+    from bapo_lightning.system.errors import ConfigError
     from bapo_lightning.system.run_folder.text_file import write_csv
     from bapo_lightning.tools.replay.replay import cuts, loss_of, replay, with_advantages_of
     from bapo_lightning.tools.replay.step import read_step
 
     step = read_step(parsed.file)
+    if parsed.output and parsed.output.exists() and parsed.output.samefile(parsed.file):
+        raise ConfigError([f"--output={parsed.output} would replace the step; write another file"])
     chosen = [text.removeprefix(ALGORITHM) for text in parsed.overrides if text.startswith(ALGORITHM)]
     name = chosen[-1] if chosen else step.algorithm
     loss = loss_of(step, name, [text for text in parsed.overrides if not text.startswith(ALGORITHM)])
-    own = None if name == step.algorithm else with_advantages_of(loss, step)
+    asked = [text for text in parsed.overrides if text.lstrip("+~").startswith("algorithm.advantages")]
+    own = with_advantages_of(loss, step) if asked or name != step.algorithm else None
+    staged = [key for key, value in step.settings.items() if key.startswith("stages.") and value is not None]
+    if asked and (own is None or (staged and name == step.algorithm)):
+        reason = "a stage changed the advantages" if own else "the step has no rewards of whole groups"
+        raise ConfigError([f"{asked[0]} cannot be replayed, since {reason}; leave it out"])
     used, ways = own or step, cuts(step)
     found = replay(loss, used, ways["recorded"])
     alone = {way: replay(loss, used, cut, is_alone=True) for way, cut in ways.items()}
@@ -47,11 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{loss.name}, with {advantages}{left_out}")
     print("\n".join([*_numbers(step, found), *_cuts(alone), *_largest(found)]))
     if parsed.output:
-        write_csv(
-            parsed.output,
-            [*found.tokens],
-            zip(*(each.tolist() for each in found.tokens.values()), strict=True),
-        )
+        parsed.output.parent.mkdir(parents=True, exist_ok=True)
+        columns = [each.tolist() for each in found.tokens.values()]
+        write_csv(parsed.output, [*found.tokens], zip(*columns, strict=True))
 
 
 def _numbers(step: Step, found: Replayed) -> Iterator[str]:

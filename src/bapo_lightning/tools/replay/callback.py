@@ -17,6 +17,7 @@ from bapo_lightning.data.batches.batch import TrainBatch, split_over_ranks
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.objectives.token_table import NAMES, TokenTable
+from bapo_lightning.system.printable import say
 from bapo_lightning.system.ranks.collectives import num_ranks
 from bapo_lightning.system.run_folder.record import read_config
 from bapo_lightning.system.values import CountOrZero
@@ -51,6 +52,13 @@ class Capture(Callback):
     folder: str  # run folder
     updates: Sequence[CountOrZero]  # to write, by `step` in metrics.jsonl
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warns of updates that the run does not have."""
+        count: int = trainer.datamodule.num_updates  # type: ignore[attr-defined]
+        if trainer.is_global_zero and max(self.updates, default=count) >= count:
+            asked = f"callbacks.capture.updates={[*self.updates]}"
+            say(f"warning: {asked}: write numbers from 0 to {count - 1}, the updates of this run")
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
@@ -74,7 +82,10 @@ class Capture(Callback):
         found = to_floats(outputs["metrics"])
         numbers = {name: found[metric] for name, metric in SHOWN.items() if metric in found}
         file = Path(self.folder, "steps", f"{batch_idx}.safetensors")
-        write_step(file, Step(columns, plain["name"], leaves(plain), batch_idx, numbers))
+        try:
+            write_step(file, Step(columns, plain["name"], leaves(plain), batch_idx, numbers))
+        except ValueError as error:
+            say(f"warning: update {batch_idx} was not captured: {error}")
 
 
 def step_columns(tokens: TokenTable, batch: TrainBatch) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
     micro-batches of a trainer --capture--> FILE --read_step--> Step --replay--> numbers of any algorithm
 
-Nothing in a file is executed: a step may come from somebody else. Shapes: N tokens of B responses, response
+Nothing in a file is executed: a step may come from another person. Shapes: N tokens of B responses, response
 after response.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +76,8 @@ def capture(
     update: int | None = None,
     numbers: Mapping[str, float | Tensor] | None = None,
 ) -> Path:
-    """Writes one update as a file that `bapo-replay` reads, replacing it, and returns its path.
+    """Writes one update as a file that `bapo-replay` reads, replacing it, and returns its path. On several
+    ranks, each writes its own share: give each its own file name, or gather first.
 
     Args:
         file: to write; its folder is made.
@@ -88,7 +90,7 @@ def capture(
             `positive_share`, `clip_fraction`.
 
     Raises:
-        ValueError: a column is missing, unknown or of another shape, or micro-batches have other columns.
+        ValueError: `read_step` would refuse the file, or micro-batches have other columns.
     """
     known = (*TOKENS, GROUP, REWARD)
     if not parts:
@@ -98,9 +100,7 @@ def capture(
     names = [name for name in known if any(name in part for part in parts)]
     for name in {*OWN, *names}:
         if missing := [number for number, part in enumerate(parts) if name not in part]:
-            raise ValueError(
-                f"micro-batch {missing[0]} has no {name}; each needs {', '.join([*OWN, *names])}"
-            )
+            raise ValueError(f"micro-batch {missing[0]} has no {name}; all need {', '.join([*OWN, *names])}")
     masks = [part["mask"].bool() for part in parts]
     columns = {LENGTH: torch.cat([mask.sum(1) for mask in masks])}
     columns[PART] = torch.arange(len(masks)).repeat_interleave(torch.tensor(list(map(len, masks))))
@@ -130,12 +130,20 @@ def leaves(plain: Mapping[str, Any]) -> dict[str, Leaf]:
 
 
 def write_step(file: Path, step: Step) -> Path:
-    """Writes a step whole or not at all; returns `file`."""
+    """Writes a step whole or not at all; returns `file`. Raises ValueError if `read_step` would refuse it."""
     about = {"version": VERSION} | {name: getattr(step, name) for name in ABOUT}
     tensors = {name: values.detach().cpu().contiguous() for name, values in step.columns.items()}
+    shaped(_About, about)
+    try:
+        _judge(tensors)
+        content = save(tensors, {KEY: json.dumps(about)})
+        if len(content) > MOST_BYTES:
+            raise DataError(f"is too large: {len(content):,} bytes, {MOST_BYTES:,} at most")
+    except ValueError as error:
+        raise ValueError(f"the update {error}") from None
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_bytes(save(tensors, {KEY: json.dumps(about)}))
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial.write_bytes(content)
     return partial.replace(file)
 
 
@@ -147,12 +155,13 @@ def read_step(file: str | Path) -> Step:
     try:
         return _read(path)
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} {error}; write it again with bapo_lightning.capture") from None
+        again = "; write it again with callbacks=capture or bapo_lightning.capture"
+        raise DataError(f"{path} {error}{'' if isinstance(error, DataError) else again}") from None
 
 
 def _read(path: Path) -> Step:
     if path.is_file() and (size := path.stat().st_size) > MOST_BYTES:
-        raise ValueError(f"is too large: {size:,} bytes, {MOST_BYTES:,} at most")
+        raise DataError(f"is too large: {size:,} bytes, {MOST_BYTES:,} at most")
     if problem := safetensors_problem(path):
         raise ValueError(problem)
     with safe_open(path, "pt") as opened:
@@ -170,7 +179,7 @@ def _read(path: Path) -> Step:
 
 
 def _judge(columns: Mapping[str, Tensor]) -> None:
-    """Raises ValueError with the first problem of a file's columns."""
+    """Raises ValueError with the first problem of a step's columns, a DataError if no other capture helps."""
     for name in sorted(columns.keys() - {*TOKENS, *RESPONSES}):
         raise ValueError(f"has an unknown column {name}; {suggestion(name, (*TOKENS, *RESPONSES))}")
     for name in (LENGTH, PART, *NEEDED):
@@ -189,11 +198,10 @@ def _judge(columns: Mapping[str, Tensor]) -> None:
         wrong = ~values.isfinite() | (values > most) | (values < (0 if is_whole else -math.inf))
         if place := wrong.nonzero()[:1].flatten().tolist():
             number = values[place[0]].item()
-            raise ValueError(
-                f"has {int(wrong.sum())} wrong values of {name}, the first {number} at {place[0]}"
-            )
+            raise ValueError(f"has {wrong.sum()} wrong values of {name}, the first {number} at {place[0]}")
     longest, total = int(columns[LENGTH].max()), int(columns[LENGTH].sum())
     if total != num_tokens:
         raise ValueError(f"has {num_tokens} tokens, but its lengths add up to {total}")
     if num_responses > MOST_RESPONSES or num_responses * longest > MOST_PLACES:
-        raise ValueError(f"is too large: {num_responses} responses of up to {longest} tokens")
+        limits = f"{MOST_RESPONSES:,} responses and {MOST_PLACES:,} padded tokens at most"
+        raise DataError(f"is too large: {num_responses} responses of up to {longest} tokens, {limits}")
