@@ -64,8 +64,10 @@ def run(*job):
     time.sleep(600)
 
 exact.run = run
-threading.Thread(target=exact.fill, args=(SimpleNamespace(processes=2), {}, [None] * 2)).start()
-while len(list(folder.iterdir())) < 2:
+jobs = [SimpleNamespace(is_done=False)] * 2
+filling = threading.Thread(target=exact.fill, args=(SimpleNamespace(processes=2, kept=None), {}, jobs))
+filling.start()
+while len(list(folder.iterdir())) < 2 and filling.is_alive():
     time.sleep(0.05)
 """,
 }
