@@ -35,11 +35,11 @@ def agent():
         each.close()
 
 
-def talk(environment, *texts, state=None, number=0):
-    """What a conversation is told after each text, until it ends."""
+def talk(environment, *texts, state=None, number=0, problem=PROBLEM):
+    """The replies to the texts of a conversation, until it ends."""
     found = []
     for text in texts:
-        found.append(environment.respond(Turn(PROBLEM, text, number + len(found), False, state)))
+        found.append(environment.respond(Turn(problem, text, number + len(found), False, state)))
         state = found[-1].state
         if found[-1].is_done or found[-1].is_lost:
             break
@@ -62,6 +62,14 @@ def test_a_program_that_misbehaves_loses_its_conversation(agent, mode, reason, s
     (lost,) = talk(environment, "14")
     assert (lost.is_lost, lost.score, lost.text, lost.state["lost"]) == (True, None, sentence, reason)
     assert not environment._endpoint._programs and not environment._idle
+
+
+def test_a_request_that_cannot_be_compared_with_the_problem_is_lost(agent):
+    problem = Problem(
+        "x", "12+3=", "15", metadata={"messages": [{"role": "user", "content": "a"}], "tools": [1j]}
+    )
+    (lost,) = talk(agent(), "14", problem=problem)
+    assert lost.state["lost"] == "differed" and lost.text.startswith("The requests cannot be compared")
 
 
 def test_requests_that_cannot_be_answered_are_refused_and_counted(agent):

@@ -64,6 +64,11 @@ def test_a_prompt_continues_with_what_is_behind_its_answer():
     assert first.digest != asked(ASK).digest and not first.news("a", asked(ASK, said("a"), NEW))
 
 
+def test_an_empty_stop_stops_nothing():
+    for stop in ("", [""], ["", "."]):
+        assert asked(ASK, stop=stop).answer("a.b")["content"] == ("a" if "." in stop else "a.b")
+
+
 def test_what_cannot_be_answered_is_refused_with_the_reason():
     picture = {**ASK, "content": [{"type": "image_url", "image_url": {}}]}
     other = {"role": "x", "content": ""}

@@ -163,10 +163,11 @@ def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
         messages = (_message(TEXT, asked.prompt, []),)
     else:
         raise RequestRefused(f"the request has no {'messages' if is_chat else 'prompt'}")
+    stops = (asked.stop,) if isinstance(asked.stop, str) else asked.stop or ()
     return Asked(
         messages,
         tuple(asked.tools or ()),
-        (asked.stop,) if isinstance(asked.stop, str) else asked.stop or (),
+        tuple(stop for stop in stops if stop),  # an empty one would be everywhere
         asked.model,
         bool(asked.stream),
         asked.stream_options is not None and asked.stream_options.include_usage,

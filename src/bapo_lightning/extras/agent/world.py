@@ -69,6 +69,8 @@ class Agent:
                     return self._reply(turn, place)
                 except Killed as error:
                     lost = ProgramLost("crashed", f"The program was killed {ATTEMPTS} times: {error}.")
+                except (ValueError, TypeError, RecursionError) as error:  # of two that cannot be compared
+                    raise ProgramLost("differed", f"The requests cannot be compared: {error}.") from None
             raise lost
         except ProgramLost as error:
             return Reply(str(error), state={**state, "lost": error.reason}, calls=1, errors=1, is_lost=True)
