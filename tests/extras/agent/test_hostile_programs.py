@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from tests.commands import wait_until
 from tests.extras.agent.toy import complete
 
 from bapo_lightning.environments.environment import Turn
+from bapo_lightning.extras.agent import program as programs
 from bapo_lightning.extras.agent.endpoint import Endpoint
 from bapo_lightning.extras.agent.problems import agent_problems
 from bapo_lightning.extras.agent.program import Limits
 from bapo_lightning.extras.agent.world import Agent
-from bapo_lightning.system.errors import DataError
+from bapo_lightning.system.errors import DataError, EnvironmentFault
 from bapo_lightning.types import Problem
 
 TOY = str(Path(__file__).with_name("toy.py"))
@@ -91,6 +93,26 @@ def test_a_program_that_leaves_its_request_behind_has_ended(agent):
     assert program.next_request() and program._process.process.wait() == 0
     (ended,) = talk(environment, "14")
     assert ended.is_done and ended.score is None
+
+
+def test_a_key_is_known_before_its_program_starts(agent, monkeypatch, tmp_path):
+    endpoint, known, start = agent()._endpoint, [], programs.Supervised
+
+    def noted(command, variables, **options):
+        known.append(variables["OPENAI_API_KEY"] in endpoint._programs)
+        return start(command, variables, **options)
+
+    monkeypatch.setattr(programs, "Supervised", noted)
+    endpoint.end(endpoint.start(PROBLEM))
+    endpoint._options["cwd"] = str(tmp_path / "none")
+    with pytest.raises(EnvironmentFault, match="cannot start"):
+        endpoint.start(PROBLEM)
+    assert known == [True, True] and not endpoint._programs
+
+
+def test_standard_input_is_empty_once_it_was_read(agent):
+    (ended,) = talk(agent("again"), "14", problem=replace(PROBLEM, answer="5" * 200_000))
+    assert ended.score == 0.0
 
 
 def test_no_child_outlives_a_program(agent):

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 
 def post(path, body, key=None):
@@ -74,6 +75,8 @@ def misbehave(mode, task):
     if mode == "child":
         subprocess.Popen(["sleep", "300"])
         print(f"{os.getpgid(0)}\n0.5")
+    if mode == "again":
+        print(len(Path("/dev/stdin").read_bytes()))
     if mode == "bad":
         for body in (b"\xff\x00", b"[" * 100_000, b"{}", b'{"prompt": "a", "n": 2}', b"x" * 2_000_000):
             assert b"error" in post("/completions", body)

@@ -59,14 +59,16 @@ class Endpoint:
 
     def start(self, problem: Problem) -> Program:
         """Starts the program for a problem. Raises EnvironmentFault if this machine cannot."""
-        key = secrets.token_urlsafe(24)
+        key, options, variables = secrets.token_urlsafe(24), self._options, self._variables
+        made = Program(self._command, problem, options, variables, key, self._address(), self._limits)
+        self._programs[key] = made  # before it starts: its first request may come at once
         try:
-            made = Program(
-                self._command, problem, self._options, self._variables, key, self._address(), self._limits
-            )
-        except OSError as error:
-            raise EnvironmentFault(f"the program {self._command[0]} cannot be started: {error}") from None
-        self._programs[key] = made
+            made.begin()
+        except BaseException as error:
+            del self._programs[key]
+            if isinstance(error, OSError):
+                raise EnvironmentFault(f"the program {self._command[0]} cannot start: {error}") from None
+            raise
         return made
 
     def end(self, program: Program) -> None:

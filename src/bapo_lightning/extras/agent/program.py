@@ -6,11 +6,10 @@ import asyncio
 import json
 import math
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from bapo_lightning.extras.agent.requests import Asked, Message, RequestRefused
 from bapo_lightning.system.orphans import BOUND
@@ -78,7 +77,12 @@ class Program:
         url: str,
         limits: Limits,
     ) -> None:
-        self.key, self._limits = key, limits
+        self.key, self._limits, self._options = key, limits, options
+        task = str(problem.metadata.get("task", problem.prompt))
+        self._command = [*BOUND, *(part.replace("{task}", task) for part in command)]
+        self._variables = {**passed_on("HOME"), **variables, _TASK: task, _URL: url, _KEY: key}
+        fields = {"id": problem.id, "task": task, "answer": problem.answer, "source": problem.source}
+        self._problem = json.dumps(fields | {"metadata": dict(problem.metadata)}, default=str).encode()
         self.digests, self.texts = list[str](), list[str]()  # of requests; of their answers, one less or all
         self.num_requests = self.num_refused = self._total = 0
         self._pending: tuple[Asked, asyncio.Future[str]] | None = None
@@ -86,19 +90,14 @@ class Program:
         self._reward: float | None = None
         self._changed = asyncio.Event()
         self._fault: ProgramLost | None = None
-        task = str(problem.metadata.get("task", problem.prompt))
-        own = {_TASK: task, _URL: url, _KEY: key}
-        with _as_file(problem, task) as stdin:
-            self._process = Supervised(
-                [*BOUND, *(part.replace("{task}", task) for part in command)],
-                {**passed_on("HOME"), **variables, **own},
-                seconds=_END_SECONDS,
-                ask=signal_group,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                **options,
-            )
+
+    def begin(self) -> None:
+        """Starts the command, once the endpoint knows the key."""
+        pipe = subprocess.PIPE
+        options = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "bufsize": 0, **self._options}
+        self._process = Supervised(
+            self._command, self._variables, seconds=_END_SECONDS, ask=signal_group, **options
+        )
         self._out, self._errors = run(self._listen())
 
     def next_request(self) -> Asked | None:
@@ -176,6 +175,11 @@ class Program:
 
     async def _listen(self) -> tuple[_Output, _Output]:
         loop, found = asyncio.get_running_loop(), list[_Output]()
+        # In a pipe, which is empty once it was read: what the program starts finds the answer neither there
+        # nor in a variable.
+        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.process.stdin)
+        stdin.write(self._problem)
+        stdin.write_eof()
         for pipe in (self._process.process.stdout, self._process.process.stderr):
             found.append((await loop.connect_read_pipe(_Output, pipe))[1])
         return found[0], found[1]
@@ -227,12 +231,3 @@ def judged_reward(value: float) -> float:
     if not math.isfinite(value) or abs(value) > LARGEST_REWARD:
         raise RequestRefused("the reward must be a finite number")
     return value
-
-
-def _as_file(problem: Problem, task: str) -> IO[bytes]:
-    """The problem as JSON in a file: a tool that the program starts does not find the answer in variables."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    fields = {"id": problem.id, "task": task, "answer": problem.answer, "source": problem.source}
-    file.write(json.dumps(fields | {"metadata": dict(problem.metadata)}, default=str).encode())
-    file.seek(0)
-    return file
