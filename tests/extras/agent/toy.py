@@ -46,7 +46,7 @@ def sums(problem, tries=3):
     print(reward)
 
 
-def misbehave(mode, task):
+def misbehave(mode, task, key):
     """Up to the first answer every mode is well behaved but those that never ask."""
     if mode in ("quiet", "hang"):
         return time.sleep(300 * (mode == "hang"))
@@ -80,16 +80,20 @@ def misbehave(mode, task):
     if mode == "bad":
         for body in (b"\xff\x00", b"[" * 100_000, b"{}", b'{"prompt": "a", "n": 2}', b"x" * 2_000_000):
             assert b"error" in post("/completions", body)
-        for reward in (b"NaN", b"true", b'{"reward": "x"}', b'{"reward": NaN}', b'{"reward": 1e999}'):
-            assert b"error" in post("/reward", reward)
+        for body in (b"NaN", b"true", b"[" * 100_000):
+            assert b"error" in post("/reward", body, key)
+        for reward in ("x", "1", True, None, float("nan"), float("inf"), -1.1e6, 10**400):
+            assert b"a number from -1e+06 to 1e+06" in post("/reward", {"reward": reward}, key)
         assert b"error" in post("/completions", {"prompt": "a"}, "another")
-        post("/reward", {"reward": 0.25})
+        assert b"not OPENAI_API_KEY" in post("/completions", {"prompt": "a"}, key)
+        assert post("/reward", {"reward": 0.25}, key) == b"{}"
+        assert b"not the reward_key" in post("/reward", {"reward": 1.0})  # all that a tool of the policy has
     return None
 
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
     if sys.argv[1:]:
-        misbehave(sys.argv[1], given["task"])
+        misbehave(sys.argv[1], given["task"], given["reward_key"])
     else:
         sums(given)

@@ -102,10 +102,12 @@ class Endpoint:
         await web.SockSite(runner, listening).start()
         return f"http://127.0.0.1:{listening.getsockname()[1]}/v1", runner
 
-    def _program(self, http: web.Request) -> Program:
+    def _program(self, http: web.Request, scores: bool = False) -> Program:
         key = http.headers.get("Authorization", "").removeprefix("Bearer ")
-        if (program := self._programs.get(key)) is None:
-            raise RequestRefused("the key belongs to no conversation that goes on", 401)
+        program = self._programs.get(key.partition(".")[0])
+        if program is None or key != (program.reward_key if scores else program.key):
+            which = "the key is not the reward_key" if scores else "the key is not OPENAI_API_KEY"
+            raise RequestRefused(f"{which} of a running conversation", 401)
         program.count()
         return program
 
@@ -130,9 +132,13 @@ class Endpoint:
         )
 
     async def _reward(self, http: web.Request) -> web.Response:
+        program = None
         try:
-            self._program(http).reward(float(json.loads(await http.read())["reward"]))
+            program = self._program(http, scores=True)
+            program.reward(json.loads(await http.read())["reward"])
         except (RequestRefused, ValueError, KeyError, TypeError, RecursionError) as error:
+            if program is not None:
+                program.count(is_refused=True)
             return _refused(
                 error if isinstance(error, RequestRefused) else RequestRefused('write {"reward": NUMBER}')
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ from bapo_lightning.system.values import Seconds, Size
 from bapo_lightning.types import Problem
 
 Reason = Literal["crashed", "late", "flood", "edited", "differed"]
-LARGEST_REWARD = 1e60  # sums of rewards stay within a journal's range
+LARGEST_REWARD = 1e6  # squares of rewards stay within the range of float32
 _LOOK_SECONDS, _DRAIN_SECONDS, _END_SECONDS = 0.05, 1.0, 1.0
 _LAST_BYTES = 2000  # kept of an output
 _TASK, _KEY, _URL = "AGENT_TASK", "OPENAI_API_KEY", "OPENAI_BASE_URL"
@@ -78,11 +78,18 @@ class Program:
         limits: Limits,
     ) -> None:
         self.key, self._limits, self._options = key, limits, options
+        self.reward_key = f"{key}.{secrets.token_urlsafe(24)}"  # in no variable, which tools could read
         task = str(problem.metadata.get("task", problem.prompt))
         self._command = [*BOUND, *(part.replace("{task}", task) for part in command)]
         self._variables = {**passed_on("HOME"), **variables, _TASK: task, _URL: url, _KEY: key}
-        fields = {"id": problem.id, "task": task, "answer": problem.answer, "source": problem.source}
-        self._problem = json.dumps(fields | {"metadata": dict(problem.metadata)}, default=str).encode()
+        fields: dict[str, Any] = {
+            "id": problem.id,
+            "task": task,
+            "answer": problem.answer,
+            "source": problem.source,
+        }
+        fields |= {"metadata": dict(problem.metadata), "reward_key": self.reward_key}
+        self._problem = json.dumps(fields, default=str).encode()
         self.digests, self.texts = list[str](), list[str]()  # of requests; of their answers, one less or all
         self.num_requests = self.num_refused = self._total = 0
         self._pending: tuple[Asked, asyncio.Future[str]] | None = None
@@ -169,8 +176,8 @@ class Program:
             )
         return await asyncio.shield(self._pending[1])
 
-    def reward(self, value: float) -> None:
-        """Notes the reward that the program posts. Raises RequestRefused unless it is a finite number."""
+    def reward(self, value: Any) -> None:
+        """Notes the reward that the program posts. Raises RequestRefused, see `judged_reward`."""
         self._reward = judged_reward(value)
 
     async def _listen(self) -> tuple[_Output, _Output]:
@@ -226,8 +233,8 @@ class Program:
             self._pending[1].cancel()
 
 
-def judged_reward(value: float) -> float:
-    """Returns a reward as a score has it. Raises RequestRefused unless it is a finite number."""
-    if not math.isfinite(value) or abs(value) > LARGEST_REWARD:
-        raise RequestRefused("the reward must be a finite number")
-    return value
+def judged_reward(value: Any) -> float:
+    """Returns a reward as a score has it. Raises RequestRefused unless it is a number of a usual size."""
+    if type(value) not in (int, float) or not abs(value) <= LARGEST_REWARD:
+        raise RequestRefused(f"the reward must be a number from -{LARGEST_REWARD:g} to {LARGEST_REWARD:g}")
+    return float(value)
