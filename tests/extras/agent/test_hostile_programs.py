@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,29 @@ def test_nothing_outlives_the_environment_and_a_key_ends_with_its_conversation(a
         os.kill(program._process.process.pid, 0)
     (ended,) = talk(environment, "15", state=reply.state, number=1)  # started again
     assert ended.is_done and ended.score == 0.75 and (ended.calls, ended.errors) == (0, 0)
+
+
+def test_a_turn_during_a_close_starts_nothing(agent):
+    environment = agent("endless", seconds=60.0)
+    endpoint = environment._endpoint
+    with ThreadPoolExecutor(1) as pool:
+        turn = pool.submit(talk, environment, "14")
+        while not turn.done() and not any(each.texts for each in list(endpoint._programs.values())):
+            time.sleep(0.01)
+        environment.close()
+        with pytest.raises(EnvironmentFault, match="was closed during a turn"):
+            turn.result()
+    assert not endpoint._programs and endpoint._server is None and not environment._idle
+
+
+def test_programs_that_ignore_their_end_are_closed_at_once(agent):
+    endpoint = agent("stubborn")._endpoint
+    made = [endpoint.start(PROBLEM) for _ in range(8)]
+    assert all(program.next_request() for program in made)
+    begun = time.monotonic()
+    endpoint.close()
+    assert time.monotonic() - begun < 6 and not endpoint._programs  # 8 one after another
+    assert [program._process.process.returncode for program in made] == [-9] * 8
 
 
 def test_programs_that_wait_longest_are_ended_and_started_again(agent):

@@ -57,6 +57,8 @@ def misbehave(mode, task, key):
     if mode == "parallel":
         threading.Thread(target=complete, args=[task]).start()
         return complete("other")
+    if mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     text = complete(task if mode != "other" else "other")
     if mode == "crash":
         sys.exit("no such thing\nas this")

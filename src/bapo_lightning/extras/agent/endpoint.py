@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from aiohttp import web
@@ -48,6 +49,7 @@ class Endpoint:
         self._programs: dict[str, Program] = {}
         self._server: tuple[int, str, web.AppRunner] | None = None  # process, address
         self._lock = threading.Lock()
+        self.closes = 0  # number of calls of `close`
 
     @staticmethod
     def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
@@ -57,19 +59,28 @@ class Endpoint:
         if shutil.which(place) is None:
             yield f"command={list(options['command'])}: there is no program {place!r} here; write its path"
 
-    def start(self, problem: Problem) -> Program:
-        """Starts the program for a problem. Raises EnvironmentFault if this machine cannot."""
+    def start(self, problem: Problem, closes: int | None = None) -> Program:
+        """Starts the program for a problem. Raises EnvironmentFault if this machine cannot, or after a number
+        of `closes` other than this one.
+        """
         key, options, variables = secrets.token_urlsafe(24), self._options, self._variables
-        made = Program(self._command, problem, options, variables, key, self._address(), self._limits)
-        self._programs[key] = made  # before it starts: its first request may come at once
-        try:
-            made.begin()
-        except BaseException as error:
-            del self._programs[key]
-            if isinstance(error, OSError):
-                raise EnvironmentFault(f"the program {self._command[0]} cannot start: {error}") from None
-            raise
+        with self._lock:  # a close comes before, or sees the program
+            self.check(closes)
+            made = Program(self._command, problem, options, variables, key, self._address(), self._limits)
+            self._programs[key] = made  # before it starts: its first request may come at once
+            try:
+                made.begin()
+            except BaseException as error:
+                del self._programs[key]
+                if isinstance(error, OSError):
+                    raise EnvironmentFault(f"the program {self._command[0]} cannot start: {error}") from None
+                raise
         return made
+
+    def check(self, closes: int | None) -> None:
+        """Raises EnvironmentFault unless this is the number of `closes`."""
+        if closes not in (None, self.closes):
+            raise EnvironmentFault("the environment was closed during a turn")
 
     def end(self, program: Program) -> None:
         """Ends a program, whose key is refused from now on."""
@@ -78,18 +89,19 @@ class Endpoint:
 
     def close(self) -> None:
         """Ends all programs, and the server. It can be used again."""
-        for program in list(self._programs.values()):
-            self.end(program)
         with self._lock:
+            self.closes += 1
             server, self._server = self._server, None
+            programs = list(self._programs.values())
+        with ThreadPoolExecutor(len(programs) or 1) as pool:  # at once: each may take a second
+            list(pool.map(self.end, programs))
         if server is not None and server[0] == os.getpid():
             run(server[2].cleanup())
 
     def _address(self) -> str:
-        with self._lock:
-            if self._server is None or self._server[0] != os.getpid():
-                self._server = (os.getpid(), *run(self._serve()))
-            return self._server[1]
+        if self._server is None or self._server[0] != os.getpid():
+            self._server = (os.getpid(), *run(self._serve()))
+        return self._server[1]
 
     async def _serve(self) -> tuple[str, web.AppRunner]:
         app = web.Application(client_max_size=self._limits.request_bytes)
