@@ -1,5 +1,6 @@
 """What a program does costs a conversation at most: in time, in one sentence, and with a reason."""
 
+import asyncio
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from bapo_lightning.extras.agent.problems import agent_problems
 from bapo_lightning.extras.agent.program import Limits
 from bapo_lightning.extras.agent.world import Agent
 from bapo_lightning.system.errors import DataError, EnvironmentFault
+from bapo_lightning.system.peers.loop import run
 from bapo_lightning.types import Problem
 
 TOY = str(Path(__file__).with_name("toy.py"))
@@ -159,6 +161,21 @@ def test_programs_that_ignore_their_end_are_closed_at_once(agent):
     endpoint.close()
     assert time.monotonic() - begun < 6 and not endpoint._programs  # 8 one after another
     assert [program._process.process.returncode for program in made] == [-9] * 8
+
+
+def test_output_is_read_up_to_its_limit_while_a_program_waits_and_closed_at_its_end(agent):
+    endpoint = agent("chatty", output_megabytes=2)._endpoint
+    program = endpoint.start(PROBLEM)
+    assert program.next_request()
+    while not program._out.is_closed.is_set():
+        time.sleep(0.01)
+    assert 2e6 < program._out.size < 4e6 and not program._errors.is_closed.is_set()
+    program.answer("14")
+    with pytest.raises(programs.ProgramLost, match="wrote more than 2 MB"):
+        program.next_request()
+    endpoint.end(program)
+    run(asyncio.sleep(0))
+    assert program._errors.is_closed.is_set()
 
 
 def test_programs_that_wait_longest_are_ended_and_started_again(agent):

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from bapo_lightning.extras.agent.requests import Asked, Message, RequestRefused
@@ -49,11 +50,16 @@ class Limits:
 
 
 class _Output(asyncio.Protocol):
-    def __init__(self) -> None:
-        self.last, self.size, self.is_closed = b"", 0, asyncio.Event()
+    def __init__(self, most: float) -> None:
+        self.last, self.size, self.is_closed, self._most = b"", 0, asyncio.Event(), most
+
+    def connection_made(self, transport: Any) -> None:
+        self.close = transport.close
 
     def data_received(self, data: bytes) -> None:
         self.last, self.size = (self.last + data)[-_LAST_BYTES:], self.size + len(data)
+        if self.size > self._most:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed.set()
@@ -182,13 +188,14 @@ class Program:
 
     async def _listen(self) -> tuple[_Output, _Output]:
         loop, found = asyncio.get_running_loop(), list[_Output]()
+        most = self._limits.output_megabytes * 1e6
         # In a pipe, which is empty once it was read: what the program starts finds the answer neither there
         # nor in a variable.
         stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.process.stdin)
         stdin.write(self._problem)
         stdin.write_eof()
         for pipe in (self._process.process.stdout, self._process.process.stderr):
-            found.append((await loop.connect_read_pipe(_Output, pipe))[1])
+            found.append((await loop.connect_read_pipe(partial(_Output, most), pipe))[1])
         return found[0], found[1]
 
     async def _next(self) -> Asked | None:
@@ -229,6 +236,8 @@ class Program:
         future.set_result(text)
 
     async def _forget(self) -> None:
+        for output in (self._out, self._errors):  # which children in other sessions may keep open
+            output.close()
         if self._pending is not None:
             self._pending[1].cancel()
 
