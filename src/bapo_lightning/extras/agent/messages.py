@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bapo_lightning.data.problems.prompts import MessagesPrompt, rendered
+from bapo_lightning.data.problems.prompts import MessagesPrompt, PlainPrompt, rendered
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.types import Problem
 
@@ -40,8 +40,11 @@ class AgentPrompt(MessagesPrompt):
     """The messages of a program's first request, with its tools."""
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
-        """Returns the token ids of the prompt."""
-        tools = problem.metadata.get("tools")
+        """Returns the token ids of the prompt; of /v1/completions, of its text without a template."""
+        known = problem.metadata
+        if "agent_metadata" in known and not known.get("messages"):  # the prompt of /v1/completions
+            return PlainPrompt()(tokenizer, problem)
+        tools = known.get("tools")
         options = {**self.template_options, **({"tools": tools} if tools else {})}
         return rendered(tokenizer, self.messages(problem), replace(self, template_options=options))
 

@@ -85,7 +85,9 @@ class Program:
     ) -> None:
         self.key, self._limits, self._options = key, limits, options
         self.reward_key = f"{key}.{secrets.token_urlsafe(24)}"  # in no variable, which tools could read
-        task = str(problem.metadata.get("task", problem.prompt))
+        known = problem.metadata
+        is_made = "agent_metadata" in known  # by data=agent: the prompt is the program's
+        task, known = (str(known["task"]), known["agent_metadata"]) if is_made else (problem.prompt, known)
         self._command = [*BOUND, *(part.replace("{task}", task) for part in command)]
         self._variables = {**passed_on("HOME"), **variables, _TASK: task, _URL: url, _KEY: key}
         fields: dict[str, Any] = {
@@ -94,7 +96,7 @@ class Program:
             "answer": problem.answer,
             "source": problem.source,
         }
-        fields |= {"metadata": dict(problem.metadata), "reward_key": self.reward_key}
+        fields |= {"metadata": dict(known), "reward_key": self.reward_key}
         self._problem = json.dumps(fields, default=str).encode()
         self.digests, self.texts = list[str](), list[str]()  # of requests; of their answers, one less or all
         self.num_requests = self.num_refused = self._total = 0
