@@ -195,6 +195,13 @@ def test_a_lost_program_that_asks_differently_later_is_lost(agent):
     assert lost.text == "The program was started again, and asked differently."
 
 
+def test_a_cut_conversation_is_not_scored_by_what_its_program_has_printed_so_far(agent):
+    environment = agent("between")
+    cut = environment.respond(Turn(PROBLEM, "14", 0, True, None))
+    assert (cut.is_done, cut.is_lost, cut.score) == (False, False, None)
+    assert [each.score for each in talk(environment, "14", "15")] == [None, 0.5]
+
+
 def test_a_program_that_is_killed_between_turns_is_started_again(agent):
     environment = agent()
     (reply,) = talk(environment, "14")

@@ -80,6 +80,9 @@ def misbehave(mode, task, key):
     if mode == "child":
         subprocess.Popen(["sleep", "300"])
         print(f"{os.getpgid(0)}\n0.5")
+    if mode == "between":
+        print("0.5", flush=True)
+        complete(task + text + ";")
     if mode == "again":
         print(len(Path("/dev/stdin").read_bytes()))
     if mode == "bad":

@@ -136,9 +136,9 @@ class Program:
             raise ProgramLost("edited", "The program changed the conversation before its last answer.")
         return found
 
-    def score(self) -> float | None:
-        """The reward that the program posted, or else its last line if that is a number."""
-        if self._reward is not None:
+    def score(self, has_ended: bool) -> float | None:
+        """The reward that the program posted, or else, if it has ended, its last line if that is a number."""
+        if self._reward is not None or not has_ended:
             return self._reward
         try:
             return judged_reward(float(self._out.line()))

@@ -97,7 +97,7 @@ class Agent:
         if is_over:
             self._endpoint.end(program)
             self._endpoint.check(closes)
-            return Reply("", asked is None, program.score(), state, calls, errors)
+            return Reply("", asked is None, program.score(has_ended=asked is None), state, calls, errors)
         with self._lock:
             self._endpoint.check(closes)  # if not, the program has ended
             self._idle[place.name] = program
