@@ -202,6 +202,17 @@ def test_a_cut_conversation_is_not_scored_by_what_its_program_has_printed_so_far
     assert [each.score for each in talk(environment, "14", "15")] == [None, 0.5]
 
 
+@pytest.mark.parametrize("task", ["1+2" * 70_000, "1\0+2="])
+def test_a_task_that_cannot_be_a_variable_or_an_argument_ends_no_run(agent, task):
+    problem = replace(PROBLEM, prompt=task)
+    (ended,) = talk(agent(), "15", problem=problem)
+    assert ended.is_done and ended.score == 1.0
+    (lost,) = talk(agent("{task}"), "15", problem=problem)
+    assert lost.state["lost"] == "crashed" and lost.text.startswith("The task cannot be an argument: ")
+    with pytest.raises(DataError, match="The task cannot be an argument"):
+        agent_problems([problem], agent("{task}")._endpoint)
+
+
 def test_a_program_that_is_killed_between_turns_is_started_again(agent):
     environment = agent()
     (reply,) = talk(environment, "14")

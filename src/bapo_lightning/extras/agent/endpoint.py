@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from bapo_lightning.extras.agent.program import Limits, Program
+from bapo_lightning.extras.agent.program import Limits, Program, ProgramLost
 from bapo_lightning.extras.agent.requests import Asked, RequestRefused, chunks, completion, read
 from bapo_lightning.system.errors import EnvironmentFault
 from bapo_lightning.system.peers.loop import run
@@ -61,7 +62,7 @@ class Endpoint:
 
     def start(self, problem: Problem, closes: int | None = None) -> Program:
         """Starts the program for a problem. Raises EnvironmentFault if this machine cannot, or after a number
-        of `closes` other than this one.
+        of `closes` other than this one; ProgramLost if the task cannot be an argument of the command.
         """
         key, options, variables = secrets.token_urlsafe(24), self._options, self._variables
         with self._lock:  # a close comes before, or sees the program
@@ -72,6 +73,8 @@ class Endpoint:
                 made.begin()
             except BaseException as error:
                 del self._programs[key]
+                if isinstance(error, ValueError) or getattr(error, "errno", None) == errno.E2BIG:
+                    raise ProgramLost("crashed", f"The task cannot be an argument: {error}.") from None
                 if isinstance(error, OSError):
                     raise EnvironmentFault(f"the program {self._command[0]} cannot start: {error}") from None
                 raise

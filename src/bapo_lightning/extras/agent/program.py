@@ -24,6 +24,7 @@ Reason = Literal["crashed", "late", "flood", "edited", "differed"]
 LARGEST_REWARD = 1e6  # squares of rewards stay within the range of float32
 _LOOK_SECONDS, _DRAIN_SECONDS, _END_SECONDS = 0.05, 1.0, 1.0
 _LAST_BYTES = 2000  # kept of an output
+_LONGEST = 100_000  # bytes of a task that is a variable; Linux takes up to 131,000
 _TASK, _KEY, _URL = "AGENT_TASK", "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
@@ -89,7 +90,8 @@ class Program:
         is_made = "agent_metadata" in known  # by data=agent: the prompt is the program's
         task, known = (str(known["task"]), known["agent_metadata"]) if is_made else (problem.prompt, known)
         self._command = [*BOUND, *(part.replace("{task}", task) for part in command)]
-        self._variables = {**passed_on("HOME"), **variables, _TASK: task, _URL: url, _KEY: key}
+        short = {} if "\0" in task or len(task.encode(errors="replace")) > _LONGEST else {_TASK: task}
+        self._variables = {**passed_on("HOME"), **variables, **short, _URL: url, _KEY: key}
         fields: dict[str, Any] = {
             "id": problem.id,
             "task": task,
