@@ -178,6 +178,15 @@ def test_output_is_read_up_to_its_limit_while_a_program_waits_and_closed_at_its_
     assert program._errors.is_closed.is_set()
 
 
+def test_a_program_whose_client_did_not_wait_is_started_again(agent, tmp_path):
+    environment = agent("impatient", str(tmp_path / "ended"))
+    (reply,) = talk(environment, "14")
+    (program,) = environment._endpoint._programs.values()
+    assert program._process.process.wait() == 1
+    (ended,) = talk(environment, "15", state=reply.state, number=1)
+    assert ended.is_done and ended.score == 0.5
+
+
 def test_programs_that_wait_longest_are_ended_and_started_again(agent):
     environment = agent(programs=2)
     begun = [talk(environment, "14")[0] for _ in range(4)]

@@ -80,6 +80,10 @@ def misbehave(mode, task, key):
     if mode == "child":
         subprocess.Popen(["sleep", "300"])
         print(f"{os.getpgid(0)}\n0.5")
+    if mode == "impatient":  # at its first start
+        if not (mark := Path(sys.argv[2])).exists():
+            threading.Timer(0.2, lambda: (mark.touch(), os._exit(1))).start()
+        print(complete(task + text + ";") and 0.5)
     if mode == "between":
         print("0.5", flush=True)
         complete(task + text + ";")

@@ -147,6 +147,10 @@ class Program:
         except (ValueError, RequestRefused):
             return None
 
+    def is_running(self) -> bool:
+        """Returns whether it has not ended."""
+        return self._process.process.poll() is None
+
     def take_counts(self) -> tuple[int, int]:
         """Returns numbers of requests, and of those refused, since the last call."""
         counts = self.num_requests, self.num_refused

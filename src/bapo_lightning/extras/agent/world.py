@@ -111,9 +111,10 @@ class Agent:
         """The program of a conversation, which waits for an answer; started again if it is not there."""
         with self._lock:
             program = self._idle.pop(place.name, None)
-        if program is not None and place.asked == program.digests and place.answers == program.texts:
-            return program
         if program is not None:
+            known = place.asked == program.digests and place.answers == program.texts
+            if known and program.is_running():  # a client may have waited too long, and ended it
+                return program
             self._endpoint.end(program)
         program = self._endpoint.start(problem, closes)
         try:
