@@ -237,7 +237,10 @@ def test_own_settings_are_refused_if_the_run_says_so(agent, monkeypatch):
     program = environment._endpoint.start(PROBLEM)
     monkeypatch.setenv("OPENAI_BASE_URL", environment._endpoint._address())
     monkeypatch.setenv("OPENAI_API_KEY", program.key)
-    assert complete("12+3=", temperature=0, seed=1) == "the run decides on seed, temperature; leave them out"
+    assert (
+        complete("12+3=", temperature=0, seed=1, top_p=None)
+        == "the run decides on seed, temperature; leave them out"
+    )
 
 
 def test_problems_of_a_program_without_a_steady_first_request_are_refused():
@@ -253,8 +256,11 @@ def test_problems_of_a_program_without_a_steady_first_request_are_refused():
         agent_problems([PROBLEM], endpoint)
 
 
-def test_a_command_that_is_not_there_is_told_at_the_start():
+def test_a_command_that_is_not_there_is_an_error_at_the_start(tmp_path):
     wrong = {"command": ["no-such-agent", "x"], "folder": None}
     assert "there is no program 'no-such-agent' here" in next(Endpoint.machine_problems(wrong))
     assert not list(Endpoint.machine_problems({"command": ["sh"], "folder": None}))
     assert list(Endpoint.machine_problems({"command": [], "folder": None}))
+    (tmp_path / "no-such-agent").write_text("")
+    (tmp_path / "no-such-agent").chmod(0o755)
+    assert not list(Endpoint.machine_problems({**wrong, "variables": {"PATH": str(tmp_path)}}))

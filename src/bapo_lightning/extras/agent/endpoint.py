@@ -57,7 +57,7 @@ class Endpoint:
         """Yields that there is no command, or not here."""
         name, *_ = options["command"] or ("",)
         place = os.path.join(options["folder"] or "", name) if "/" in name else name
-        if shutil.which(place) is None:
+        if shutil.which(place, path=(options.get("variables") or {}).get("PATH")) is None:
             yield f"command={list(options['command'])}: there is no program {place!r} here; write its path"
 
     def start(self, problem: Problem, closes: int | None = None) -> Program:
