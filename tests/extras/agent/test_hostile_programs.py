@@ -5,9 +5,11 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.commands import wait_until
 from tests.extras.agent.toy import complete
@@ -82,7 +84,7 @@ def test_requests_that_cannot_be_answered_are_refused_and_counted(agent):
     assert (ended.is_done, ended.score, ended.errors) == (True, 0.25, 16) and ended.calls == 18
 
 
-def test_a_request_beside_another_is_refused(agent):
+def test_one_of_two_requests_at_a_time_is_refused(agent):
     program = agent("parallel")._endpoint.start(PROBLEM)
     assert program.next_request()
     wait_until(lambda: program.num_refused, program._process.process)
@@ -90,12 +92,13 @@ def test_a_request_beside_another_is_refused(agent):
     assert program.next_request() is None and program.take_counts()[1] == 1
 
 
-def test_a_program_that_leaves_its_request_behind_has_ended(agent):
-    environment = agent("early")
-    program = environment._endpoint.start(PROBLEM)
-    assert program.next_request() and program._process.process.wait() == 0
-    (ended,) = talk(environment, "14")
-    assert ended.is_done and ended.score is None
+def test_a_program_that_leaves_its_request_behind_has_ended(agent, tmp_path):
+    program = agent("early", str(tmp_path / "leave"))._endpoint.start(PROBLEM)
+    assert program.next_request()
+    (tmp_path / "leave").touch()
+    assert program._process.process.wait() == 0
+    program.answer("14")
+    assert program.next_request() is None and program.score(has_ended=True) is None
 
 
 def test_a_key_is_known_before_its_program_starts(agent, monkeypatch, tmp_path):
@@ -118,10 +121,16 @@ def test_standard_input_is_empty_once_it_was_read(agent):
     assert ended.score == 0.0
 
 
-def test_no_child_outlives_a_program(agent):
-    environment = agent("child")
+def test_no_child_outlives_a_program(agent, tmp_path):
+    environment = agent("child", str(tmp_path / "child"))
     (ended,) = talk(environment, "14")
     assert ended.score == 0.5 and not environment._endpoint._programs
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + SECONDS
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_nothing_outlives_the_environment_and_a_key_ends_with_its_conversation(agent, monkeypatch):
@@ -179,9 +188,10 @@ def test_output_is_read_up_to_its_limit_while_a_program_waits_and_closed_at_its_
 
 
 def test_a_program_whose_client_did_not_wait_is_started_again(agent, tmp_path):
-    environment = agent("impatient", str(tmp_path / "ended"))
+    environment = agent("impatient", str(tmp_path / "leave"))
     (reply,) = talk(environment, "14")
     (program,) = environment._endpoint._programs.values()
+    (tmp_path / "leave").touch()
     assert program._process.process.wait() == 1
     (ended,) = talk(environment, "15", state=reply.state, number=1)
     assert ended.is_done and ended.score == 0.5

@@ -184,6 +184,8 @@ def test_a_reply_of_several_messages_is_what_the_template_writes_and_survives_a_
     messages = [{"role": "tool", "content": "1\x1e2"}, {"role": "user", "content": "3"}]
     text, rule = reply_text(messages), AgentFeedback()
     rule.check(words)
+    shown = words.decode(AgentFeedback(template="So: {feedback}")(words, text).tolist())
+    assert "user\nSo: 3<|im_end|>" in shown
     expected = "\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>user\n3<|im_end|>\n<|im_start|>assistant\n"
     assert words.decode(rule(words, text).tolist()) == expected
     assert reply_text([messages[1]]) == "3" and messages_of("") == [{"role": "user", "content": ""}]

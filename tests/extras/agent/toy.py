@@ -46,14 +46,20 @@ def sums(problem, tries=3):
     print(reward)
 
 
+def leave_at(mark, code):
+    """Ends this program once there is a file."""
+    while not mark.exists():
+        time.sleep(0.01)
+    os._exit(code)
+
+
 def misbehave(mode, task, key):
     """Up to the first answer every mode is well behaved but those that never ask."""
     if mode in ("quiet", "hang"):
         return time.sleep(300 * (mode == "hang"))
     if mode == "early":  # an open request is left behind
         threading.Thread(target=complete, args=[task], daemon=True).start()
-        time.sleep(1)
-        os._exit(0)
+        leave_at(Path(sys.argv[2]), 0)
     if mode == "parallel":
         threading.Thread(target=complete, args=[task]).start()
         return complete("other")
@@ -78,11 +84,11 @@ def misbehave(mode, task, key):
         while True:
             os.write(1, b"x" * 65536)
     if mode == "child":
-        subprocess.Popen(["sleep", "300"])
-        print(f"{os.getpgid(0)}\n0.5")
+        Path(sys.argv[2]).write_text(str(subprocess.Popen(["sleep", "300"]).pid))
+        print(0.5)
     if mode == "impatient":  # at its first start
         if not (mark := Path(sys.argv[2])).exists():
-            threading.Timer(0.2, lambda: (mark.touch(), os._exit(1))).start()
+            threading.Thread(target=leave_at, args=[mark, 1], daemon=True).start()
         print(complete(task + text + ";") and 0.5)
     if mode == "between":
         print("0.5", flush=True)

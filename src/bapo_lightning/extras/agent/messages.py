@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bapo_lightning.data.problems.prompts import MessagesPrompt, PlainPrompt, rendered
-from bapo_lightning.data.rollouts.feedback import ChatFeedback
+from bapo_lightning.data.rollouts.feedback import PLACEHOLDER, ChatFeedback
 from bapo_lightning.types import Problem
 
 _MESSAGE, _CONTENT = "\x1e", "\x1f"
@@ -57,7 +57,10 @@ class AgentFeedback(ChatFeedback):
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
         """Returns the token ids from the end of the policy's message to the beginning of its next message."""
-        messages = messages_of(text)
+        messages = [
+            {**each, "content": self.template.replace(PLACEHOLDER, each["content"])}
+            for each in messages_of(text)
+        ]
         try:
             between = self.between(tokenizer, *messages)
         except Exception:  # whatever a template raises for roles or an order that it does not know

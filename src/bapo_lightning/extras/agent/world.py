@@ -43,8 +43,8 @@ class Agent:
         programs: number that wait between turns; beyond it, those that wait longest are ended, and started
             again if their conversations continue.
         edits: of what the policy has read or written. A program that makes some loses the conversation
-            ("cut"); or the policy goes on with what it read and wrote ("ignore"), as long as the request has
-            the same roles in the same order, and new messages behind them.
+            ("cut"); or the policy continues with what it read and wrote ("ignore"), as long as the request
+            has the same roles in the same order, and new messages behind them.
     """
 
     is_pure = False
