@@ -176,8 +176,7 @@ def test_output_is_read_up_to_its_limit_while_a_program_waits_and_closed_at_its_
     endpoint = agent("chatty", output_megabytes=2)._endpoint
     program = endpoint.start(PROBLEM)
     assert program.next_request()
-    while not program._out.is_closed.is_set():
-        time.sleep(0.01)
+    wait_until(program._out.is_closed.is_set, program._process.process)
     assert 2e6 < program._out.size < 4e6 and not program._errors.is_closed.is_set()
     program.answer("14")
     with pytest.raises(programs.ProgramLost, match="wrote more than 2 MB"):
