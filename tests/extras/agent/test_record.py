@@ -166,10 +166,26 @@ def test_calls_of_tools_reach_a_program_and_come_back_as_one_sample(endpoint, wo
     assert answer["content"] == "<tool_call>look</tool_call>"  # not well written, and so a text
 
 
+def test_a_program_gets_the_metadata_of_its_task_and_a_completion_no_template(words):
+    code = "import toy, json, sys; p = json.load(sys.stdin); "
+    code += "toy.complete(json.dumps([p['task'], p['metadata']]))"
+    made = Endpoint([sys.executable, "-c", code], folder=str(HERE))
+    metadata = {"task": "kept", "messages": [{"role": "user", "content": "Ho"}], "a": 1}
+    (problem,) = agent_problems([Problem("p", "Hi", "", metadata=metadata)], made)
+    assert problem.prompt == json.dumps(["Hi", metadata]) and problem.metadata["a"] == 1
+    assert words.decode(AgentPrompt()(words, problem).tolist()) == problem.prompt
+    (reply,) = conversation(Agent(made), problem, "x")
+    made.close()
+    assert reply.is_done and not reply.is_lost
+    assert words.decode(AgentPrompt()(words, Problem("p", "Hi", "")).tolist()).startswith("<|im_start|>")
+
+
 def test_a_reply_of_several_messages_is_what_the_template_writes_and_survives_a_cut(words):
     messages = [{"role": "tool", "content": "1\x1e2"}, {"role": "user", "content": "3"}]
     text, rule = reply_text(messages), AgentFeedback()
     rule.check(words)
+    shown = words.decode(AgentFeedback(template="So: {feedback}")(words, text).tolist())
+    assert "user\nSo: 3<|im_end|>" in shown
     expected = "\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>user\n3<|im_end|>\n<|im_start|>assistant\n"
     assert words.decode(rule(words, text).tolist()) == expected
     assert reply_text([messages[1]]) == "3" and messages_of("") == [{"role": "user", "content": ""}]

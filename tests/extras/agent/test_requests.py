@@ -55,6 +55,16 @@ def test_calls_are_compared_by_value_and_tools_must_stay():
     assert not asked(ASK).news(CALLED, asked(ASK, calling('{"a": 1}'), NEW))  # without tools a call is a text
 
 
+def test_deep_arguments_and_calls_without_a_name_are_texts():
+    deep = "[" * 900 + "]" * 900
+    first = asked(ASK, calling(deep), NEW, tools=[TOOL])
+    assert first.digest and first.messages[1]["tool_calls"][0]["function"]["arguments"] == deep
+    arguments = ('{"a": ' + deep + "}", "{}")
+    for name, given in zip(('"f"', "1"), arguments, strict=True):
+        called = f'<tool_call>{{"name": {name}, "arguments": {given}}}</tool_call>'
+        assert completion(first, called)["choices"][0]["message"]["content"] == called
+
+
 def test_a_prompt_continues_with_what_is_behind_its_answer():
     first = asked("p", is_chat=False, stop=["."])
     assert first.news("a.b", asked("pac", is_chat=False)) == [{"role": "user", "content": "c"}]
@@ -62,6 +72,11 @@ def test_a_prompt_continues_with_what_is_behind_its_answer():
     assert completion(first, "a.b")["choices"][0]["text"] == "a"
     assert [each["choices"][0]["text"] for each in chunks(first, "a")] == ["a", ""]
     assert first.digest != asked(ASK).digest and not first.news("a", asked(ASK, said("a"), NEW))
+
+
+def test_an_empty_stop_stops_nothing():
+    for stop in ("", [""], ["", "."]):
+        assert asked(ASK, stop=stop).answer("a.b")["content"] == ("a" if "." in stop else "a.b")
 
 
 def test_what_cannot_be_answered_is_refused_with_the_reason():

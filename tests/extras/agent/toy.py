@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 
 def post(path, body, key=None):
@@ -45,17 +46,28 @@ def sums(problem, tries=3):
     print(reward)
 
 
-def misbehave(mode, task):
+def leave_at(mark, code):
+    """Ends this program once there is a file."""
+    while not mark.exists():
+        time.sleep(0.01)
+    os._exit(code)
+
+
+def misbehave(mode, task, key):
     """Up to the first answer every mode is well behaved but those that never ask."""
     if mode in ("quiet", "hang"):
         return time.sleep(300 * (mode == "hang"))
     if mode == "early":  # an open request is left behind
         threading.Thread(target=complete, args=[task], daemon=True).start()
-        time.sleep(1)
-        os._exit(0)
+        leave_at(Path(sys.argv[2]), 0)
     if mode == "parallel":
         threading.Thread(target=complete, args=[task]).start()
         return complete("other")
+    if mode == "chatty":  # it holds its errors open, too
+        subprocess.Popen(["sh", "-c", "yes 2>&-; sleep 20"], start_new_session=True)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     text = complete(task if mode != "other" else "other")
     if mode == "crash":
         sys.exit("no such thing\nas this")
@@ -72,21 +84,34 @@ def misbehave(mode, task):
         while True:
             os.write(1, b"x" * 65536)
     if mode == "child":
-        subprocess.Popen(["sleep", "300"])
-        print(f"{os.getpgid(0)}\n0.5")
+        Path(sys.argv[2]).write_text(str(subprocess.Popen(["sleep", "300"]).pid))
+        print(0.5)
+    if mode == "impatient":  # at its first start
+        if not (mark := Path(sys.argv[2])).exists():
+            threading.Thread(target=leave_at, args=[mark, 1], daemon=True).start()
+        print(complete(task + text + ";") and 0.5)
+    if mode == "between":
+        print("0.5", flush=True)
+        complete(task + text + ";")
+    if mode == "again":
+        print(len(Path("/dev/stdin").read_bytes()))
     if mode == "bad":
         for body in (b"\xff\x00", b"[" * 100_000, b"{}", b'{"prompt": "a", "n": 2}', b"x" * 2_000_000):
             assert b"error" in post("/completions", body)
-        for reward in (b"NaN", b"true", b'{"reward": "x"}', b'{"reward": NaN}', b'{"reward": 1e999}'):
-            assert b"error" in post("/reward", reward)
+        for body in (b"NaN", b"true", b"[" * 100_000):
+            assert b"error" in post("/reward", body, key)
+        for reward in ("x", "1", True, None, float("nan"), float("inf"), -1.1e6, 10**400):
+            assert b"a number from -1e+06 to 1e+06" in post("/reward", {"reward": reward}, key)
         assert b"error" in post("/completions", {"prompt": "a"}, "another")
-        post("/reward", {"reward": 0.25})
+        assert b"not OPENAI_API_KEY" in post("/completions", {"prompt": "a"}, key)
+        assert post("/reward", {"reward": 0.25}, key) == b"{}"
+        assert b"not the reward_key" in post("/reward", {"reward": 1.0})  # all that a tool of the policy has
     return None
 
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
     if sys.argv[1:]:
-        misbehave(sys.argv[1], given["task"])
+        misbehave(sys.argv[1], given["task"], given["reward_key"])
     else:
         sums(given)

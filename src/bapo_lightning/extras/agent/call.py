@@ -1,7 +1,8 @@
 """A Python function as a program of environment=agent: `PYTHON call.py MODULE:FUNCTION`.
 
-The function gets the problem (a dictionary with id, task, answer, source and metadata), finds OPENAI_BASE_URL
-and OPENAI_API_KEY in the environment, and returns the score, or None. This file needs no package.
+The function gets the problem (a dictionary: id, task, answer, source, metadata, reward_key), finds
+OPENAI_BASE_URL and OPENAI_API_KEY in the environment, and returns the score, or None. This file needs no
+package.
 """
 
 import json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
@@ -10,11 +11,12 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from aiohttp import web
 
-from bapo_lightning.extras.agent.program import Limits, Program
+from bapo_lightning.extras.agent.program import Limits, Program, ProgramLost
 from bapo_lightning.extras.agent.requests import Asked, RequestRefused, chunks, completion, read
 from bapo_lightning.system.errors import EnvironmentFault
 from bapo_lightning.system.peers.loop import run
@@ -48,26 +50,40 @@ class Endpoint:
         self._programs: dict[str, Program] = {}
         self._server: tuple[int, str, web.AppRunner] | None = None  # process, address
         self._lock = threading.Lock()
+        self.closes = 0  # number of calls of `close`
 
     @staticmethod
     def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
         """Yields that there is no command, or not here."""
         name, *_ = options["command"] or ("",)
         place = os.path.join(options["folder"] or "", name) if "/" in name else name
-        if shutil.which(place) is None:
+        if shutil.which(place, path=(options.get("variables") or {}).get("PATH")) is None:
             yield f"command={list(options['command'])}: there is no program {place!r} here; write its path"
 
-    def start(self, problem: Problem) -> Program:
-        """Starts the program for a problem. Raises EnvironmentFault if this machine cannot."""
-        key = secrets.token_urlsafe(24)
-        try:
-            made = Program(
-                self._command, problem, self._options, self._variables, key, self._address(), self._limits
-            )
-        except OSError as error:
-            raise EnvironmentFault(f"the program {self._command[0]} cannot be started: {error}") from None
-        self._programs[key] = made
+    def start(self, problem: Problem, closes: int | None = None) -> Program:
+        """Starts the program for a problem. Raises EnvironmentFault if this machine cannot, or after a number
+        of `closes` other than this one; ProgramLost if the task cannot be an argument of the command.
+        """
+        key, options, variables = secrets.token_urlsafe(24), self._options, self._variables
+        with self._lock:  # a close comes before, or sees the program
+            self.check(closes)
+            made = Program(self._command, problem, options, variables, key, self._address(), self._limits)
+            self._programs[key] = made  # before it starts: its first request may come at once
+            try:
+                made.begin()
+            except BaseException as error:
+                del self._programs[key]
+                if isinstance(error, ValueError) or getattr(error, "errno", None) == errno.E2BIG:
+                    raise ProgramLost("crashed", f"The task cannot be an argument: {error}.") from None
+                if isinstance(error, OSError):
+                    raise EnvironmentFault(f"the program {self._command[0]} cannot start: {error}") from None
+                raise
         return made
+
+    def check(self, closes: int | None) -> None:
+        """Raises EnvironmentFault unless this is the number of `closes`."""
+        if closes not in (None, self.closes):
+            raise EnvironmentFault("the environment was closed during a turn")
 
     def end(self, program: Program) -> None:
         """Ends a program, whose key is refused from now on."""
@@ -76,18 +92,19 @@ class Endpoint:
 
     def close(self) -> None:
         """Ends all programs, and the server. It can be used again."""
-        for program in list(self._programs.values()):
-            self.end(program)
         with self._lock:
+            self.closes += 1
             server, self._server = self._server, None
+            programs = list(self._programs.values())
+        with ThreadPoolExecutor(len(programs) or 1) as pool:  # at once: each may take a second
+            list(pool.map(self.end, programs))
         if server is not None and server[0] == os.getpid():
             run(server[2].cleanup())
 
     def _address(self) -> str:
-        with self._lock:
-            if self._server is None or self._server[0] != os.getpid():
-                self._server = (os.getpid(), *run(self._serve()))
-            return self._server[1]
+        if self._server is None or self._server[0] != os.getpid():
+            self._server = (os.getpid(), *run(self._serve()))
+        return self._server[1]
 
     async def _serve(self) -> tuple[str, web.AppRunner]:
         app = web.Application(client_max_size=self._limits.request_bytes)
@@ -100,10 +117,12 @@ class Endpoint:
         await web.SockSite(runner, listening).start()
         return f"http://127.0.0.1:{listening.getsockname()[1]}/v1", runner
 
-    def _program(self, http: web.Request) -> Program:
+    def _program(self, http: web.Request, scores: bool = False) -> Program:
         key = http.headers.get("Authorization", "").removeprefix("Bearer ")
-        if (program := self._programs.get(key)) is None:
-            raise RequestRefused("the key belongs to no conversation that goes on", 401)
+        program = self._programs.get(key.partition(".")[0])
+        if program is None or key != (program.reward_key if scores else program.key):
+            which = "the key is not the reward_key" if scores else "the key is not OPENAI_API_KEY"
+            raise RequestRefused(f"{which} of a running conversation", 401)
         program.count()
         return program
 
@@ -128,9 +147,13 @@ class Endpoint:
         )
 
     async def _reward(self, http: web.Request) -> web.Response:
+        program = None
         try:
-            self._program(http).reward(float(json.loads(await http.read())["reward"]))
+            program = self._program(http, scores=True)
+            program.reward(json.loads(await http.read())["reward"])
         except (RequestRefused, ValueError, KeyError, TypeError, RecursionError) as error:
+            if program is not None:
+                program.count(is_refused=True)
             return _refused(
                 error if isinstance(error, RequestRefused) else RequestRefused('write {"reward": NUMBER}')
             )

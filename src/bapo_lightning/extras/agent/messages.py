@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bapo_lightning.data.problems.prompts import MessagesPrompt, rendered
-from bapo_lightning.data.rollouts.feedback import ChatFeedback
+from bapo_lightning.data.problems.prompts import MessagesPrompt, PlainPrompt, rendered
+from bapo_lightning.data.rollouts.feedback import PLACEHOLDER, ChatFeedback
 from bapo_lightning.types import Problem
 
 _MESSAGE, _CONTENT = "\x1e", "\x1f"
@@ -40,8 +40,11 @@ class AgentPrompt(MessagesPrompt):
     """The messages of a program's first request, with its tools."""
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
-        """Returns the token ids of the prompt."""
-        tools = problem.metadata.get("tools")
+        """Returns the token ids of the prompt; of /v1/completions, of its text without a template."""
+        known = problem.metadata
+        if "agent_metadata" in known and not known.get("messages"):  # the prompt of /v1/completions
+            return PlainPrompt()(tokenizer, problem)
+        tools = known.get("tools")
         options = {**self.template_options, **({"tools": tools} if tools else {})}
         return rendered(tokenizer, self.messages(problem), replace(self, template_options=options))
 
@@ -54,7 +57,10 @@ class AgentFeedback(ChatFeedback):
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
         """Returns the token ids from the end of the policy's message to the beginning of its next message."""
-        messages = messages_of(text)
+        messages = [
+            {**each, "content": self.template.replace(PLACEHOLDER, each["content"])}
+            for each in messages_of(text)
+        ]
         try:
             between = self.between(tokenizer, *messages)
         except Exception:  # whatever a template raises for roles or an order that it does not know

@@ -17,7 +17,8 @@ from bapo_lightning.types import Problem
 
 def agent_problems(tasks: Sequence[Problem], endpoint: Endpoint, workers: Workers = 4) -> list[Problem]:
     """Returns the tasks with the messages and tools of the program's first request; it is run once for each
-    up to that request, twice for the first task. `metadata` has "messages", "tools", and the "task".
+    up to that request, twice for the first task. `metadata` has "messages", "tools", the "task", and the
+    "agent_metadata" that the program gets, which are the task's own.
 
     Raises DataError: a program makes no request, or another one at its second run.
     """
@@ -45,7 +46,8 @@ def agent_problems(tasks: Sequence[Problem], endpoint: Endpoint, workers: Worker
 
 
 def _problem(task: Problem, asked: Asked) -> Problem:
-    known = {**task.metadata, "task": task.prompt}
+    own = {name: value for name, value in task.metadata.items() if name not in ("messages", "tools")}
+    known = {**own, "agent_metadata": dict(task.metadata), "task": task.prompt}
     if asked.messages[0]["role"] == TEXT:
         return replace(task, prompt=asked.messages[0]["content"], metadata=known)
     opening = {"messages": list(asked.messages), "tools": list(asked.tools)}

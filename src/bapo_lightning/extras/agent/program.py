@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import secrets
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from functools import partial
+from typing import Any, Literal
 
 from bapo_lightning.extras.agent.requests import Asked, Message, RequestRefused
 from bapo_lightning.system.orphans import BOUND
@@ -21,9 +21,10 @@ from bapo_lightning.system.values import Seconds, Size
 from bapo_lightning.types import Problem
 
 Reason = Literal["crashed", "late", "flood", "edited", "differed"]
-LARGEST_REWARD = 1e60  # sums of rewards stay within a journal's range
+LARGEST_REWARD = 1e6  # squares of rewards stay within the range of float32
 _LOOK_SECONDS, _DRAIN_SECONDS, _END_SECONDS = 0.05, 1.0, 1.0
 _LAST_BYTES = 2000  # kept of an output
+_LONGEST = 100_000  # bytes of a task that is a variable; Linux takes up to 131,000
 _TASK, _KEY, _URL = "AGENT_TASK", "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
@@ -50,11 +51,16 @@ class Limits:
 
 
 class _Output(asyncio.Protocol):
-    def __init__(self) -> None:
-        self.last, self.size, self.is_closed = b"", 0, asyncio.Event()
+    def __init__(self, most: float) -> None:
+        self.last, self.size, self.is_closed, self._most = b"", 0, asyncio.Event(), most
+
+    def connection_made(self, transport: Any) -> None:
+        self.close = transport.close
 
     def data_received(self, data: bytes) -> None:
         self.last, self.size = (self.last + data)[-_LAST_BYTES:], self.size + len(data)
+        if self.size > self._most:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed.set()
@@ -78,7 +84,22 @@ class Program:
         url: str,
         limits: Limits,
     ) -> None:
-        self.key, self._limits = key, limits
+        self.key, self._limits, self._options = key, limits, options
+        self.reward_key = f"{key}.{secrets.token_urlsafe(24)}"  # in no variable, which tools could read
+        known = problem.metadata
+        is_made = "agent_metadata" in known  # by data=agent: the prompt is the program's
+        task, known = (str(known["task"]), known["agent_metadata"]) if is_made else (problem.prompt, known)
+        self._command = [*BOUND, *(part.replace("{task}", task) for part in command)]
+        short = {} if "\0" in task or len(task.encode(errors="replace")) > _LONGEST else {_TASK: task}
+        self._variables = {**passed_on("HOME"), **variables, **short, _URL: url, _KEY: key}
+        fields: dict[str, Any] = {
+            "id": problem.id,
+            "task": task,
+            "answer": problem.answer,
+            "source": problem.source,
+        }
+        fields |= {"metadata": dict(known), "reward_key": self.reward_key}
+        self._problem = json.dumps(fields, default=str).encode()
         self.digests, self.texts = list[str](), list[str]()  # of requests; of their answers, one less or all
         self.num_requests = self.num_refused = self._total = 0
         self._pending: tuple[Asked, asyncio.Future[str]] | None = None
@@ -86,19 +107,14 @@ class Program:
         self._reward: float | None = None
         self._changed = asyncio.Event()
         self._fault: ProgramLost | None = None
-        task = str(problem.metadata.get("task", problem.prompt))
-        own = {_TASK: task, _URL: url, _KEY: key}
-        with _as_file(problem, task) as stdin:
-            self._process = Supervised(
-                [*BOUND, *(part.replace("{task}", task) for part in command)],
-                {**passed_on("HOME"), **variables, **own},
-                seconds=_END_SECONDS,
-                ask=signal_group,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                **options,
-            )
+
+    def begin(self) -> None:
+        """Starts the command, once the endpoint knows the key."""
+        pipe = subprocess.PIPE
+        options = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "bufsize": 0, **self._options}
+        self._process = Supervised(
+            self._command, self._variables, seconds=_END_SECONDS, ask=signal_group, **options
+        )
         self._out, self._errors = run(self._listen())
 
     def next_request(self) -> Asked | None:
@@ -122,14 +138,18 @@ class Program:
             raise ProgramLost("edited", "The program changed the conversation before its last answer.")
         return found
 
-    def score(self) -> float | None:
-        """The reward that the program posted, or else its last line if that is a number."""
-        if self._reward is not None:
+    def score(self, has_ended: bool) -> float | None:
+        """The reward that the program posted, or else, if it has ended, its last line if that is a number."""
+        if self._reward is not None or not has_ended:
             return self._reward
         try:
             return judged_reward(float(self._out.line()))
         except (ValueError, RequestRefused):
             return None
+
+    def is_running(self) -> bool:
+        """Returns whether it has not ended."""
+        return self._process.process.poll() is None
 
     def take_counts(self) -> tuple[int, int]:
         """Returns numbers of requests, and of those refused, since the last call."""
@@ -170,14 +190,20 @@ class Program:
             )
         return await asyncio.shield(self._pending[1])
 
-    def reward(self, value: float) -> None:
-        """Notes the reward that the program posts. Raises RequestRefused unless it is a finite number."""
+    def reward(self, value: Any) -> None:
+        """Notes the reward that the program posts. Raises RequestRefused, see `judged_reward`."""
         self._reward = judged_reward(value)
 
     async def _listen(self) -> tuple[_Output, _Output]:
         loop, found = asyncio.get_running_loop(), list[_Output]()
+        most = self._limits.output_megabytes * 1e6
+        # In a pipe, which is empty once it was read: what the program starts finds the answer neither there
+        # nor in a variable.
+        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.process.stdin)
+        stdin.write(self._problem)
+        stdin.write_eof()
         for pipe in (self._process.process.stdout, self._process.process.stderr):
-            found.append((await loop.connect_read_pipe(_Output, pipe))[1])
+            found.append((await loop.connect_read_pipe(partial(_Output, most), pipe))[1])
         return found[0], found[1]
 
     async def _next(self) -> Asked | None:
@@ -218,21 +244,14 @@ class Program:
         future.set_result(text)
 
     async def _forget(self) -> None:
+        for output in (self._out, self._errors):  # which children in other sessions may keep open
+            output.close()
         if self._pending is not None:
             self._pending[1].cancel()
 
 
-def judged_reward(value: float) -> float:
-    """Returns a reward as a score has it. Raises RequestRefused unless it is a finite number."""
-    if not math.isfinite(value) or abs(value) > LARGEST_REWARD:
-        raise RequestRefused("the reward must be a finite number")
-    return value
-
-
-def _as_file(problem: Problem, task: str) -> IO[bytes]:
-    """The problem as JSON in a file: a tool that the program starts does not find the answer in variables."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    fields = {"id": problem.id, "task": task, "answer": problem.answer, "source": problem.source}
-    file.write(json.dumps(fields | {"metadata": dict(problem.metadata)}, default=str).encode())
-    file.seek(0)
-    return file
+def judged_reward(value: Any) -> float:
+    """Returns a reward as a score has it. Raises RequestRefused unless it is a number of a usual size."""
+    if type(value) not in (int, float) or not abs(value) <= LARGEST_REWARD:
+        raise RequestRefused(f"the reward must be a number from -{LARGEST_REWARD:g} to {LARGEST_REWARD:g}")
+    return float(value)

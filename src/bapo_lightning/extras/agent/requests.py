@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import MaxLen
+from pydantic_core import from_json
 
 from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG
 from bapo_lightning.system.peers import PeerFault
@@ -28,6 +29,7 @@ SAMPLING = (
     "tool_choice",
 )
 _ROLES = {"developer": "system", "function": "tool"}  # other names of roles
+_DEPTH = 100  # of arguments; deeper ones stay a text, since JSON is written and compared recursively
 TEXT = "text"  # role of the prompt of /v1/completions
 
 
@@ -155,18 +157,21 @@ def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
         asked = judged(_Request, body, "the program")
     except PeerFault as fault:
         raise RequestRefused(str(fault).replace("an answer", "a request")) from None
-    if refuses_settings and (own := sorted({*SAMPLING} & json.loads(body).keys())):
-        raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
+    if refuses_settings:
+        given = from_json(body)
+        if own := sorted(name for name in SAMPLING if given.get(name) is not None):
+            raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
     if is_chat and asked.messages:
         messages = tuple(message.plain() for message in asked.messages)
     elif not is_chat and asked.prompt:
         messages = (_message(TEXT, asked.prompt, []),)
     else:
         raise RequestRefused(f"the request has no {'messages' if is_chat else 'prompt'}")
+    stops = (asked.stop,) if isinstance(asked.stop, str) else asked.stop or ()
     return Asked(
         messages,
         tuple(asked.tools or ()),
-        (asked.stop,) if isinstance(asked.stop, str) else asked.stop or (),
+        tuple(stop for stop in stops if stop),  # an empty one would be everywhere
         asked.model,
         bool(asked.stream),
         asked.stream_options is not None and asked.stream_options.include_usage,
@@ -240,9 +245,15 @@ def _compared(message: Message) -> list[Any]:
 
 def _read(arguments: str) -> Any:
     try:
-        return LENIENT_JSON.decode(arguments)
+        value = LENIENT_JSON.decode(arguments)
     except (ValueError, RecursionError):
         return arguments
+    return arguments if _is_deeper(value) else value
+
+
+def _is_deeper(value: Any, most: int = _DEPTH) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most == 0 or any(_is_deeper(each, most - 1) for each in inner)
 
 
 def _calls(text: str) -> Iterator[tuple[str, Any] | None]:
@@ -250,6 +261,8 @@ def _calls(text: str) -> Iterator[tuple[str, Any] | None]:
     for match in TAG.finditer(text):
         try:
             call, _ = LENIENT_JSON.raw_decode(text, match.end())
-            yield (call["name"], call["arguments"]) if isinstance(call["arguments"], dict) else None
+            name, given = call["name"], call["arguments"]
+            is_call = isinstance(name, str) and isinstance(given, dict) and not _is_deeper(given)
+            yield (name, given) if is_call else None
         except (ValueError, RecursionError, TypeError, KeyError):
             yield None

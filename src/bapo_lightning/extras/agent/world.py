@@ -43,8 +43,8 @@ class Agent:
         programs: number that wait between turns; beyond it, those that wait longest are ended, and started
             again if their conversations continue.
         edits: of what the policy has read or written. A program that makes some loses the conversation
-            ("cut"); or the policy goes on with what it read and wrote ("ignore"), as long as the request has
-            the same roles in the same order, and new messages behind them.
+            ("cut"); or the policy continues with what it read and wrote ("ignore"), as long as the request
+            has the same roles in the same order, and new messages behind them.
     """
 
     is_pure = False
@@ -62,25 +62,28 @@ class Agent:
     def respond(self, turn: Turn) -> Reply:
         """Returns what the program's next request adds, or its end."""
         state: Mapping[str, Any] = turn.state or {"name": uuid4().hex, "asked": [], "answers": []}
-        place = _Progress(**state)
+        place, closes = _Progress(**state), self._endpoint.closes
         try:
             for _ in range(ATTEMPTS):
                 try:
-                    return self._reply(turn, place)
+                    return self._reply(turn, place, closes)
                 except Killed as error:
                     lost = ProgramLost("crashed", f"The program was killed {ATTEMPTS} times: {error}.")
+                except (ValueError, TypeError, RecursionError) as error:  # of two that cannot be compared
+                    raise ProgramLost("differed", f"The requests cannot be compared: {error}.") from None
             raise lost
         except ProgramLost as error:
+            self._endpoint.check(closes)
             return Reply(str(error), state={**state, "lost": error.reason}, calls=1, errors=1, is_lost=True)
 
     def close(self) -> None:
         """Ends all programs. The environment can be used again."""
         with self._lock:
             self._idle.clear()
-        self._endpoint.close()
+            self._endpoint.close()
 
-    def _reply(self, turn: Turn, place: _Progress) -> Reply:
-        program = self._program(turn.problem, place)
+    def _reply(self, turn: Turn, place: _Progress, closes: int) -> Reply:
+        program = self._program(turn.problem, place, closes)
         try:
             program.answer(turn.text)
             asked = program.next_request()
@@ -93,8 +96,10 @@ class Agent:
         calls, errors = program.take_counts()
         if is_over:
             self._endpoint.end(program)
-            return Reply("", asked is None, program.score(), state, calls, errors)
+            self._endpoint.check(closes)
+            return Reply("", asked is None, program.score(has_ended=asked is None), state, calls, errors)
         with self._lock:
+            self._endpoint.check(closes)  # if not, the program has ended
             self._idle[place.name] = program
             spare = len(self._idle) - self._programs
             old = [self._idle.popitem(last=False)[1] for _ in range(spare)]
@@ -102,15 +107,16 @@ class Agent:
             self._endpoint.end(each)
         return Reply(text, state=state, calls=calls, errors=errors)
 
-    def _program(self, problem: Problem, place: _Progress) -> Program:
+    def _program(self, problem: Problem, place: _Progress, closes: int) -> Program:
         """The program of a conversation, which waits for an answer; started again if it is not there."""
         with self._lock:
             program = self._idle.pop(place.name, None)
-        if program is not None and place.asked == program.digests and place.answers == program.texts:
-            return program
         if program is not None:
+            known = place.asked == program.digests and place.answers == program.texts
+            if known and program.is_running():  # a client may have waited too long, and ended it
+                return program
             self._endpoint.end(program)
-        program = self._endpoint.start(problem)
+        program = self._endpoint.start(problem, closes)
         try:
             self._replay(program, problem, place)
         except BaseException:
