@@ -25,7 +25,7 @@ AT_CAPACITY = "CAPACITY_REACHED"
 ENDING = ("FACTORY_ERROR", "SESSION_ERROR")  # codes after which the server closes the session
 LONGEST_TEXT = 1 << 20  # of an answer that a policy can read
 QUIET_SECONDS = 0.05  # before a step, in which a second answer to the previous question would arrive
-LARGEST_REWARD = 1e60  # sums of rewards stay within a journal's range
+LARGEST_REWARD = 1e12  # squares of sums of rewards stay finite in float32
 
 
 class Refusal(Exception):
