@@ -33,8 +33,6 @@ class Regime:
     # Hard bound on the age of a trained token, in updates; None: `natural_age`.
     max_age: CountOrZero | None = None
     stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask only the old tokens
-    # Most rollout batches of groups that run or wait to enter training; None: as many as `max_age` allows.
-    batches_in_flight: Size | None = None
     # Tokens of a generation pass after which a rollout is stopped, to be resumed; None: never.
     partial_tokens: Count | None = None
     max_segments: Count | None = None  # policy versions in one rollout
@@ -50,6 +48,8 @@ class Regime:
     # keys and values of earlier weights, or read their tokens again. None: generation works in passes.
     stream: StaleContext | None = None
     wait_warning_seconds: Seconds = 300  # longer waits print their reason; async generation only
+    # Most rollout batches of groups that run or wait to enter training; None: as many as `max_age` allows.
+    batches_in_flight: Size | None = None
 
     @classmethod
     def problems(cls, options: Mapping[str, Any]) -> Iterator[str]:
