@@ -11,8 +11,8 @@ from tests.import_graph import floors, reached
 ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
-    "lines of src": 56_227,
-    "lines of the core": 23_821,
+    "lines of src": 56_230,
+    "lines of the core": 23_824,
     "lines of tests": 50_503,
     "folders at the top": 18,
     "files at the top": 3,

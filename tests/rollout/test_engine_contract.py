@@ -38,13 +38,6 @@ def test_a_stream_goes_on_beside_few_requests_and_not_beside_many(engine):
     stream.call(given_up=range(3))
 
 
-def test_a_pass_is_a_stream_that_ends_empty(engine):
-    asked = [requests(25, limit=1 + 5 * number % 11)[number] for number in range(25)]
-    streamed = Stream(engine, SAMPLING).call(by_number(asked), steps=12 * 25)
-    made = [((each.segment,), each.finish) for each in engine.generate(asked, SAMPLING)]
-    assert [(streamed[number].segments, streamed[number].finish) for number in range(25)] == made
-
-
 def test_every_sample_is_counted_once(engine):
     with phase("sampling", 40) as sampling:
         engine.generate(requests(40), SAMPLING)

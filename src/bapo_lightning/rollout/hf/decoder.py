@@ -132,18 +132,16 @@ class RunningBatch:
     def sample_now(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams, reader: Reader, version: int
     ) -> list[Generation]:
-        """Samples other requests at once, also during a stream, which continues meanwhile and whose next call
+        """Samples other requests, which get room at once. A stream continues meanwhile, and its next call
         returns its results.
         """
+        self._is_pass = not self.is_busy
         others = [_Row(None, request) for request in requests]
         self._sampling[False] = sampling
         self._forget_stale(version)
-        beside = others if self.is_busy else []
-        self._queue.extend([] if beside else others)
-        self._is_pass = not beside and len(others) <= self.max_rows
+        self._step([*others, *self._entering()], reader)
         while any(row.finish is None for row in others):
-            self._step([*beside, *self._entering()], reader)
-            beside = []
+            self._step(self._entering(), reader)
         del self._sampling[False]
         self._gather()
         return [Generation(row.take_fresh(version), row.finish) for row in others if row.finish is not None]

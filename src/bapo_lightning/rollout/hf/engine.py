@@ -89,10 +89,15 @@ class HFEngine(RolloutEngine):
         """Samples at most `max_rows` requests at once. If they are few, a running stream continues."""
         check_synced(self.version)
         check_prompts(requests)
-        joins = self._running.is_busy and len(requests) <= MOST_BESIDE
-        batch = self._running if joins else RunningBatch(self.max_rows, self._device)
+        made: list[Generation] = []
         with torch.inference_mode():
-            return batch.sample_now(requests, sampling, self._reader, self.version)
+            if self._running.is_busy and len(requests) <= MOST_BESIDE:
+                return self._running.sample_now(requests, sampling, self._reader, self.version)
+            for first in range(0, len(requests), self.max_rows):
+                batch = RunningBatch(self.max_rows, self._device)
+                part = requests[first : first + self.max_rows]
+                made += batch.sample_now(part, sampling, self._reader, self.version)
+        return made
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
         """Samples at most `max_rows` requests at once; the others wait for a row."""
