@@ -21,7 +21,7 @@ from bapo_lightning.system.errors import ConfigError, DataError, first_line
 from bapo_lightning.system.run_folder.config_keys import ABSENT, differences
 from bapo_lightning.system.run_folder.record import read_mapping
 from bapo_lightning.system.run_folder.shapes import Plain
-from bapo_lightning.system.run_folder.text_file import write_text
+from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 
 _ANOTHER = "write output=ANOTHER/FOLDER"
 
@@ -45,6 +45,31 @@ def with_parts(page: str, made_by: str, parts: Mapping[str, str]) -> str:
     """Returns a page with its parts between `<!-- NAME: COMMAND -->` and `<!-- end -->` written again."""
     part = re.compile(rf"(<!-- (\w+): {re.escape(made_by)} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
     return part.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+
+
+def write_results(
+    name: str,
+    output: str,
+    publish: str | None,
+    tables: Mapping[str, tuple[list[str], list[list[str]]]],
+    draw: Callable[[Path], Path],
+    parts: Callable[[Path], Mapping[str, str]],
+) -> list[Path]:
+    """Writes the tables and the picture of `make map MAP=NAME` into its output, and if `publish` names the
+    result pages also next to NAME.md there, whose `parts`, made of the tables in a folder, are written again.
+    `draw` draws the picture into a folder. Returns the files.
+    """
+    folders = [Path(output), *([Path(publish) / name] if publish is not None else [])]
+    written = []
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        written += [write_csv(folder / f"{table}.csv", *rows) for table, rows in tables.items()]
+        written.append(draw(folder))
+    if publish is not None:
+        page = Path(publish) / f"{name}.md"
+        text = with_parts(page.read_text(), f"make map MAP={name}", parts(folders[-1]))
+        written.append(write_text(page, text))
+    return written
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

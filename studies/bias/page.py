@@ -14,14 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bapo_lightning.system.run_folder.text_file import write_csv, write_text
+from bapo_lightning.system.run_folder.text_file import write_text
 from studies.bias.claims import Judged, Nearest, Tables, judge, map_of_nearest
 from studies.bias.picture import draw_atlas
 from studies.bias.plan import AtlasConfig
-from studies.commands import claim_lines, read_csv, with_parts
+from studies.commands import claim_lines, read_csv, write_results
 
-PAGE = "bias.md"
-FOLDER = "bias"  # of the tables, next to the page
 Csv = tuple[list[str], list[list[str]]]
 MEANS = ("cosine", "own")  # bounded quantities; medians are given of others, since a few starts are far out
 MEDIANS = ("bias", "bias_along", "noise", "effective", "low", "high")
@@ -39,23 +37,17 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
         "cosines": cosine_table(config, tables),
         "paths": path_rows(config, tables),
     }
-    folders = [Path(config.output)]
-    if config.publish is not None:
-        folders.append(Path(config.publish) / FOLDER)
-    written = []
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-        written += [write_csv(folder / f"{name}.csv", *table) for name, table in made.items()]
-        written.append(draw_atlas(config, tables, nearest, folder / "atlas.png"))
-    parts = page_parts(Path(config.output))
-    text = "\n\n".join(parts.values())
-    written.append(write_text(Path(config.output) / "atlas.md", f"# Stale gradients\n\n{text}\n"))
-    if config.publish is not None:
-        page = Path(config.publish) / PAGE
-        written.append(
-            write_text(page, with_parts(page.read_text(), "make map MAP=bias", page_parts(folders[-1])))
-        )
-    return written
+    output = Path(config.output)
+    written = write_results(
+        "bias",
+        config.output,
+        config.publish,
+        made,
+        lambda folder: draw_atlas(config, tables, nearest, folder / "atlas.png"),
+        page_parts,
+    )
+    text = "\n\n".join(page_parts(output).values())
+    return [*written, write_text(output / "atlas.md", f"# Stale gradients\n\n{text}\n")]
 
 
 def page_parts(folder: Path) -> dict[str, str]:

@@ -14,14 +14,12 @@ from pathlib import Path
 from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.paired import paired_difference
-from bapo_lightning.system.run_folder.text_file import write_csv, write_text
-from studies.commands import claim_lines, read_csv, with_parts
+from bapo_lightning.system.run_folder.text_file import write_text
+from studies.commands import claim_lines, read_csv, write_results
 from studies.late.claims import Judged, Tables, judge
 from studies.late.picture import draw_audit
 from studies.late.plan import LateConfig
 
-PAGE = "late.md"
-FOLDER = "late"  # of the tables, next to the page
 Csv = tuple[list[str], list[list[str]]]
 QUANTITIES = {  # of rules.csv, and of the page's table; with decimals
     "age": ("mean age", 2),
@@ -42,22 +40,17 @@ SHOWN = ("mean age", "oldest", "waste", "trained length")  # on the page
 def write_pages(config: LateConfig, tables: Tables) -> list[Path]:
     """Writes everything into the output, and into the result pages if `publish` names them."""
     made = {"claims": claim_table(config, judge(config, tables)), "rules": rule_table(config, tables)}
-    folders = [Path(config.output)]
-    if config.publish is not None:
-        folders.append(Path(config.publish) / FOLDER)
-    written = []
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-        written += [write_csv(folder / f"{name}.csv", *rows) for name, rows in made.items()]
-        written.append(draw_audit(config, tables, folder / "late.png"))
-    text = "\n\n".join(page_parts(folders[0]).values())
-    written.append(write_text(folders[0] / PAGE, f"# Answers that come too late\n\n{text}\n"))
-    if config.publish is not None:
-        page = Path(config.publish) / PAGE
-        written.append(
-            write_text(page, with_parts(page.read_text(), "make map MAP=late", page_parts(folders[-1])))
-        )
-    return written
+    output = Path(config.output)
+    written = write_results(
+        "late",
+        config.output,
+        config.publish,
+        made,
+        lambda folder: draw_audit(config, tables, folder / "late.png"),
+        page_parts,
+    )
+    text = "\n\n".join(page_parts(output).values())
+    return [*written, write_text(output / "late.md", f"# Answers that come too late\n\n{text}\n")]
 
 
 def page_parts(folder: Path) -> dict[str, str]:
