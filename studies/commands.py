@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
 from rich.console import Console, ConsoleOptions, RenderResult
 
+from bapo_lightning.configuration.parse import distinct, parse
+from bapo_lightning.configuration.sections import Section
 from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
 from bapo_lightning.system.errors import ConfigError, DataError, first_line
 from bapo_lightning.system.run_folder.config_keys import ABSENT, differences
@@ -23,6 +25,7 @@ from bapo_lightning.system.run_folder.record import read_mapping
 from bapo_lightning.system.run_folder.shapes import Plain
 from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 
+T = TypeVar("T", bound=Section)
 _ANOTHER = "write output=ANOTHER/FOLDER"
 
 
@@ -39,6 +42,19 @@ def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
             raise ConfigError([*found, f"{_ANOTHER} for another map"])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
+
+
+def typed(kind: type[T], plain: Mapping[str, Any], chosen: Callable[[T], T] = lambda config: config) -> T:
+    """Returns the settings of a study as their type, those that `chosen` makes of them. Raises ConfigError
+    with all faults.
+    """
+    config, problems = parse(kind, plain)
+    if config is None:
+        raise ConfigError(problems)
+    config = chosen(config)
+    if found := list(config.problems()):
+        raise ConfigError(distinct(found))
+    return config
 
 
 def with_parts(page: str, made_by: str, parts: Mapping[str, str]) -> str:

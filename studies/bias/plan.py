@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import Field
 
-from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.values import Count, CountOrZero, Share
+from studies.commands import typed
 
 KIND = "atlas"  # `kind` of the file, which is not a map of training runs
 OTHERS = "others"  # `against`: the best of all other methods
@@ -135,11 +135,7 @@ class AtlasConfig(Section):
 
 def read_atlas(plain: Mapping[str, Any]) -> AtlasConfig:
     """The typed settings. Raises ConfigError for faults."""
-    config, problems = parse(AtlasConfig, plain)
-    if config is None:
-        raise ConfigError(problems)
-    if found := list(config.problems()):
-        raise ConfigError(distinct(found))
+    config = typed(AtlasConfig, plain)
     return config if config.only is None else with_only(config, config.only)
 
 

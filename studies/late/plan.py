@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
 
-from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.values import NonNegative, Positive
+from studies.commands import typed
 from studies.late.rules import Action
 
 KIND = "late"  # `kind` of the file, which is not a map of training runs
@@ -92,9 +91,4 @@ class LateConfig(Section):
 
 def read_late(plain: Mapping[str, Any]) -> LateConfig:
     """The typed settings. Raises ConfigError for faults."""
-    config, problems = parse(LateConfig, plain)
-    if config is None:
-        raise ConfigError(problems)
-    if found := list(config.problems()):
-        raise ConfigError(distinct(found))
-    return config
+    return typed(LateConfig, plain)

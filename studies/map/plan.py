@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 
-from bapo_lightning.configuration.parse import distinct, parse
 from bapo_lightning.configuration.sections import FASTEST, Section
 from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.configuration.wording import value_problem
@@ -20,6 +19,7 @@ from bapo_lightning.system.errors import ConfigError, first_line
 from bapo_lightning.system.values import Name, Size, Workers
 from studies import CONF
 from studies.bias.plan import KIND, AtlasConfig, read_atlas
+from studies.commands import typed
 from studies.exact.enumerated import Tree
 from studies.exact.world import ExactWorld
 from studies.late.plan import KIND as LATE
@@ -266,13 +266,7 @@ def plain_settings(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _map_of(plain: dict[str, Any]) -> MapConfig:
-    config, problems = parse(MapConfig, plain)
-    if config is None:
-        raise ConfigError(problems)
-    config = with_chosen_methods(config)
-    if found := list(config.problems()):
-        raise ConfigError(distinct(found))
-    return config
+    return typed(MapConfig, plain, with_chosen_methods)
 
 
 def with_chosen_methods(config: MapConfig) -> MapConfig:
