@@ -1,4 +1,4 @@
-"""What commands of several studies share: a bar of things that are done, and settings and arrays on disk."""
+"""Parts that studies share: a bar of things that are done, settings, tables and arrays on disk."""
 
 from __future__ import annotations
 

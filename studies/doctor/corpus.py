@@ -95,7 +95,7 @@ def make_corpus(config: CorpusConfig, kept: KeptRuns, folder: Path) -> None:
 
 
 def compact(curves: Curves) -> dict[str, np.ndarray]:
-    """What detectors read of each update, NaN if it was not measured, in a few digits."""
+    """Values that detectors read of each update, NaN if it was not measured, in a few digits."""
     length = 1 + max(step for steps, _ in curves.values() for step in steps)
     found = {}
     for name in WATCHED & curves.keys():

@@ -1,4 +1,4 @@
-"""What the doctor finds in the runs of the corpus: detection, delay and false alarms, by cause."""
+"""Findings of the doctor in the runs of the corpus: detection, delay and false alarms, by cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT = {"reward": REWARD, "entropy": ENTROPY}  # names in other studies -> metri
 
 @dataclass(frozen=True)
 class Judged:
-    """What the doctor says at the end of a run, and when it first said it."""
+    """The doctor's finding at the end of a run, and the update at which it first made it."""
 
     run: SickRun
     said: str  # the first finding
@@ -108,7 +108,7 @@ def interval(hits: Sequence[bool]) -> str:
 
 
 def kept_elsewhere(own: Path) -> list[str]:
-    """What the doctor finds in curves that other studies keep, if they are of reward and entropy."""
+    """Findings in curves that other studies keep, if they are of reward and entropy."""
     said: Counter[str] = Counter()
     others = (file for file in sorted(own.parent.glob("*.jsonl")) if file.resolve() != own.resolve())
     for line in (line for file in others for line in read_lines(file, Line, "restore it")):

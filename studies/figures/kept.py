@@ -1,4 +1,4 @@
-"""What figures show of their runs, in a table that the repository keeps: pictures are drawn from it alone.
+"""Curves that figures show, in a table that the repository keeps: pictures are drawn from it alone.
 
 # COMMAND; commit HASH
 variant,seed,name,steps,values     a curve, a sample of tokens (no steps), or a number of a run (`=name`)

@@ -1,4 +1,4 @@
-"""What the runs show, seed by seed, and the claims judged."""
+"""Results of the runs, seed by seed, and verdicts on the claims."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ BLOCK = 512  # groups whose random numbers are drawn at once
 
 @dataclass(frozen=True)
 class Setting:
-    """What one seed's generation depends on."""
+    """Inputs of one seed's generation."""
 
     action: Action
     bound: int  # largest age, in versions
@@ -80,7 +80,7 @@ class Flow:
         self._drawn: list[np.ndarray] = []
 
     def batch(self, first_CA: np.ndarray) -> list[Started]:
-        """Returns the groups of the next update; generation goes on until its end.
+        """Returns the groups of the next update; generation continues until its end.
 
         Args:
             first_CA: the new version's chances of first decisions, added up over the actions.

@@ -70,7 +70,7 @@ def setting_of(
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What all seeds train on; fields have S first."""
+    """Data that all seeds train on; fields have S first."""
 
     context: Tensor  # [S, P]
     actions: Tensor  # [S, P, G, K]

@@ -67,7 +67,7 @@ def run_name(job: Job) -> str:
 
 
 def overrides(config: MapConfig, job: Job) -> tuple[str, ...]:
-    """What decides the numbers of a job."""
+    """Settings that decide the numbers of a job."""
     first, *_ = config.methods
     node = config.worlds[job.cell.world].world
     assert node is not None

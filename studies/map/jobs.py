@@ -72,7 +72,7 @@ def composed(config: MapConfig, name: str) -> RunConfig:
 
 
 def means_of(config: MapConfig) -> dict[str, str]:
-    """What the loss of each method, and of fresh data, is a mean over."""
+    """The items over which the loss of each method, and of fresh data, is a mean."""
     weightings = {name: composed(config, name).algorithm.weighting.name for name in config.methods}
     found = {name: MEAN_OVER.get(each.rpartition(".")[2], each) for name, each in weightings.items()}
     return {FRESH: next(iter(found.values())), **found}

@@ -29,7 +29,7 @@ class Spike:
 
 @dataclass
 class State:
-    """What a detector remembers from one value to the next."""
+    """State that a detector carries from one value to the next."""
 
     num_measured: int = 0
     num_beyond_in_a_row: int = 0

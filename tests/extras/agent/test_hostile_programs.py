@@ -1,4 +1,4 @@
-"""What a program does costs a conversation at most: in time, in one sentence, and with a reason."""
+"""Whatever a program does, it costs a conversation at most: in time, in one sentence, and with a reason."""
 
 import asyncio
 import os

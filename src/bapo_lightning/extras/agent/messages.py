@@ -1,6 +1,6 @@
 """Messages of a program as tokens: the prompt, with tools, and the messages between two turns of the policy.
 
-A reply of the environment is one text. What several messages, or one of another role, look like in it:
+A reply of the environment is one text. Several messages, or one of another role, look like this in it:
 
     content of a user's message, or nothing <RS> role <US> content <RS> role <US> content ...
 """

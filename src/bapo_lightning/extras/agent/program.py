@@ -42,7 +42,7 @@ class Killed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may do. One that does more is ended, and its conversation is cut."""
+    """Limits of a program. A program that exceeds one is ended, and its conversation is cut."""
 
     seconds: Seconds = 60.0  # from its start or an answer to its next request, or to its end
     requests: Size = 1000  # in one conversation, with those that are refused or repeated

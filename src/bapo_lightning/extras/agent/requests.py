@@ -1,7 +1,7 @@
 """Requests and answers of OpenAI's protocol: /v1/chat/completions and /v1/completions.
 
-What a program sends is judged here. `Asked.news` compares a request with the conversation so far, message by
-message: what is new after the last answer, or None if the program changed what came before it.
+A program's requests are judged here. `Asked.news` compares a request with the conversation so far, message
+by message: what is new after the last answer, or None if the program changed what came before it.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _message(role: str, text: str, calls: Sequence[tuple[str, Any]]) -> Message:
 
 
 def _compared(message: Message) -> list[Any]:
-    """What two equal messages share: programs add fields, and drop white space at both ends."""
+    """Parts that two equal messages share: programs add fields, and drop white space at both ends."""
     text = message["content"]
     return [message["role"], text if message["role"] == TEXT else text.strip(), message.get("tool_calls", [])]
 

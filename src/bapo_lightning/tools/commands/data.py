@@ -106,7 +106,7 @@ def _encoder(path: str, rule: Any) -> tuple[partial[array[int]] | None, str]:
 
 
 def _refused(config: RunConfig, selection: Selection, tokenizer: Any) -> Iterator[str]:
-    """What stops a run with these lengths, or with this reward for these problems."""
+    """Reasons that would stop a run with these lengths, or with this reward for these problems."""
     from bapo_lightning.configuration.rank_rules import length_problems
     from bapo_lightning.runs.inputs import judged_sets
     from bapo_lightning.runs.reward_trial import try_reward

@@ -1,4 +1,4 @@
-"""What is wrong in a run, since when, and what to do: `python -m bapo_lightning doctor RUN`.
+"""Faults of a run, since when, and what to do: `python -m bapo_lightning doctor RUN`.
 
 RUN is a run folder, a folder or glob of runs (the newest), or a log: TRL's output folder or
 trainer_state.json, verl's .jsonl, an event file of TensorBoard, a table of W&B. The exit code is 0 if nothing

@@ -51,7 +51,7 @@ HEALTHY = {"alarms/age_bound", "alarms/clipping"}  # alarms that healthy runs ra
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong."""
+    """A fault of a run."""
 
     cause: str
     since: int  # update
@@ -62,7 +62,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run's configuration says; of a log nothing is known."""
+    """Facts from a run's configuration; a log gives none."""
 
     detectors: Mapping[str, Detector]  # by the name of the package's alarm
     has_adapters: bool = False
@@ -80,7 +80,7 @@ class _Callbacks(TypedDict):
 
 
 class _Known(TypedDict):
-    """What the doctor reads of a run's configuration."""
+    """Keys of a run's configuration that the doctor reads."""
 
     callbacks: NotRequired[_Callbacks | None]
     model: NotRequired[dict[str, Any] | None]

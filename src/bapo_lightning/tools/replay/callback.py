@@ -33,7 +33,7 @@ from bapo_lightning.tools.replay.step import (
     write_step,
 )
 
-# What a replay computes as well -> metric of the run.
+# Number that a replay computes as well -> metric of the run.
 SHOWN = {
     "loss": "train/loss",
     "clip_low": "bapo/clip_low",
