@@ -70,17 +70,7 @@ def openenv_problems(
             session.listen()
             parts, tools = prompt.split(TOOLS), _tools(session) if TOOLS in prompt else ""
         return [
-            Problem(
-                id=f"{world}/{each['seed']}",
-                prompt=tools.join(shown(seen.observation, part) for part in parts),
-                answer="",
-                source=world,
-                metadata={
-                    **({"messages": _messages(seen, messages)} if messages is not None else {}),
-                    "reset": each,
-                    "opening": digest(seen),
-                },
-            )
+            _problem(world, each, seen, tools.join(shown(seen.observation, part) for part in parts), messages)
             for each, seen in zip(options, starts, strict=True)
         ]
     except (EnvironmentFault, PeerFault, Refusal) as error:
@@ -88,6 +78,14 @@ def openenv_problems(
         raise DataError(f"the OpenEnv world {world} cannot start with {options[0]}: {reason}") from None
     finally:
         server.close()
+
+
+def _problem(
+    world: str, options: Mapping[str, Any], seen: Seen, prompt: str, messages: str | None
+) -> Problem:
+    metadata = {"messages": _messages(seen, messages)} if messages is not None else {}
+    metadata |= {"reset": options, "opening": digest(seen)}
+    return Problem(f"{world}/{options['seed']}", prompt, answer="", source=world, metadata=metadata)
 
 
 @contextmanager
