@@ -40,9 +40,9 @@ def llms() -> str:
 
 def home() -> str:
     """Returns the README of the repository for the site, with links as from docs/, and all pages below it.
-    Pictures from other servers are left out.
+    Badges are left out: they need a server, and the page of a repository.
     """
-    text = re.sub(r"!\[[^\]]*\]\(https?:[^)]*\) *", "", (ROOT / "README.md").read_text())
+    text = re.sub(r"^\[?!\[.*badge.*\n\n", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     text = text.replace("](docs/README.md)", "](#all-pages)")
     text = re.sub(r"\]\((?!https?:|#)(docs/)?", lambda match: "](" if match[1] else "](../", text)
     index = (DOCS / "README.md").read_text().replace("# Documentation", "# All pages")

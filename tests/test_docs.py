@@ -79,6 +79,8 @@ def test_every_link_leads_somewhere():
 
 def leads_somewhere(document, link):
     path, _, anchor = unquote(link).partition("#")
+    # From the page of a repository, `../../actions` is the list of its workflows' runs.
+    path = re.sub(r"^\.\./\.\./actions/(workflows/[\w.]+)(/badge\.svg)?$", r".github/\1", path)
     file = (document.parent / path).resolve() if path else document
     return file.exists() and (not anchor or anchor in anchors(file.read_text()))
 
