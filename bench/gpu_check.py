@@ -8,7 +8,7 @@
     memory    the plan's prediction against measured peaks, fragments, the largest model that fits
     kernels   token scores, packing, checkpointing, bound search, Liger's kernels, deterministic mode
     train     the quickstart beside a CPU's, models of real shapes, engine against trainer, ranks against one
-    speed     tokens a second, share of the peak, what an update waits for, generation
+    speed     tokens a second, share of the peak, prime-rl's shapes, what an update waits for, generation
 
 Rehearsals need the model of their experiment; all other models are random and made from a config. Each check
 runs in a process of its own. What lacks a package or a GPU is skipped by name. When the minutes are over,

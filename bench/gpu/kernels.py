@@ -29,7 +29,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Nats, and relative error of a gradient: float32 sums in another order; bfloat16 gradients have 8 bits.
 ACCURACY = {"float32": (1e-4, 1e-4), "bfloat16": (1e-2, 2e-2)}
 # Kernels of attention, and Liger's, which change their module for good; with the package that each needs.
-KERNELS = {"sdpa": None, "flash_attention_2": "flash_attn", "flex_attention": None, "Liger": "liger_kernel"}
+KERNELS = {
+    "sdpa": None,
+    "flash_attention_2": "flash_attn",
+    "varlen": "torch.nn.attention.varlen",
+    "flex_attention": None,
+    "Liger": "liger_kernel",
+}
 # Mean difference of padded and packed log-probs in nats, and relative difference of gradients.
 PACKED = {"float32": (1e-3, 1e-3), "bfloat16": (0.05, 0.1)}
 # Products of the size of the logits' in token scores, and how often their float32 numbers are read or written
@@ -172,8 +178,8 @@ def checkpointing(machine: Machine) -> Iterator[Finding]:
     batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
     weights = batch.response_mask / batch.num_tokens
     found, peaks = [], []
-    for options in ({}, {"activation_checkpointing": True}):
-        policy = random_policy(architecture, machine.device, **options)
+    for kept in (False, "selective", True):
+        policy = random_policy(architecture, machine.device, activation_checkpointing=kept)
         (micro_batch,) = batch.split(size.tokens, weights, policy.layout)
 
         def work(policy=policy, micro_batch=micro_batch) -> None:  # type: ignore[no-untyped-def]
@@ -183,9 +189,11 @@ def checkpointing(machine: Machine) -> Iterator[Finding]:
         peaks.append(machine.peak_bytes(work) if machine.on_gpu else 0)
         work()
         found.append(gradient_of(policy))
-    yield at_most("checkpointing: gradient from that without", apart(found[1], found[0]), 1e-4)
-    if machine.on_gpu:
-        yield at_most("checkpointing: peak memory / without", peaks[1] / peaks[0], 1.0, "x")
+    names = "selective checkpointing", "checkpointing"
+    for name, gradient, peak in zip(names, found[1:], peaks[1:], strict=True):
+        yield at_most(f"{name}: gradient from that without", apart(gradient, found[0]), 1e-4)
+        if machine.on_gpu:
+            yield at_most(f"{name}: peak memory / without", peak / peaks[0], 1.0, "x")
 
 
 def search(machine: Machine) -> Iterator[Finding]:

@@ -26,6 +26,10 @@ MIXED: tuple[dict[str, Any], dict[str, Any]] = ({"is_mixed": True}, {"compute_by
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "all activations": MIXED,
     "checkpointing": (MIXED[0] | {"activation_checkpointing": True}, MIXED[1] | {"checkpointing": True}),
+    "selective checkpointing": (
+        MIXED[0] | {"activation_checkpointing": "selective"},
+        MIXED[1] | {"checkpointing": "selective"},
+    ),
     "LoRA": (MIXED[0] | {"lora": LORA["lora"], "dtype": LORA["dtype"]}, MIXED[1] | {"stored_bytes": 2}),
 }
 FRAGMENTS = 1.2  # reserved / allocated memory at their peaks

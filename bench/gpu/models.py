@@ -35,6 +35,8 @@ SHAPES: dict[str, Architecture] = {
     "Qwen2.5-3B": architecture("qwen2", 151936, True, 2048, 11008, 36, 16, 2),
     "Qwen2.5-7B": architecture("qwen2", 152064, False, 3584, 18944, 28, 28, 4),
 }
+# Heads of 128 in a width of 1,024, with norms of queries and keys.
+SHAPES["Qwen3-0.6B"] = {**architecture("qwen3", 151936, True, 1024, 3072, 28, 16, 8), "head_dim": 128}
 TINY = architecture("qwen2", 512, True, 128, 256, 2, 4, 2)  # heads of 32: vLLM's CPU kernels take no smaller
 # Of 7B in 80 GB: adapters beside frozen weights, as in `bapo_7b_lora`.
 LORA: dict[str, Any] = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -16,21 +17,26 @@ from updates import Size, random_batch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.plan.work import work_of_update
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from gpu.checks import Check, Finding, Machine, at_most, measured
-from gpu.models import SHAPES, TINY, fitting, random_policy, ready_module, run_shape
+from bapo_lightning.system.values import TrainDtype
+from gpu.checks import Check, Finding, Machine, at_least, at_most, measured
+from gpu.models import LORA, SHAPES, TINY, fitting, random_policy, ready_module, run_shape
 
 MATRIX_PRODUCTS = ("mm", "gemm", "matmul", "linear", "flash", "attention", "nvjet", "cutlass")
 SIZES = (2048, 4096, 8192, 16384)  # tokens of an update
 MICRO_BATCH = 8192  # tokens: activations of 1.5B that are all kept take 40 GB
+# Tokens of one row, whether adapters are trained, and what prime-rl publishes: tokens a second, GiB.
+PUBLISHED = ((16_384, False, 11_900.0, 12.5), (65_536, False, 10_200.0, 19.6), (16_384, True, 13_300.0, 5.1))
 WAITS = 4  # the norm of the gradient, the finite check and the log row
 
 
-def module_of(machine: Machine, name: str, budget: int, compile: bool = False) -> BapoModule:
-    """A module of this shape, packed, in mixed precision; 7B are frozen bfloat16 beside adapters."""
+def module_of(machine: Machine, name: str, budget: int, **chosen: Any) -> BapoModule:
+    """A module of this shape, packed, in mixed precision, with options of `ModelOptions`; 7B are frozen
+    bfloat16 with adapters.
+    """
     architecture = SHAPES.get(name, TINY)
-    options = {"packing": "padding_free", "compile": compile, "is_mixed": machine.on_gpu, **fitting(name)}
+    options = {"packing": "padding_free", "is_mixed": machine.on_gpu, **fitting(name), **chosen}
     return ready_module(random_policy(architecture, machine.device, **options), budget, "grpo")
 
 
@@ -42,7 +48,7 @@ def updates(machine: Machine) -> Iterator[Finding]:
         architecture = SHAPES.get(name, TINY)
         size = Size(1, 4, *machine.size((64, tokens // 4 - 64), (8, 24)))
         batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
-        module = module_of(machine, name, min(size.tokens, MICRO_BATCH), is_compiled)
+        module = module_of(machine, name, min(size.tokens, MICRO_BATCH), compile=is_compiled)
         seconds = machine.seconds(partial(module.training_step, batch, 0))
         work = work_of_update(run_shape(architecture, size), size.response_tokens).update / seconds
         title = f"update, {name}, {size.tokens:,} tokens{', compiled layers' * is_compiled}"
@@ -91,26 +97,68 @@ def waits(machine: Machine) -> Iterator[Finding]:
     yield measured("update: time outside of matrix products", outside / total, "of the kernels'", note)
 
 
+def beside_prime_rl(machine: Machine) -> Iterator[Finding]:
+    """Updates of one row of random tokens, against the tokens a second and the memory that prime-rl publishes
+    for one H100: Qwen3-0.6B, whole and with adapters, all activations computed again.
+    """
+    for tokens, is_lora, rate, gibibytes in PUBLISHED:
+        name, tokens = machine.size(("Qwen3-0.6B", tokens), ("tiny", tokens // 128))
+        options = {"activation_checkpointing": True, **({"lora": LORA["lora"]} if is_lora else {})}
+        size = Size(1, 1, 16, tokens - 16)
+        batch = random_batch(size, SHAPES.get(name, TINY)["vocab_size"]).to(machine.device)
+        module = module_of(machine, name, tokens, **options)
+        seconds = machine.seconds(partial(module.training_step, batch, 0))
+        title = f"beside prime-rl, {name}, {tokens:,} tokens{', LoRA rank 16' * is_lora}"
+        if machine.on_gpu:
+            peak = torch.cuda.max_memory_allocated() / 2**30
+            yield at_least(title, tokens / seconds, rate, "tokens/s")
+            yield at_most(f"{title}: memory", peak, gibibytes, "GiB")
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            yield measured(title, tokens / seconds, "tokens/s")
+        del module, batch  # before the next ones are made
+
+
 def generation(machine: Machine) -> Iterator[Finding]:
-    """Tokens a second of the engine for small models."""
+    """Tokens a second of the engine of transformers for small models."""
+    dtype: TrainDtype = machine.size("bfloat16", "float32")
+    yield from _generation(machine, "hf", partial(HFEngine, dtype=dtype, device=machine.device))
+
+
+def vllm_generation(machine: Machine) -> Iterator[Finding]:
+    """Tokens a second of vLLM in this process for the same model."""
+    from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+    from bapo_lightning.rollout.vllm.options import VLLMOptions
+
+    options = VLLMOptions(max_model_len=512, max_num_seqs=256, gpu_memory_utilization=0.3)
+    yield from _generation(machine, "vLLM", partial(VLLMLocalEngine, options=options))
+
+
+def _generation(machine: Machine, kind: str, make: Callable[[str], RolloutEngine]) -> Iterator[Finding]:
     name = machine.size("SmolLM2-135M", "tiny")
     architecture = SHAPES.get(name, TINY)
     with tempfile.TemporaryDirectory() as folder:
         AutoConfig.for_model(**architecture).save_pretrained(folder)
-        engine = HFEngine(folder, dtype=machine.size("bfloat16", "float32"), device=machine.device)
-    engine.load_weights(random_policy(architecture, machine.device), 1)
-    rows, length = machine.size((256, 256), (8, 8))
-    prompt = (
-        random_batch(Size(1, 1, 16, 1), architecture["vocab_size"]).groups[0].samples[0].rollout.prompt_ids
-    )
-    requests = [GenerationRequest(prompt, length, seed) for seed in range(rows)]
-    sampling = SamplingParams(1.0, stop_token_ids=())
-    engine.generate(requests[:2], sampling)
-    start = time.perf_counter()
-    engine.generate(requests, sampling)
-    machine.wait()
-    rate = rows * length / (time.perf_counter() - start)
-    yield measured(f"generation, {name}, {rows} rows", rate, "tokens/s")
+        engine = make(folder)
+        engine.load_weights(random_policy(architecture, machine.device), 1)
+        rows, length = machine.size((256, 256), (8, 8))
+        words = architecture["vocab_size"]
+        prompt = random_batch(Size(1, 1, 16, 1), words).groups[0].samples[0].rollout.prompt_ids
+        requests = [GenerationRequest(prompt, length, seed) for seed in range(rows)]
+        sampling = SamplingParams(1.0, stop_token_ids=())
+        engine.generate(requests[:2], sampling)
+        start = time.perf_counter()
+        engine.generate(requests, sampling)
+        machine.wait()
+        rate = rows * length / (time.perf_counter() - start)
+        engine.close()
+    yield measured(f"generation, {kind}, {name}, {rows} rows", rate, "tokens/s")
 
 
-CHECKS = (Check(waits), Check(generation), Check(updates))
+CHECKS = (
+    Check(waits),
+    Check(generation),
+    Check(vllm_generation, packages=("vllm",)),
+    Check(updates),
+    Check(beside_prime_rl),
+)

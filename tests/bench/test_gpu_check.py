@@ -27,10 +27,10 @@ STAGES = [
     pytest.param(stage, check, id=f"{stage}-{check.name}")
     for stage in WITHOUT_VLLM
     for check in gpu_check.checks_of(stage)
-    if not check.gpus
+    if not check.gpus and "vllm" not in check.packages
 ]
 # Their numbers are shown, and nothing of them is judged.
-MEASURED = {"speed.updates", "speed.generation"}
+MEASURED = {"speed.updates", "speed.generation", "speed.vllm_generation", "speed.beside_prime_rl"}
 WITH_VLLM = {"vllm.local_engine"}  # tests/rollout/vllm/test_synced_engine.py plants its faults
 ALL = {f"{stage}.{check.name}": check for stage in gpu_check.STAGES for check in gpu_check.checks_of(stage)}
 

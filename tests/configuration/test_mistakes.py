@@ -162,6 +162,8 @@ AMONG_OTHERS = """
 model.attention=flex_attention model.compile=true | torch cannot compile layers around flex attention
 model.attention=flash_attention_2 | ... computes in 16 bits, the update in float32
 model.attention=kernels-community/flash-attn2 | ... computes in 16 bits, the update in float32
+model.attention=varlen model.packing=padding_free | computes in 16 bits, the update in float32
+model.attention=varlen model.packing=none | takes rows without padding; write model.packing=padding_free
 trainer.accelerator=cpu model.attention=kernels-community/flash-attn2 | needs a GPU, and this machine
 trainer.accelerator=cpu model.attention=flash_attention_2 | needs a GPU, and this machine offers none to
 trainer.accelerator=cpu model.attention=flex_attention | needs a GPU, and this machine offers none to

@@ -11,7 +11,14 @@ from bapo_lightning.plan.memory import block_bytes, gathered, gradients, moments
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions, make_plan
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, RunShape
-from bapo_lightning.plan.work import cache_tokens, engine_memory, forward_flops, generation, work_of_update
+from bapo_lightning.plan.work import (
+    blocks_flops,
+    cache_tokens,
+    engine_memory,
+    forward_flops,
+    generation,
+    work_of_update,
+)
 
 MODEL = ModelShape(
     "llama", num_layers=2, hidden_size=8, ffn_size=16, num_heads=2, num_kv_heads=1, head_size=4,
@@ -85,7 +92,8 @@ def test_a_longer_micro_batch_raises_the_peak_and_checkpointing_lowers_it():
         return max(moment.bytes for moment in moments(run, 2))
 
     assert peak(RUN) < peak(replace(RUN, micro_batch_tokens=80))
-    assert peak(replace(RUN, checkpointing=True)) < peak(RUN)
+    selective, whole = (peak(replace(RUN, checkpointing=kept)) for kept in ("selective", True))
+    assert whole < selective < peak(RUN)
 
 
 def test_a_small_minibatch_fills_no_micro_batch_and_a_long_sample_stands_alone():
@@ -98,6 +106,12 @@ def test_work_is_two_operations_a_weight_forward_and_four_backward():
     assert forward_flops(RUN, 8) == weights + attention + 2 * 80 * 8
     work = work_of_update(RUN, 8)
     assert (work.tokens, work.update, work.search) == (8 * 12, 3 * 8 * forward_flops(RUN, 8), 0)
+
+
+def test_whole_blocks_are_computed_again_and_selective_checkpointing_repeats_no_product():
+    whole, selective = (work_of_update(replace(RUN, checkpointing=kept), 8) for kept in (True, "selective"))
+    assert whole.update - selective.update == 8 * blocks_flops(RUN, 12)
+    assert selective == work_of_update(RUN, 8)
 
 
 def test_a_search_over_several_micro_batches_costs_a_forward_pass():

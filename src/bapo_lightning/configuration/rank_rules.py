@@ -10,7 +10,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Lengths, RolloutSection
 from bapo_lightning.configuration.targets import UNREADABLE
 from bapo_lightning.modules.policy.folder import model_config
-from bapo_lightning.modules.policy.options import FLASH
+from bapo_lightning.modules.policy.options import FLASH, VARLEN
 from bapo_lightning.rollout.engine import engine_class
 from bapo_lightning.rollout.vllm.options import LENGTHS, VLLMOptions
 from bapo_lightning.system.errors import DataError
@@ -78,6 +78,11 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
         yield (
             "model.compile=true with model.attention=flex_attention: torch cannot compile layers around flex "
             "attention (pytorch issue 167116); write model.compile=false, or model.attention=sdpa"
+        )
+    if config.model.attention == VARLEN and config.model.packing != "padding_free":
+        yield (
+            "model.attention=varlen takes rows without padding; write model.packing=padding_free, or "
+            "model.attention=sdpa"
         )
     if config.model.attention in FLASH and dtype == "float32":
         yield (

@@ -19,7 +19,14 @@ from bapo_lightning.configuration.targets import UNREADABLE, Target
 from bapo_lightning.configuration.trainer_flags import trainer_problems
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
-from bapo_lightning.modules.policy.options import Attention, Liger, LoraOptions, Packing, Targets
+from bapo_lightning.modules.policy.options import (
+    Attention,
+    Checkpointing,
+    Liger,
+    LoraOptions,
+    Packing,
+    Targets,
+)
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.system.values import (
     Advice,
@@ -184,7 +191,7 @@ class Model(Section):
     dtype: TrainDtype
     attention: Attention | None = None
     packing: Packing = "none"
-    activation_checkpointing: bool = False
+    activation_checkpointing: Checkpointing = False
     compile: bool = False
     liger: Liger = False
     lora: Lora | None = None

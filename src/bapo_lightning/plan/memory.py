@@ -86,6 +86,20 @@ def block_bytes(run: RunShape) -> int:
     return per_token
 
 
+def kept_bytes(run: RunShape) -> int:
+    """Returns bytes per token that selective checkpointing keeps of a block on top of its input: the results
+    of all products, and of attention with its log-sum-exp.
+    """
+    model = run.model
+    projected = model.query_size + 2 * model.kv_size + 2 * model.ffn_size + 2 * model.hidden_size
+    attention = run.attention_bytes * model.query_size + SCORE_BYTES * model.num_heads
+    return run.compute_bytes * projected + attention
+
+
+def _input_bytes(run: RunShape) -> int:
+    return run.hidden_bytes * run.model.hidden_size
+
+
 def state(run: RunShape) -> list[Amount]:
     """Returns weights and AdamW's moments, 4 + 8 bytes per float32 parameter, and all else that is held."""
     if run.offload:
@@ -140,9 +154,13 @@ def gathered(run: RunShape) -> list[Amount]:
 
 
 def activations(run: RunShape) -> list[Amount]:
-    """Returns the activations that the blocks keep for a micro-batch: all of them, or only their inputs."""
-    if run.checkpointing:
-        label, per_token = "inputs of the blocks", run.hidden_bytes * run.model.hidden_size
+    """Returns the activations that the blocks keep for a micro-batch: all, or their inputs, or also results
+    of products.
+    """
+    if run.checkpointing == "selective":
+        label, per_token = "kept results of the blocks", _input_bytes(run) + kept_bytes(run)
+    elif run.checkpointing:
+        label, per_token = "inputs of the blocks", _input_bytes(run)
     else:
         label, per_token = "activations of the blocks", block_bytes(run)
     kept = product(label, B=per_token, blocks=run.model.num_layers, tokens=run.tokens_at_once)
@@ -241,6 +259,8 @@ def _block_at_work(run: RunShape) -> list[Amount]:
     if run.checkpointing:
         shared = SCORE_BYTES * model.hidden_size if run.hidden_bytes == SCORE_BYTES else 0
         again = block_bytes(run) - shared
+        if run.checkpointing == "selective":
+            again = max(0, again - kept_bytes(run))
         amounts += [product("activations of one block", B=again, tokens=tokens), *rounded_weights(run, 1)]
     if run.strategy == "fsdp":
         both = size + SCORE_BYTES

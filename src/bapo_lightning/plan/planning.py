@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from bapo_lightning.plan.work import (
 )
 from bapo_lightning.system.values import NonNegative, Share
 
-# Parameters of a model, and the share of an H100's peak that its updates reached (docs/results/gpu_h100.md);
+# Parameters of a model, and the share of an H100's peak that its updates reached (docs/results/gpu.md);
 # the last one is assumed.
 UPDATE_SHARES = (0.494e9, 0.16), (1.54e9, 0.24), (7e9, 0.4)
 
@@ -130,9 +131,15 @@ class Plan:
 
     def _smaller_update(self) -> str:
         run = self.run
-        least = replace(run, checkpointing=True, micro_batch_tokens=run.longest)
-        needed = max(moment.bytes for moment in training_moments(least, self.gpu, self.assumed))
-        if needed <= self.usable_bytes and not run.checkpointing:
+
+        def needed_with(checkpointing: Literal["selective", True]) -> float:
+            least = replace(run, checkpointing=checkpointing, micro_batch_tokens=run.longest)
+            return max(moment.bytes for moment in training_moments(least, self.gpu, self.assumed))
+
+        if not run.checkpointing and needed_with("selective") <= self.usable_bytes:
+            return "write model.activation_checkpointing=selective"
+        needed = needed_with(True)
+        if needed <= self.usable_bytes and run.checkpointing is not True:
             return "write model.activation_checkpointing=true"
         if needed <= self.usable_bytes and run.micro_batch_tokens > run.longest:
             return f"write scale.micro_batch_tokens={run.longest}"

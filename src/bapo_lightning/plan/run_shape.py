@@ -67,7 +67,7 @@ class RunShape:
     log_z: bool = False  # the policy has a head for log Z
     measure_entropy_every: int = 0  # updates between measurements of entropy_rule/measured_delta; 0: never
     keeps_gradient: bool = False  # a copy of the last update's gradient, for gradient/cosine
-    checkpointing: bool = False
+    checkpointing: bool | Literal["selective"] = False
     liger: bool = False
     packed_sdpa: bool = False  # one row without padding, for which attention builds grids
     # blocks whose weights FSDP holds whole at a time: the current and the next one; all if not resharded

@@ -1,18 +1,21 @@
 """Decoder layers that are checkpointed, compute in bfloat16, or are compiled."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
 from tests.builders import random_policy, stale_batch
 from tests.configuration.compositions import found
 from tests.modules.policy.families import family_folder, family_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from bapo_lightning.modules.policy.factory import build_policy, checkpoint_layers, decoder_layers
+from bapo_lightning.modules.policy.factory import PRODUCTS, build_policy, checkpoint_layers, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.system.host import missing_to_build
 
+CHECKPOINTING = (False, True, "selective")
 ROUNDING = 0.2  # nats: what a proof of a sync allows for
 KINDS = pytest.mark.parametrize(
     ("family", "lora", "packing"),
@@ -52,11 +55,12 @@ def built(path, packing="none", **options):
 @KINDS
 def test_checkpointing_changes_no_gradient_in_eval_mode(family, lora, packing, tmp_path):
     path, batch = family_folder(family, tmp_path), batch_for(family)
-    policies = [built(path, packing, lora=lora, activation_checkpointing=kept) for kept in (False, True)]
-    (_, plain), (_, checkpointed) = (scored(policy, batch) for policy in policies)
-    assert not any(policy.model.training for policy in policies)
-    assert plain.keys() == checkpointed.keys() and plain
-    assert all(map(torch.equal, plain.values(), checkpointed.values()))
+    policies = [built(path, packing, lora=lora, activation_checkpointing=kept) for kept in CHECKPOINTING]
+    (_, plain), *others = (scored(policy, batch) for policy in policies)
+    assert not any(policy.model.training for policy in policies) and plain
+    for _, checkpointed in others:
+        assert plain.keys() == checkpointed.keys()
+        assert all(map(torch.equal, plain.values(), checkpointed.values()))
 
 
 def test_a_layer_is_computed_again_in_the_backward_pass_and_only_there():
@@ -90,6 +94,32 @@ def test_less_is_kept_for_the_backward_pass():
     assert kept(checkpointed) < kept(plain) / 4
 
 
+class Counts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.found = Counter()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.found[operator.name()] += 1
+        return operator(*args, **(kwargs or {}))
+
+
+def test_selective_checkpointing_computes_no_product_and_no_attention_again():
+    def counted(kept):
+        model = family_model("llama")
+        if kept:
+            checkpoint_layers(decoder_layers(model), kept == "selective")
+        with Counts() as counts:
+            model.model(torch.arange(16)[None], use_cache=False)[0].sum().backward()
+        return counts.found
+
+    plain, whole, selective = map(counted, CHECKPOINTING)
+    products = [name for name in plain if name in PRODUCTS]
+    assert len(products) >= 2
+    assert all(selective[name] == plain[name] < whole[name] for name in products)
+    assert plain["aten::silu"] < selective["aten::silu"] == whole["aten::silu"]
+
+
 def test_only_the_layers_that_are_given_are_checkpointed_and_a_copy_has_weights_of_its_own():
     model, plain = family_model("llama"), family_model("llama")
     kind = type(decoder_layers(plain)[0])
@@ -120,13 +150,14 @@ def test_scores_are_rounded_and_weights_gradients_and_results_stay_float32(famil
 
 def test_checkpointed_layers_round_as_others_do(tmp_path):
     path, batch = family_folder("llama", tmp_path), batch_for("llama")
-    policies = [built(path, activation_checkpointing=kept) for kept in (False, True)]
+    policies = [built(path, activation_checkpointing=kept) for kept in CHECKPOINTING]
     for policy in policies:
         policy.mix_precision()
-    (logp, gradients), (again, gradients_again) = (scored(policy, batch) for policy in policies)
-    assert torch.equal(logp, again)
-    assert gradients.keys() == gradients_again.keys()
-    assert all(map(torch.equal, gradients.values(), gradients_again.values()))
+    (logp, gradients), *others = (scored(policy, batch) for policy in policies)
+    for again, gradients_again in others:
+        assert torch.equal(logp, again)
+        assert gradients.keys() == gradients_again.keys()
+        assert all(map(torch.equal, gradients.values(), gradients_again.values()))
 
 
 def test_a_reference_rounds_as_its_policy_does():
@@ -151,7 +182,8 @@ def test_scoring_rollouts_equals_the_pass_of_an_update_to_the_bit():
 @pytest.mark.parametrize(("packing", "is_mixed", "options"), [
     ("none", False, {}),
     ("padding_free", True, {"lora": LoraOptions(2, 4), "activation_checkpointing": True}),
-], ids=["padded", "packed, mixed, lora, checkpointed"])  # fmt: skip
+    ("none", False, {"activation_checkpointing": "selective"}),
+], ids=["padded", "packed, mixed, lora, checkpointed", "selective"])  # fmt: skip
 def test_compiled_layers_compute_the_same_for_batches_of_any_shape(packing, options, is_mixed, tmp_path):
     if missing_to_build("C++") is not None:  # such a machine refuses the run
         assert any("model.compile=true needs" in problem for problem in found("model.compile=true"))

@@ -1,5 +1,6 @@
 """Packed sequences are scored as if each stood alone, on every family of models."""
 
+import inspect
 import itertools
 import random
 from dataclasses import replace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.attention.varlen
 from tests.builders import group, rollout
 from tests.modules.policy.families import FAMILIES, family_folder
 from transformers import AutoConfig, modeling_flash_attention_utils
@@ -16,7 +18,7 @@ from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.model_input import Layout, model_input
 from bapo_lightning.modules.policy import factory
 from bapo_lightning.modules.policy.factory import build_policy
-from bapo_lightning.modules.policy.options import FLASH, FLASH_HUB, ModelOptions
+from bapo_lightning.modules.policy.options import FLASH, FLASH_HUB, VARLEN, ModelOptions
 from bapo_lightning.modules.policy.packing import row_arguments
 from bapo_lightning.system import precision
 from bapo_lightning.system.errors import ConfigError
@@ -166,6 +168,20 @@ def varlen_attention(calls):
     return attend
 
 
+def torch_varlen(calls):
+    """The same with the arguments of torch's function, which checks them."""
+    attend, signature = varlen_attention(calls), inspect.signature(torch.nn.attention.varlen.varlen_attn)
+
+    def attend_as_torch(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        q, k = given["query"], given["key"]
+        assert given["enable_gqa"] == (q.shape[1] != k.shape[1]) and q.dtype == k.dtype
+        names = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale")
+        return attend(*(given[name] for name in names), causal=True, window_size=given["window_size"])
+
+    return attend_as_torch
+
+
 @pytest.fixture
 def kernels_hub(monkeypatch):
     """Function that lets the kernels hub answer as it is told, a module or an error."""
@@ -196,6 +212,10 @@ def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(
         kernels_hub(SimpleNamespace(flash_attn_varlen_func=varlen_attention(calls)))
         padded, _ = policies(family, tmp_path)
         packed = build_policy(ModelOptions(str(tmp_path), packing="padding_free", attention=flash), 0.8)
+    elif flash == VARLEN:
+        monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", torch_varlen(calls))
+        padded, _ = policies(family, tmp_path)
+        packed = build_policy(ModelOptions(str(tmp_path), packing="padding_free", attention=flash), 0.8)
     else:
         found = (None, varlen_attention(calls), None, None, None)
         monkeypatch.setattr(modeling_flash_attention_utils, "_lazy_imports", lambda *_, **__: found)
@@ -208,7 +228,9 @@ def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(
         found = packed(model_input(rollouts(), CPU, packed.layout))
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=2e-6)
     assert [call[:2] for call in calls] == [([0, 12, 14, 32, 39, 56], 18)] * 2
-    assert [call[2] for call in calls] == [(-1, -1), (4, 4) if family == "qwen2_windowed" else (-1, -1)]
+    ahead = 0 if flash == VARLEN else -1  # torch asks for a causal mask by the window alone
+    window = (4, 0 if flash == VARLEN else 4) if family == "qwen2_windowed" else (-1, ahead)
+    assert [call[2] for call in calls] == [(-1, ahead), window]
 
 
 @pytest.mark.parametrize(("error", "on_meta"), [

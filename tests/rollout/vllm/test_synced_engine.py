@@ -1,7 +1,7 @@
 """The check of vLLM's weights in `make gpu-check`, and the faults that it is for."""
 
 import pytest
-from gpu import vllm
+from gpu import speed, vllm
 from gpu.checks import Machine
 from gpu.models import SHAPES, random_policy, with_layers
 
@@ -18,6 +18,11 @@ def test_an_engine_that_takes_all_weights_passes():
     found = list(vllm.local_engine(Machine("cpu")))
     assert [each.verdict for each in found] == ["ok"] * 5
     assert all(each.value < 1e-3 * each.limit for each in found[0:4:2])
+
+
+def test_its_tokens_a_second_are_measured():
+    (found,) = speed.vllm_generation(Machine("cpu"))
+    assert found.verdict == "measured" and found.value > 0
 
 
 def test_weights_of_the_sync_before_and_a_lost_one_are_found(monkeypatch):

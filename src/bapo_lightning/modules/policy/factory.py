@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
@@ -30,6 +31,14 @@ from bapo_lightning.system.pretrained import building, load_whole, weight_names
 from bapo_lightning.system.random_states import random_states_kept
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
+# Operators whose results selective checkpointing keeps. A batched product is not among them: it would be the
+# [T, T] scores of attention without a kernel.
+ATTENTION_KERNELS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+PRODUCTS = {
+    *("aten::mm", "aten::addmm", "torch_attn::_varlen_attn"),
+    *("flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_varlen_forward"),
+    *(f"aten::_scaled_dot_product_{name}" for name in ATTENTION_KERNELS),
+}
 LOG_Z_SEED = 0  # of the head's first weights
 # Of `check_scores`, in nats per token. A multiplier of 0.5 in the head of a small random model is 0.44 off.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
@@ -73,9 +82,12 @@ def build_policy(
     if options.lora is not None:
         with random_states_kept(seed):
             add_adapters(model, options.lora, on_meta)
+    keeps_products = options.activation_checkpointing == "selective"
+    if keeps_products:  # before compiling, since the operators of a compiled layer are hidden
+        checkpoint_layers(decoder_layers(model), keeps_products)
     if options.compile:  # for any number of tokens; all layers share one function, compiled once
         _replace_forward(decoder_layers(model), lambda forward: torch.compile(forward, dynamic=True))
-    if options.activation_checkpointing:
+    if options.activation_checkpointing and not keeps_products:
         checkpoint_layers(decoder_layers(model))
     if frozen:
         model.requires_grad_(False)
@@ -149,9 +161,10 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     return list(layers)
 
 
-def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
+def checkpoint_layers(layers: Sequence[nn.Module], keeps_products: bool = False) -> None:
     """Makes each layer keep only its input and compute its activations again in the backward pass (arXiv
-    1604.06174).
+    1604.06174). With `keeps_products` it also keeps the results of products and attention, so that only
+    norms, rotations and the activation function are computed again (arXiv 2205.05198).
 
     transformers' own checkpointing works only in train mode, and a policy is in eval mode; torch's wrapper
     changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
@@ -162,11 +175,21 @@ def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
             compute = partial(forward, self)
             if not torch.is_grad_enabled():
                 return compute(*args, **kwargs)
-            return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+            kept_results = {"context_fn": _kept_products} if keeps_products else {}
+            how = {"use_reentrant": False, "preserve_rng_state": False, **kept_results}
+            return checkpoint(compute, *args, **how, **kwargs)
 
         return kept
 
     _replace_forward(layers, checkpointed)
+
+
+def _kept_products() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    def policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_kept = operator.name() in PRODUCTS
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
 
 
 def _replace_forward(

@@ -12,11 +12,14 @@ from annotated_types import MinLen
 from bapo_lightning.system.host import missing_to_build
 from bapo_lightning.system.values import Advice, Count, TrainDtype
 
-# transformers' names. The last one is prebuilt flash attention from the kernels hub.
-Attention = Literal["sdpa", "flash_attention_2", "flex_attention", "kernels-community/flash-attn2"]
+# transformers' names; then prebuilt flash attention from the kernels hub, and torch's own.
+Attention = Literal["sdpa", "flash_attention_2", "flex_attention", "kernels-community/flash-attn2", "varlen"]
 FLASH_HUB: Final = "kernels-community/flash-attn2"
-FLASH: Final = ("flash_attention_2", FLASH_HUB)  # 16 bits, and sequences of varying length
+VARLEN: Final = "varlen"
+FLASH: Final = ("flash_attention_2", FLASH_HUB, VARLEN)  # 16 bits, and sequences of varying length
 Packing = Literal["none", "padding_free"]
+# selective: products and attention are kept, and only the rest is computed again.
+Checkpointing = Annotated[bool | Literal["selective"], Advice("must be true, false or selective")]
 Liger = Annotated[bool | Literal["auto"], Advice("must be true, false or auto")]
 Targets = Annotated[
     Literal["all-linear"] | Annotated[tuple[str, ...], MinLen(1)],
@@ -51,7 +54,7 @@ class ModelOptions:
     dtype: TrainDtype = "float32"
     attention: Attention | None = None
     packing: Packing = "none"
-    activation_checkpointing: bool = False
+    activation_checkpointing: Checkpointing = False
     compile: bool = False
     liger: bool = False
     lora: LoraOptions | None = None

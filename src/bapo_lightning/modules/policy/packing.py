@@ -2,7 +2,8 @@
 
 Position ids count from the start of each prompt. The kernel decides how attention keeps sequences apart:
 
-    flash attention     by its kernel for sequences of varying length, which gets their boundaries
+    flash attention     by its kernel for sequences of varying length, which gets their boundaries; torch has
+                        one of its own, `varlen` below
     flex_attention      by a block mask, which transformers derives from the position ids
     sdpa                by `packed_sdpa` below, which lays sequences of similar length side by side for
                         attention only; a prompt is in the row once for all its responses, so that layers that
@@ -22,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bapo_lightning.data.batches.model_input import Layout, ModelInput, SharedRow, on_device, ramps
-from bapo_lightning.modules.policy.options import FLASH
+from bapo_lightning.modules.policy.options import FLASH, VARLEN
 from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.precision import attention_on_cpu, with_whole_heads
 
@@ -139,5 +140,36 @@ def _laid_out(states: Tensor, indices: Tensor) -> Tensor:
     return embedding(indices, by_token.flatten(1)).unflatten(2, by_token.shape[1:]).transpose(1, 2)
 
 
+def varlen(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Computes causal attention within each sequence of a row by torch's own kernel, on a GPU and in 16 bits.
+
+    Takes query [1, H, T, d], key and value [1, H', T, d], no mask, the boundaries [N + 1] of the sequences,
+    the longest one's tokens, and `sliding_window` as `packed_sdpa`. Returns [1, T, H, d], and no attention
+    weights.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # some versions of torch have no such module
+
+    # Under autocast, rotations leave queries and keys in float32.
+    rows = [tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value)]
+    lengths = cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q
+    before = -1 if sliding_window is None else sliding_window - 1
+    shared = query.shape[1] != key.shape[1]
+    states = varlen_attn(*rows, *lengths, scale=scaling, window_size=(before, 0), enable_gqa=shared)
+    return states[None], None
+
+
 AttentionInterface.register(PACKED_SDPA, packed_sdpa)
+AttentionInterface.register(VARLEN, varlen)
 AttentionInterface.register("sdpa", sdpa)
