@@ -1,5 +1,6 @@
-"""A program of environment=agent without packages: it asks for the sum of its task, asks again after a wrong
-answer, and prints its reward. `kill_and_resume.py` and `agents.py` start it.
+"""A program of environment=agent without packages: it asks for the sum of its task and, after a wrong answer,
+twice again, the last time as if it had not asked before, and prints its reward. `kill_and_resume.py` and
+`agents.py` start it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ def complete(prompt: str) -> str:
 
 def main() -> None:
     problem = json.load(sys.stdin)
-    prompt, reward = problem["task"], 0.0
-    for number in range(3):
-        text = complete(prompt)
-        if text.strip(";") == problem["answer"]:
-            reward = 1.0 - 0.25 * number
+    texts: list[str] = []
+    for added in ("", "0;", "1;"):
+        texts.append(complete(problem["task"] + "".join(texts[:1]) + added))
+        if texts[-1].strip(";") == problem["answer"]:
             break
-        prompt += text + f"{number};"
-    print(reward)
+    is_right = texts[-1].strip(";") == problem["answer"]
+    print(is_right * (1.25 - 0.25 * len(texts)))
 
 
 if __name__ == "__main__":

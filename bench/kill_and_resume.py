@@ -77,6 +77,8 @@ PROGRAM = str(Path(__file__).with_name("agent_program.py"))
 AGENT = (
     *("environment=agent", "environment/feedback=plain", "environment.stop=[';']", "environment.max_turns=4"),
     *("scale.max_feedback_tokens=8", "reward=environment", "environment.workers=0"),
+    # A start of Python for each conversation, so fewer of them.
+    *("environment.answers.edits=branch", "scale.group_size=2", "scale.num_rollout_batches=8"),
     f"environment.answers.endpoint.command=[{sys.executable},-S,{PROGRAM}]",
 )
 ASYNC_AGENT = (*AGENT, "environment.workers=2")

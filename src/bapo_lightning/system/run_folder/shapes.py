@@ -200,6 +200,7 @@ class ReplyFields(TypedDict, total=False):
     errors: Count
     is_void: bool
     is_lost: bool
+    after: int | None
 
 
 class ReplyRow(TypedDict):
