@@ -145,6 +145,7 @@ class Rollout:
     origin: Origin = Origin.POLICY
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
     branch: int = 0  # number of the branch of the conversation that it is, see `branches`
+    parent: int | None = None  # number of the branch that it continues; None: it begins with its own prompt
 
     def extended(self, segment: Segment, finish: FinishReason | None, max_new_tokens: int) -> Rollout:
         """Returns the rollout with the tokens of one more generation pass, and the reason for its end, if it
@@ -218,20 +219,26 @@ class Rollout:
             return (self,)
         replies, found = list(self.replies), list[Rollout]()
         contexts: list[array[int]] = []  # at the end of each turn
+        owners: list[int] = []  # branches of the turns
         now = replace(self, segments=(), replies=(), finish=FinishReason.STOP)
         for segment in self.segments:
             if not segment.is_feedback:
                 now = replace(now, segments=(*now.segments, segment))
                 continue
             contexts.append(now.token_ids)
+            owners.append(now.branch)
             now = replace(now, replies=(*now.replies, replies.pop(0)))
             if segment.after is None:
                 now = replace(now, segments=(*now.segments, segment))
                 continue
             found.append(now)
-            shared = contexts[segment.after] if segment.after >= 0 else array("i")
-            now = replace(
-                now, prompt_ids=shared + segment.token_ids, segments=(), replies=(), branch=len(found)
+            has_parent = segment.after >= 0
+            now = Rollout(
+                (contexts[segment.after] if has_parent else array("i")) + segment.token_ids,
+                finish=FinishReason.STOP,
+                origin=self.origin,
+                branch=len(found),
+                parent=owners[segment.after] if has_parent else None,
             )
         return (*found, replace(now, replies=(*now.replies, *replies), finish=self.finish))
 

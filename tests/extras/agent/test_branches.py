@@ -11,6 +11,7 @@ import torch
 from tests.data.rollouts.test_feedback import END
 from tests.extras.agent.test_record import HERE, WITH_TOOLS, compare_logprobs, model, tokenizer
 
+from bapo_lightning.callbacks.writers import group_rows
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
@@ -75,6 +76,8 @@ def test_every_branch_is_a_sample_with_the_tokens_and_log_probs_of_its_requests(
     assert [len(each.rollout.turns) for each in branched.samples] == BRANCHES * TWO
     assert {sample.score.value for sample in branched.samples} == {SCORE}
     assert len(branched.advantages) == len(branched.samples)
+    rows = [(row.get("branch", 0), row.get("parent")) for row in group_rows(branched, words)]
+    assert rows == [(0, None), (1, 0), (2, 0), (3, None), (4, 1)] * TWO
     assert branched.branched is branched and group.num_tokens == branched.num_tokens
     for sample in branched.samples:
         compare_logprobs(models, sample.rollout)

@@ -174,6 +174,8 @@ class RolloutRow(TypedDict):
     origin: NotRequired[str]
     hint: NotRequired[Number | None]
     turns: NotRequired[list[_Turn]]
+    branch: NotRequired[Count]
+    parent: NotRequired[Count | None]
     tokens: NotRequired[_Tokens]
 
 
