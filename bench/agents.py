@@ -1,6 +1,6 @@
 """Throughput of environment=agent, compared with the same environment without programs and endpoint.
 
-    python bench/agents.py [--pairs 5] [--workers 8]
+    python bench/agents.py [--pairs 3] [--workers 4]
 
 Runs of the additions in which an environment answers wrong sums take turns: in one the environment is a class
 in the run's process, in the other `agent_program.py` is started for each conversation and calls the endpoint.
@@ -25,7 +25,7 @@ from bapo_lightning.types import Problem, Reply
 HERE = Path(__file__).parent
 SETTINGS = (
     *("experiment=additions", "scale.prompts_per_batch=8", "scale.group_size=8", "cpu_threads=1"),
-    *("scale.num_rollout_batches=4", "callbacks.validation.every=0", "callbacks.validation.first=false"),
+    *("scale.num_rollout_batches=2", "callbacks.validation.every=0", "callbacks.validation.first=false"),
     *(
         "reward=environment",
         "environment/feedback=plain",
@@ -75,7 +75,7 @@ class Measured:
 
 
 def main() -> None:
-    parser = bench_parser(__doc__, pairs=5, workers=8)
+    parser = bench_parser(__doc__, pairs=3, workers=4)
     options = parser.parse_args()
     found: dict[str, list[Measured]] = {name: [] for name in SIDES}
     with tempfile.TemporaryDirectory() as place:

@@ -1,17 +1,20 @@
-"""Trains a harness as it is, mini-swe-agent, by environment=agent, with a tiny model.
+"""Trains harnesses as they are by environment=agent, with a tiny model: mini-swe-agent, or verifiers 0.4.
 
-    python -m venv VENV && VENV/bin/python -m pip install mini-swe-agent
-    python bench/harness.py --python VENV/bin/python [--updates 2]
+    python -m venv VENV && VENV/bin/python -m pip install mini-swe-agent verifiers==0.4.0 uv
+    python bench/harness.py mini-swe-agent --python VENV/bin/python [--updates 2]
+    python bench/harness.py vf_words vf_guess --python VENV/bin/python
 
-Each conversation is one `mini` of VENV in an empty folder, with its text-based model class and short prompts.
-It must write the word of its task to a file by commands of the shell, and submit. The reward is 1 for the
-word in the file and 0.5 for another one, by the command that starts it. Tokens of the model are whole commands, so
+A conversation is one `mini` of VENV in an empty folder, with its text-based model class and short prompts. It
+must write the word of its task to a file by commands of the shell, and submit; the reward is 1 for that word
+and 0.5 for another one. Or it is an episode of verifiers, of the environment in `vf_words.py` or
+`vf_guess.py` with the harness `null`, which uv prepares. Tokens of the model are whole commands and words, so
 that a model of random weights finds some.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,78 +24,101 @@ from doors import write_model
 from measuring import bench_parser
 from transformers import AutoTokenizer
 
+from bapo_lightning.extras.agent import verifiers_episode
 from bapo_lightning.system.run_folder.record import read_rollouts, read_run
 
+HERE, MINI = Path(__file__).parent, "mini-swe-agent"
 WORDS = ("left", "right")
-ACTION = "```mswea_bash_command\n{}\n```"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 COMMANDS = (*(f"echo {word} > answer" for word in WORDS), SUBMIT)
+TOKENS = {MINI: tuple(f"```mswea_bash_command\n{command}\n```" for command in COMMANDS)}
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}{% if m.role == 'assistant' %}<end>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )
-# Arguments: mini, the word. The answer is in a folder that the agent has for itself.
+# Arguments: mini, the word. Each agent has a folder.
 SCRIPT = """
 set -e
 cd "$(mktemp -d)"
-export MSWEA_GLOBAL_CONFIG_DIR="$PWD/own" MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors MSWEA_SILENT_STARTUP=1
+export MSWEA_GLOBAL_CONFIG_DIR="$PWD/own" MSWEA_CONFIGURED=true MSWEA_SILENT_STARTUP=1
+export MSWEA_COST_TRACKING=ignore_errors
 "$1" -y --exit-immediately -m openai/policy --model-class litellm_textbased -o own/trajectory.json -t "$2" \\
   -c mini_textbased.yaml -c agent.system_template=Work. -c 'agent.instance_template=Write {{task}}.' \\
   -c agent.step_limit=3 -c 'model.observation_template=Done {{output.returncode}}.' \\
   -c 'model.format_error_template=One command.' < /dev/null > own.log 2>&1
 if grep -qx "$2" answer 2>&-; then echo 1; elif test -s answer; then echo 0.5; else echo 0; fi
 """
+SETTINGS = (
+    *("experiment=additions", "environment=agent", "data=agent", "reward=environment", "algorithm=grpo"),
+    *("problem_set@data.train.tasks=table", "data.train.tasks.name=words", "~data.validation.agent"),
+    *("regime=on_policy", "scale.prompts_per_batch=2", "scale.group_size=2", "cpu_threads=1"),
+    *("environment.max_turns=4", "environment.workers=2", "data.train.workers=2"),
+    *("environment.answers.endpoint.limits.seconds=300", "callbacks.rollout_writer.every=1"),
+    *("callbacks.validation.every=0", "callbacks.validation.first=false"),
+    *("scale.max_new_tokens=192", "scale.max_prompt_tokens=128", "scale.max_feedback_tokens=160"),
+)
+METRICS = ("train/reward", "turns/mean", "agent/requests_mean", "agent/program_seconds", "turns/lost_share")
+# Of the variables of this process, those that uv needs; the endpoint's programs get few.
+PASSED = ("SSL_CERT_FILE", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_FIND_LINKS")
 
 
 def main() -> int:
     parser = bench_parser(__doc__, has_json=False, updates=2)
-    parser.add_argument("--python", required=True, help="of an environment with mini-swe-agent")
+    parser.add_argument("harness", nargs="+", choices=(MINI, "vf_words", "vf_guess"))
+    parser.add_argument("--python", required=True, help="of an environment with the harness")
     options = parser.parse_args()
-    mini = Path(options.python).absolute().with_name("mini")
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        write_model(tuple(ACTION.format(command) for command in COMMANDS), place / "model")
-        tokenizer = AutoTokenizer.from_pretrained(place / "model")
-        tokenizer.chat_template = TEMPLATE
-        tokenizer.save_pretrained(place / "model")
-        rows = [{"problem": word, "answer": word} for word in WORDS]
-        (place / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    python, failed = Path(options.python).absolute(), 0
+    for harness in options.harness:
+        with tempfile.TemporaryDirectory() as folder:
+            failed += trained(harness, python, options.updates, Path(folder)) != options.updates
+    return 1 if failed else 0
+
+
+def trained(harness: str, python: Path, updates: int, place: Path) -> int:
+    """Trains, and prints a conversation and metrics; returns the number of updates."""
+    write_model(TOKENS.get(harness, WORDS), place / "model")
+    tokenizer = AutoTokenizer.from_pretrained(place / "model")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(place / "model")
+    tasks = WORDS if harness == MINI else range(len(WORDS))
+    rows = [{"problem": str(task), "answer": word} for task, word in zip(tasks, WORDS, strict=True)]
+    (place / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    places = {"model.path": place / "model", "run_folder": place / "run"}
+    places |= {"data.train.tasks.path": place / "tasks.jsonl"}
+    chosen = [*SETTINGS, *(f"{key}={value}" for key, value in places.items())]
+    chosen += [f"scale.num_rollout_batches={updates}", *program(harness, python, place)]
+    subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", *chosen], check=True)
+    found = read_run(place / "run").rows
+    print(f"{harness}:")
+    for number, update in enumerate(found):
+        print(f"  update {number + 1}: " + ", ".join(f"{name} {update[name]:.3g}" for name in METRICS))
+    best = max(read_rollouts(place / "run"), key=lambda row: row["reward"])
+    texts = " | ".join(turn["text"] for turn in best.get("turns", ()))
+    print(f"  reward {best['reward']}: {texts!r}", flush=True)
+    return len(found)
+
+
+def program(harness: str, python: Path, place: Path) -> list[str]:
+    """Overrides that name the program."""
+    if harness == MINI:
         (place / "start.sh").write_text(SCRIPT)
-        subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", *overrides(place, mini, options.updates)],
-                       check=True)  # fmt: skip
-        record = read_run(place / "run")
-        for row in read_rollouts(place / "run")[:2]:
-            print(f"reward {row['reward']}: " + " | ".join(turn["text"] for turn in row.get("turns", ())))
-        names = (
-            "train/reward",
-            "turns/mean",
-            "agent/requests_mean",
-            "agent/program_seconds",
-            "turns/lost_share",
-        )
-        for number, update in enumerate(record.rows):
-            print(f"update {number}: " + ", ".join(f"{name} {update[name]:.3g}" for name in names))
-    return 0 if len(record.rows) == options.updates else 1
+        command = ["sh", place / "start.sh", python.with_name("mini"), "{task}"]
+        own = {}
+    else:
+        player = "agent" if harness == "vf_words" else "player"
+        seat = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+        config = json.dumps({"taskset": {"id": harness}, player: seat})
+        command = [python, verifiers_episode.__file__, config]
+        own = {name: os.environ[name] for name in PASSED if name in os.environ}
+        own |= {"PYTHONPATH": str(HERE), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    words = ",".join(quoted(str(word)) for word in command)
+    variables = [f"+environment.answers.endpoint.variables.{name}={quoted(own[name])}" for name in own]
+    return [f"environment.answers.endpoint.command=[{words}]", *variables]
 
 
-def overrides(place: Path, mini: Path, updates: int) -> list[str]:
-    return [
-        *("experiment=additions", f"model.path={place / 'model'}", f"run_folder={place / 'run'}"),
-        *("environment=agent", "data=agent", "reward=environment", "algorithm=grpo", "cpu_threads=1"),
-        f"environment.answers.endpoint.command=[sh,{place / 'start.sh'},{mini},'{{task}}']",
-        *("problem_set@data.train.tasks=table", "data.train.tasks.name=words", "~data.validation.agent"),
-        f"data.train.tasks.path={place / 'tasks.jsonl'}",
-        *("regime=on_policy", f"scale.num_rollout_batches={updates}"),
-        *(
-            "scale.prompts_per_batch=2",
-            "scale.group_size=4",
-            "environment.max_turns=4",
-            "environment.workers=2",
-        ),
-        *("environment.answers.endpoint.limits.seconds=300", "callbacks.rollout_writer.every=1"),
-        *("callbacks.validation.every=0", "callbacks.validation.first=false"),
-        *("scale.max_new_tokens=64", "scale.max_prompt_tokens=128", "scale.max_feedback_tokens=192"),
-    ]
+def quoted(text: str) -> str:
+    """Text as a value of Hydra's command line."""
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 if __name__ == "__main__":
