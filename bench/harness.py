@@ -39,7 +39,7 @@ TEMPLATE = (
 # Arguments: mini, the word. Each agent has a folder.
 SCRIPT = """
 set -e
-cd "$(mktemp -d)"
+cd "$(mktemp -d -p "$(dirname "$0")")"
 export MSWEA_GLOBAL_CONFIG_DIR="$PWD/own" MSWEA_CONFIGURED=true MSWEA_SILENT_STARTUP=1
 export MSWEA_COST_TRACKING=ignore_errors
 "$1" -y --exit-immediately -m openai/policy --model-class litellm_textbased -o own/trajectory.json -t "$2" \\

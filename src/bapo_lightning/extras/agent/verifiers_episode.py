@@ -9,27 +9,30 @@ import asyncio
 import json
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 
 async def played(env_config: dict[str, Any], number: int) -> float:
     """Returns the sum of the rewards of an episode's traces. Raises RuntimeError if one has an error."""
-    from verifiers.v1.clients import ModelContext
-    from verifiers.v1.configs.cli.eval import EvalConfig
-    from verifiers.v1.env import RunSlot
-    from verifiers.v1.utils.loaders import load_environment
-
     client = {"base_url": os.environ["OPENAI_BASE_URL"], "api_key_var": "OPENAI_API_KEY"}
-    config = EvalConfig.model_validate({"env": env_config, "client": client, "model": "policy"})
-    env = load_environment(config.env)
+    given = {"env": env_config, "client": client, "model": "policy"}
+    config = _part("configs.cli.eval", "EvalConfig").model_validate(given)
+    env = _part("utils.loaders", "load_environment")(config.env)
     (task,) = env.taskset.include(idx=[number])
+    context = _part("clients", "ModelContext")(
+        client=config.client, model=config.model, sampling=config.sampling
+    )
     async with env.serving():
-        context = ModelContext(client=config.client, model=config.model, sampling=config.sampling)
-        episode = await env.run_slot(RunSlot(task), context)
+        episode = await env.run_slot(_part("env", "RunSlot")(task), context)
     for trace in episode.traces:
         if trace.errors:
             raise RuntimeError(str(trace.errors[-1]))
     return float(sum(trace.reward for trace in episode.traces))
+
+
+def _part(module: str, name: str) -> Any:
+    return getattr(import_module(f"verifiers.v1.{module}"), name)
 
 
 def main() -> None:
