@@ -52,12 +52,18 @@ SETTINGS = (
     *("experiment=additions", "environment=agent", "data=agent", "reward=environment", "algorithm=grpo"),
     *("problem_set@data.train.tasks=table", "data.train.tasks.name=words", "~data.validation.agent"),
     *("regime=on_policy", "scale.prompts_per_batch=2", "scale.group_size=2", "cpu_threads=1"),
-    *("environment.max_turns=4", "environment.workers=2", "data.train.workers=2"),
+    *("environment.answers.edits=branch", "environment.max_turns=4", "environment.workers=2"),
     *("environment.answers.endpoint.limits.seconds=300", "callbacks.rollout_writer.every=1"),
     *("callbacks.validation.every=0", "callbacks.validation.first=false"),
     *("scale.max_new_tokens=192", "scale.max_prompt_tokens=128", "scale.max_feedback_tokens=160"),
 )
-METRICS = ("train/reward", "turns/mean", "agent/requests_mean", "agent/program_seconds", "turns/lost_share")
+METRICS = (
+    "train/reward",
+    "agent/requests_mean",
+    "agent/branches_mean",
+    "agent/program_seconds",
+    "turns/lost_share",
+)
 # Of the variables of this process, those that uv needs; the endpoint's programs get few.
 PASSED = ("SSL_CERT_FILE", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_FIND_LINKS")
 

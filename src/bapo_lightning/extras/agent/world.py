@@ -90,9 +90,9 @@ class Agent:
         return {
             "agent/requests_mean": sum(reply.calls for reply in replies) / count,
             "agent/refused_mean": sum(reply.errors for reply in replies) / count,
-            "agent/edits_mean": sum(state["edits"] for state in last.values()) / count,
+            "agent/edits_mean": sum(state.get("edits", 0) for state in last.values()) / count,
             "agent/branches_mean": 1 + sum(reply.after is not None for reply in replies) / count,
-            "agent/program_seconds": sum(state["seconds"] for state in last.values()) / count,
+            "agent/program_seconds": sum(state.get("seconds", 0.0) for state in last.values()) / count,
             **{f"agent/lost_{reason}": reasons[reason] / count for reason in get_args(Reason)},
         }
 
