@@ -46,7 +46,7 @@ export MSWEA_COST_TRACKING=ignore_errors
   -c mini_textbased.yaml -c agent.system_template=Work. -c 'agent.instance_template=Write {{task}}.' \\
   -c agent.step_limit=3 -c 'model.observation_template=Done {{output.returncode}}.' \\
   -c 'model.format_error_template=One command.' < /dev/null > own.log 2>&1
-if grep -qx "$2" answer 2>&-; then echo 1; elif test -s answer; then echo 0.5; else echo 0; fi
+if grep -qxs "$2" answer; then echo 1; elif test -s answer; then echo 0.5; else echo 0; fi
 """
 SETTINGS = (
     *("experiment=additions", "environment=agent", "data=agent", "reward=environment", "algorithm=grpo"),
