@@ -22,6 +22,7 @@ from bapo_lightning.extras.agent.program import Killed, Program, ProgramLost, Re
 from bapo_lightning.system.values import Size
 from bapo_lightning.types import Problem, Reply
 
+_LOST = "lost"  # entry of a state, with the reason
 ATTEMPTS = 3  # to get the next request of a program that is killed
 
 
@@ -78,7 +79,7 @@ class Agent:
         except ProgramLost as error:
             self._endpoint.check(closes)
             edits = place.edits + (error.reason == "edited")
-            state = {**state, "edits": edits, "lost": error.reason}
+            state = {**state, "edits": edits, _LOST: error.reason}
             return Reply(str(error), state=state, calls=1, errors=1, is_lost=True)
 
     def metrics(self, replies: Sequence[Reply]) -> dict[str, float]:
@@ -86,14 +87,14 @@ class Agent:
         last = {reply.state["name"]: reply.state for reply in replies}  # in the order of a conversation
         if not (count := len(last)):
             return {}
-        reasons = Counter(state.get("lost") for state in last.values())
+        reasons = Counter(state.get(_LOST) for state in last.values())
         return {
             "agent/requests_mean": sum(reply.calls for reply in replies) / count,
             "agent/refused_mean": sum(reply.errors for reply in replies) / count,
             "agent/edits_mean": sum(state.get("edits", 0) for state in last.values()) / count,
             "agent/branches_mean": 1 + sum(reply.after is not None for reply in replies) / count,
             "agent/program_seconds": sum(state.get("seconds", 0.0) for state in last.values()) / count,
-            **{f"agent/lost_{reason}": reasons[reason] / count for reason in get_args(Reason)},
+            **{f"agent/{_LOST}_{reason}": reasons[reason] / count for reason in get_args(Reason)},
         }
 
     def close(self) -> None:
