@@ -9,6 +9,7 @@ of the killed one must end as that did, to the bit. Where the killed run follows
 it must end as one that follows it undisturbed. Always, each work item must have exactly one fate, each update
 its row, and no token may be older than the bound. Every update writes a checkpoint, so that many kills come
 while one is written. With turns, an environment that cannot take anything back is asked each of them once.
+Programs of an agent are killed as well, before the run, and none may outlive it.
 Of several ranks, any may be killed, or the process that started them.
 
 "saved slowly" makes checkpoints rarely and hashes them for a second, as large models do; of two kills the
@@ -30,10 +31,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import psutil
 from measuring import bench_parser
 from run_comparison import differences, ledger_problems, ranks_of, row_problems
 
@@ -69,6 +72,16 @@ TURNS = (
 # Replies come at any time, and last bits depend on what then shares a forward pass: the schedule of an
 # asynchronous run has it; synchronous runs here ask in the thread that samples.
 SLOW_TURNS = (*TURNS, "environment.workers=2", "+environment.answers.seconds=0.02")
+# Programs (agent_program.py) that ask an endpoint; a kill hits one of them, too, before it hits the run.
+PROGRAM = str(Path(__file__).with_name("agent_program.py"))
+AGENT = (
+    *("environment=agent", "environment/feedback=plain", "environment.stop=[';']", "environment.max_turns=4"),
+    *("scale.max_feedback_tokens=8", "reward=environment", "environment.workers=0"),
+    # A start of Python for each conversation, so fewer of them.
+    *("environment.answers.edits=branch", "scale.group_size=2", "scale.num_rollout_batches=8"),
+    f"environment.answers.endpoint.command=[{sys.executable},-S,{PROGRAM}]",
+)
+ASYNC_AGENT = (*AGENT, "environment.workers=2")
 ASYNC_PARTIAL = ("regime=async", "regime.partial_tokens=8", "regime.max_age=11")
 SLOWLY = "callbacks.checkpoint.every=4"  # with a second of hashing each
 RANKS = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu")
@@ -97,12 +110,17 @@ REGIMES = {
     ),
     "stream, ranks": ("regime=stream", *RANKS),
     "stream, turns": ("regime=stream", *SLOW_TURNS),
+    "replay, agent": ("regime=replay", *AGENT),
+    "partial, mask, agent": ("regime=partial", "regime.max_age=9", "regime.stale_action=mask", *AGENT),
+    "async, partial, agent": (*ASYNC_PARTIAL, *ASYNC_AGENT),
+    "stream, agent": ("regime=stream", *ASYNC_AGENT),
     "async, saved slowly": ("regime=async", SLOWLY),
     "stream, saved slowly": ("regime=stream", SLOWLY),
     "replay, stopped": ("regime=replay",),
     "replay, ranks, stopped": ("regime=replay", *RANKS),
     "replay, shards, stopped": ("regime=replay", "strategy=fsdp", *RANKS[1:]),
 }
+OUTLIVED = "while programs outlived the run"
 OVERLAPPING = ("async", "stream")  # first words of regimes that record a schedule
 
 
@@ -170,6 +188,7 @@ def drill(
         kills, faults = Counter(kill(killed, overrides, most, each, moments) for each in seconds), []
     finish(killed, overrides)
     problems = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
+    problems += [f"{kills[OUTLIVED]} kills left a program behind"] * bool(kills[OUTLIVED])
     problems += faults + ledger_problems(killed) + row_problems(killed)
     if name.startswith(OVERLAPPING) and "following" not in name:
         whole = folder / "again"
@@ -223,13 +242,30 @@ def end(process: int, folder: Path, before: int, ended: bool, moments: random.Ra
     """Kills a run, unless it has ended; returns the phase that the kill hit."""
     if ended or os.waitpid(process, os.WNOHANG) != (0, 0):
         return "too late"
+    for program in programs_of(process)[: moments.randint(0, 2)]:  # if the run has any: none, one or two
+        program.kill()
+        time.sleep(moments.uniform(0, 0.05))
+    alive = programs_of(process)
     os.kill(moments.choice([process, *(rank.pid for rank in ranks_of(folder))]), signal.SIGKILL)
     os.waitpid(process, 0)
     while ranks_of(folder):
         time.sleep(0.05)
+    psutil.wait_procs(alive, timeout=10)
+    if any(program.is_running() for program in alive):
+        return OUTLIVED
     if any((folder / "checkpoints").glob(".*.partial")):
         return "while saving"
     return "between two saves" if updates_saved(folder) > before else "while starting"
+
+
+def programs_of(process: int) -> list[psutil.Process]:
+    """The programs of an agent's conversations that a run has started and that have not ended."""
+    found = []
+    for child in psutil.Process(process).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if PROGRAM in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
 
 
 def seconds_to_update(folder: Path, overrides: Sequence[str]) -> float:

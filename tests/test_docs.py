@@ -25,7 +25,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 METRIC = re.compile(
     r"(train|policy|gradient|bapo|critic|search|entropy_rule|staleness|mismatch|ratio|correction|sync|turns"
-    r"|rollout|fleet|reuse|time|progress)/[a-z_]+"
+    r"|rollout|agent|fleet|reuse|time|progress)/[a-z_]+"
 )
 
 
@@ -133,7 +133,7 @@ def glossary():
 
 
 def logged_metrics():
-    names = ("algorithms", "callbacks", "modules", "data", "rollout", "extras/ray")
+    names = ("algorithms", "callbacks", "modules", "data", "rollout", "extras/agent", "extras/ray")
     rooms = [ROOT / "src/bapo_lightning" / name for name in names]
     nodes = (node for room in rooms for file in room.rglob("*.py") for node in ast.walk(tree_of(file)))
     written = {
@@ -146,7 +146,7 @@ def logged_metrics():
     counted = nothing == 0
     composed |= {f"ratio/{key}" for key in ratio_spread(nothing, nothing, counted)}
     composed |= {f"turns/{POSITIVE_SHARE}_<turn>"}
-    composed |= {"mismatch/abs_logp_diff_age_<ages>", "mismatch/kl_depth_<tokens>"}
+    composed |= {"agent/lost_<reason>", "mismatch/abs_logp_diff_age_<ages>", "mismatch/kl_depth_<tokens>"}
     return written | composed
 
 

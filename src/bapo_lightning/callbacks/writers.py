@@ -168,6 +168,7 @@ def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
             "origin": rollout.origin.name.lower(),
             "hint": group.hint,
             **({"turns": list(turn_rows(rollout, tokenizer))} if rollout.replies else {}),
+            **({"branch": rollout.branch, "parent": rollout.parent} if rollout.branch else {}),
         }
 
 

@@ -33,6 +33,9 @@ class Environment(Protocol):
     A class may have one more attribute, `is_pure: bool`, true if a reply follows from its turn alone and
     nothing else happens. After a kill such an environment is called again; the replies of any other are kept
     in the run folder, and it never gets the same turn twice.
+
+    A method `metrics(replies: Sequence[Reply]) -> Mapping[str, float]`, if it has one, returns metrics of an
+    update, from the replies to all its conversations, one conversation after another.
     """
 
     def start(self, problem: Problem) -> Any:

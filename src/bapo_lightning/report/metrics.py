@@ -203,6 +203,12 @@ OTHERS = (
     Metric("sync/logp_diff_max", "Probe: largest difference", "nats", better="less", log=True),
     Metric("sync/compared_share", "Modules compared after a sync", "share of modules", better="more"),
     Metric("turns/max", "Most turns of a conversation", "number", "turns", "most turns", "grey"),
+    Metric("agent/requests_mean", "Requests of a program", "per conversation"),
+    Metric("agent/refused_mean", "Requests refused", "per conversation"),
+    Metric("agent/edits_mean", "Requests that edit the conversation", "per conversation"),
+    Metric("agent/branches_mean", "Branches of a conversation", "mean"),
+    Metric("agent/program_seconds", "Time in a program", "s per conversation"),
+    Metric("agent/lost_<reason>", "Programs lost: <reason>", "share of conversations"),
 
     Metric("rollout/num_samples", "Responses generated", "samples"),
     Metric("rollout/num_tokens", "Tokens generated", "tokens"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -96,6 +96,17 @@ class Sample:
     steps: Steps | None = None  # None: all of its tokens have the advantage of the response
     is_trained: bool = True  # False: it counts only in its group's baseline
 
+    @property
+    def branches(self) -> tuple[Sample, ...]:
+        """A sample for each branch of its conversation, with its part of the scores and steps."""
+        found, end = list[Sample](), 0
+        for rollout in (branches := self.rollout.branches):
+            first, end = end, end + rollout.length
+            scores = {name: values[first:end] for name, values in self.scores.items()}
+            steps = self.steps and Steps(self.steps.numbers[first:end], self.steps.advantages[first:end])
+            found.append(replace(self, rollout=rollout, scores=scores, steps=steps))
+        return (self,) if len(branches) == 1 else tuple(found)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -137,6 +148,21 @@ class Group:
     def num_tokens(self) -> int:
         """Number of response tokens of all samples."""
         return sum(sample.rollout.length for sample in self.samples)
+
+    @property
+    def branched(self) -> Group:
+        """The group with a sample for each branch of its conversations, which has its conversation's score,
+        reward and advantage.
+        """
+        rows = [sample.branches for sample in self.samples]
+        if sum(map(len, rows)) == len(rows):
+            return self
+        advantages = (
+            value for value, row in zip(self.advantages, rows, strict=bool(self.advantages)) for _ in row
+        )
+        return replace(
+            self, samples=tuple(each for row in rows for each in row), advantages=tuple(advantages)
+        )
 
     @property
     def oldest_version(self) -> int:

@@ -86,11 +86,13 @@ class Segment:
     version: int  # optimizer updates in the weights that sampled it; NO_VERSION for an expert's
     is_feedback: bool = False  # not sampled: context of later tokens, and never trained on
     candidates: Candidates | None = None  # if the run needs them; see `SamplingParams.num_candidates`
+    after: int | None = None  # of feedback, see `Reply.after`
 
     @classmethod
-    def of_feedback(cls, token_ids: array[int]) -> Segment:
+    def of_feedback(cls, token_ids: array[int], after: int | None = None) -> Segment:
         """Returns an environment's tokens, whose log-probs are 0 by definition."""
-        return cls(token_ids, array("f", bytes(4 * len(token_ids))), NO_VERSION, is_feedback=True)
+        blank = array("f", bytes(4 * len(token_ids)))
+        return cls(token_ids, blank, NO_VERSION, is_feedback=True, after=after)
 
     def goes_on_with(self, later: Segment) -> bool:
         """Whether a later segment continues it with tokens of the same version."""
@@ -126,6 +128,9 @@ class Reply:
     errors: int = 0  # number of calls that failed
     is_void: bool = False  # the turn had neither a call nor an answer
     is_lost: bool = False  # the environment cannot continue: the conversation is cut here
+    # Number of the turn that the text follows, in a new branch of the conversation; -1: none, since the text
+    # is a whole prompt; None: the last turn.
+    after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,8 @@ class Rollout:
     finish: FinishReason | None = None  # None: still running
     origin: Origin = Origin.POLICY
     replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
+    branch: int = 0  # number of the branch of the conversation that it is, see `branches`
+    parent: int | None = None  # number of the branch that it continues; None: it begins with its own prompt
 
     def extended(self, segment: Segment, finish: FinishReason | None, max_new_tokens: int) -> Rollout:
         """Returns the rollout with the tokens of one more generation pass, and the reason for its end, if it
@@ -164,7 +171,7 @@ class Rollout:
 
     def answered(self, reply: Reply, feedback: array[int]) -> Rollout:
         """Returns the unfinished rollout with a reply to its last turn and the tokens of its feedback."""
-        segments = (*self.segments, Segment.of_feedback(feedback))
+        segments = (*self.segments, Segment.of_feedback(feedback, reply.after))
         return replace(self, segments=segments, replies=(*self.replies, reply), finish=None)
 
     def cut(self) -> Rollout:
@@ -204,8 +211,42 @@ class Rollout:
         return sum(len(segment.token_ids) for segment in self.aging_segments if segment.version < version)
 
     @property
+    def branches(self) -> tuple[Rollout, ...]:
+        """A rollout for each branch, in the order in which they began. A sampled token is in one of them; the
+        prompts of later branches hold the context that they share with earlier ones.
+        """
+        if all(segment.after is None for segment in self.segments):
+            return (self,)
+        replies, found = list(self.replies), list[Rollout]()
+        contexts: list[array[int]] = []  # at the end of each turn
+        owners: list[int] = []  # branches of the turns
+        now = replace(self, segments=(), replies=(), finish=FinishReason.STOP)
+        for segment in self.segments:
+            if not segment.is_feedback:
+                now = replace(now, segments=(*now.segments, segment))
+                continue
+            contexts.append(now.token_ids)
+            owners.append(now.branch)
+            now = replace(now, replies=(*now.replies, replies.pop(0)))
+            if segment.after is None:
+                now = replace(now, segments=(*now.segments, segment))
+                continue
+            found.append(now)
+            has_parent = segment.after >= 0
+            now = Rollout(
+                (contexts[segment.after] if has_parent else array("i")) + segment.token_ids,
+                finish=FinishReason.STOP,
+                origin=self.origin,
+                branch=len(found),
+                parent=owners[segment.after] if has_parent else None,
+            )
+        return (*found, replace(now, replies=(*now.replies, *replies), finish=self.finish))
+
+    @property
     def token_ids(self) -> array[int]:
-        """Prompt, sampled tokens and feedback in order."""
+        """Prompt, sampled tokens and feedback in order, of the last branch."""
+        if (last := self.branches[-1]) is not self:
+            return last.token_ids
         return _joined("i", [self.prompt_ids, *(segment.token_ids for segment in self.segments)])
 
     @property

@@ -71,6 +71,36 @@ def test_a_program_that_misbehaves_loses_its_conversation(agent, mode, reason, s
     assert not environment._endpoint._programs and not environment._idle
 
 
+def test_a_program_that_writes_bytes_ends_without_a_score_or_is_lost(agent):
+    (ended,) = talk(agent("binary", "0"), "14")
+    assert (ended.is_done, ended.score, ended.is_lost) == (True, None, False)
+    (lost,) = talk(agent("binary", "3"), "14")
+    assert lost.state["lost"] == "crashed" and lost.text.startswith("The program ended with code 3: ")
+
+
+@pytest.mark.parametrize("edits", ["cut", "branch"])
+def test_a_program_that_rewrites_its_history_at_every_call_ends(agent, edits):
+    environment = agent("rewrite")
+    environment._edits = edits
+    replies = talk(environment, *map(str, range(30)))
+    state, found = replies[-1].state, environment.metrics(replies)
+    if edits == "cut":
+        assert len(replies) == 1 and state["lost"] == "edited" and state["edits"] == 1
+        assert found["agent/lost_edited"] == 1 and found["agent/branches_mean"] == 1
+    else:
+        assert [reply.after for reply in replies] == [-1] * 20 + [None]
+        assert replies[-1].score == 0.5 and state["edits"] == 20 and found["agent/branches_mean"] == 21
+    assert not environment._endpoint._programs
+
+
+@pytest.mark.slow
+def test_ten_thousand_calls_are_answered_and_counted(agent):
+    environment = agent("many", seconds=300.0, requests=10_000)
+    (ended,) = talk(environment, "14")
+    assert (ended.score, ended.calls, ended.errors) == (0.5, 10_000, 0)
+    assert environment.metrics([ended])["agent/requests_mean"] == 10_000
+
+
 def test_a_request_that_cannot_be_compared_with_the_problem_is_lost(agent):
     problem = Problem(
         "x", "12+3=", "15", metadata={"messages": [{"role": "user", "content": "a"}], "tools": [1j]}

@@ -42,8 +42,8 @@ def asked(*messages, is_chat=True, **more):
     ([SYSTEM], None, None),
 ])  # fmt: skip
 def test_a_request_continues_the_one_whose_messages_it_repeats(messages, added, if_ignored):
-    for ignores, expected in ((False, added), (True, if_ignored)):
-        found = asked(SYSTEM, ASK).news("a", asked(*messages), ignores)
+    for edits, expected in (("cut", added), ("ignore", if_ignored)):
+        found = asked(SYSTEM, ASK).news("a", asked(*messages), edits)
         assert (found and [each["content"] for each in found]) == expected
 
 

@@ -53,6 +53,12 @@ def leave_at(mark, code):
     os._exit(code)
 
 
+def rewrite(task):
+    for number in range(21):
+        chat([{"role": "user", "content": task + "?" * number}])
+    print(0.5)
+
+
 def misbehave(mode, task, key):
     """Up to the first answer every mode is well behaved but those that never ask."""
     if mode in ("quiet", "hang"):
@@ -68,6 +74,8 @@ def misbehave(mode, task, key):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if mode == "rewrite":
+        return rewrite(task)
     text = complete(task if mode != "other" else "other")
     if mode == "crash":
         sys.exit("no such thing\nas this")
@@ -80,6 +88,14 @@ def misbehave(mode, task, key):
     if mode == "flood":
         for _ in range(10_000):
             complete(task)
+    if mode == "many":
+        for _ in range(9_999):
+            complete(task)
+        print(0.5)
+    if mode == "binary":
+        for stream in (2, 1):
+            os.write(stream, bytes(range(256)) * 100)
+        sys.exit(int(sys.argv[2]))
     if mode == "talk":
         while True:
             os.write(1, b"x" * 65536)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 from lightning import LightningModule, Trainer
 
@@ -19,17 +20,20 @@ POSITIVE_SHARE = "positive_share"  # first part of the name, before the number o
 
 @dataclass(eq=False)
 class TurnMonitor(Monitor):
-    """Emits, if an environment answers the policy, `conversation_metrics` (without an expert's answers) and
-    `turns/positive_share_1`, `_2` and so on: `bapo/positive_share` of only the tokens of that turn.
+    """Emits, if an environment answers the policy, `conversation_metrics` (without an expert's answers),
+    `turns/positive_share_1`, `_2` and so on: `bapo/positive_share` of only the tokens of that turn; and the
+    `metrics` of the environment's own, if it has such a method.
     """
 
     needs = frozenset[str]()  # until an environment is seen
     has_environment: bool = field(default=False, init=False)
+    _environment: Any = field(default=None, init=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks up whether an environment answers; only ranks that sample have one."""
         sampler = getattr(trainer.datamodule, "sampler", None)  # type: ignore[attr-defined]
-        self.has_environment = getattr(sampler, "conversations", None) is not None
+        talk = getattr(sampler, "conversations", None)
+        self.has_environment, self._environment = talk is not None, getattr(talk, "environment", None)
         if self.has_environment:
             self.needs = needed_by(positive_shares) | {"sequence", "position"}
 
@@ -40,7 +44,9 @@ class TurnMonitor(Monitor):
         rollouts, weight = update.batch.rollouts, update.module.bound_rule.weight
         turn = turn_numbers(rollouts, update.tokens)
         most = min(MOST_TURNS, max(len(rollout.turns) for rollout in rollouts))
+        own = getattr(self._environment, "metrics", None)
         return {
+            **(own([reply for rollout in rollouts for reply in rollout.replies]) if own else {}),
             **conversation_metrics([rollout for rollout in rollouts if rollout.aging_segments]),
             **{
                 f"turns/{POSITIVE_SHARE}_{n + 1}": positive_shares(update.tokens, weight, turn == n)[0]

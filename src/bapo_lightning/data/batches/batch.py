@@ -239,7 +239,7 @@ def collate(
     group without trained samples keeps its tokens, with advantages of zero, so that every minibatch has
     tokens.
     """
-    groups = [_with_tokens(group) for group in groups]
+    groups = [_with_tokens(group).branched for group in groups]
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
     skipped = [

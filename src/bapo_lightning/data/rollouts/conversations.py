@@ -318,6 +318,8 @@ class Conversations:
             text = decoded(self.tokenizer, [rollout.turns[-1]], self.ends)[0]
             turn = Turn(problem, text, number, self._is_last(rollout), state)
             reply = _as_restored(self.environment.respond(turn))
+            if reply.after is not None and not -1 <= reply.after <= number:
+                raise ValueError(f"Reply.after is {reply.after}; the turns so far are 0 to {number}, or -1")
             if not is_pure:
                 self.journal.write(problem, rollout, state, reply)
         except FOREIGN as error:

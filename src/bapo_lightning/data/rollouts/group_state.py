@@ -178,7 +178,9 @@ def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array
 
 
 def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:
-    logprobs = None if segment.is_feedback else store.add_floats(segment.logprobs)
+    if segment.is_feedback:
+        return [segment.version, store.add_ints(segment.token_ids), None, segment.after]
+    logprobs = store.add_floats(segment.logprobs)
     candidates = []
     if (noted := segment.candidates) is not None:
         ids, values = store.add_ints(noted.token_ids), store.add_floats(noted.logprobs)
@@ -189,7 +191,7 @@ def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:
 def _unpack_segment(store: ArrayStore, packed: list[Any]) -> Segment:
     version, token_ids, logprobs, *noted = packed
     if logprobs is None:
-        return Segment.of_feedback(store.ints(token_ids))
+        return Segment.of_feedback(store.ints(token_ids), *noted)
     own = None
     for ids, values, counts in noted:  # one, if any were recorded
         own = Candidates(store.ints(ids), store.floats(values), store.ints(counts))

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from bapo_lightning.extras.agent.requests import Asked, Message, RequestRefused
+from bapo_lightning.extras.agent.messages import prompt_text, reply_text
+from bapo_lightning.extras.agent.requests import Asked, Edits, RequestRefused
 from bapo_lightning.system.orphans import BOUND
 from bapo_lightning.system.peers.answers import shortened
 from bapo_lightning.system.peers.loop import run
@@ -101,9 +102,9 @@ class Program:
         fields |= {"metadata": dict(known), "reward_key": self.reward_key}
         self._problem = json.dumps(fields, default=str).encode()
         self.digests, self.texts = list[str](), list[str]()  # of requests; of their answers, one less or all
-        self.num_requests = self.num_refused = self._total = 0
+        self.num_requests = self.num_refused = self.num_edits = self._total = 0
         self._pending: tuple[Asked, asyncio.Future[str]] | None = None
-        self._last: tuple[Asked, str] | None = None  # request that was answered last
+        self._answered = list[tuple[Asked, str]]()  # requests, with the policy's texts
         self._reward: float | None = None
         self._changed = asyncio.Event()
         self._fault: ProgramLost | None = None
@@ -125,18 +126,30 @@ class Program:
         """Gives the program the policy's text as the answer to its request."""
         run(self._answer(text))
 
-    def news(self, asked: Asked, ignores_edits: bool) -> list[Message]:
-        """Returns what a request adds to the answered one. Raises ProgramLost if it changes what came before;
-        an ignored change counts as a refused request.
+    def news(self, asked: Asked, edits: Edits) -> tuple[str, int | None]:
+        """Returns what a request adds to the answered ones, and the number of the answer that it follows; -1:
+        none; None: the last. Raises ProgramLost if it changes what came before, unless such `edits` are
+        allowed; an ignored one counts as a refused request.
         """
-        assert self._last is not None
-        last, text = self._last
-        found = last.news(text, asked)
-        if found is None and ignores_edits and (found := last.news(text, asked, True)) is not None:
+        last, text = self._answered[-1]
+        if (found := last.news(text, asked)) is not None:
+            return reply_text(found), None
+        self.num_edits += 1
+        if edits == "ignore" and (found := last.news(text, asked, edits)) is not None:
             self.num_refused += 1
-        if found is None:
-            raise ProgramLost("edited", "The program changed the conversation before its last answer.")
-        return found
+            return reply_text(found), None
+        if edits == "branch":
+            fits = [
+                (len(before.messages), len(before.messages[-1]["content"]), number, reply_text(added))
+                for number, (before, given) in enumerate(self._answered)
+                if (added := before.news(given, asked, edits)) is not None
+            ]
+            if fits:
+                *_, number, added_text = max(fits)
+                return added_text, None if number == len(self._answered) - 1 else number
+            if asked.is_chat and asked.messages[-1]["role"] != "assistant":
+                return prompt_text(asked.messages, asked.tools), -1
+        raise ProgramLost("edited", "The program changed the conversation before its last answer.")
 
     def score(self, has_ended: bool) -> float | None:
         """The reward that the program posted, or else, if it has ended, its last line if that is a number."""
@@ -151,10 +164,10 @@ class Program:
         """Returns whether it has not ended."""
         return self._process.process.poll() is None
 
-    def take_counts(self) -> tuple[int, int]:
-        """Returns numbers of requests, and of those refused, since the last call."""
-        counts = self.num_requests, self.num_refused
-        self.num_requests = self.num_refused = 0
+    def take_counts(self) -> tuple[int, int, int]:
+        """Returns numbers of requests, of those refused, and of edits since the last call."""
+        counts = self.num_requests, self.num_refused, self.num_edits
+        self.num_requests = self.num_refused = self.num_edits = 0
         return counts
 
     def end(self) -> None:
@@ -240,7 +253,7 @@ class Program:
         assert self._pending is not None
         (asked, future), self._pending = self._pending, None
         self.texts.append(text)
-        self._last = asked, text
+        self._answered.append((asked, text))
         future.set_result(text)
 
     async def _forget(self) -> None:

@@ -21,6 +21,7 @@ from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.peers.answers import Answer, Json, Many, judged
 from bapo_lightning.types import Problem
 
+Edits = Literal["cut", "ignore", "branch"]
 Message = dict[str, Any]  # {"role": ..., "content": text}, maybe with "tool_calls" as templates read them
 # Options that the run decides on.
 SAMPLING = (
@@ -120,10 +121,12 @@ class Asked:
         begin = TAG.search(text)
         return _message("assistant", text[: begin.start() if begin else 0], [each for each in calls if each])
 
-    def news(self, text: str, later: Asked, ignores_edits: bool = False) -> list[Message] | None:
+    def news(self, text: str, later: Asked, edits: Edits = "cut") -> list[Message] | None:
         """Returns the messages that a later request adds after the policy's `text`, its answer to this one;
-        None if it is no continuation. Ignored edits may change contents, calls and tools, or drop the answer.
+        None if it is no continuation. Ignored edits may change contents, calls and tools, or drop the answer;
+        a branch may add answers that the policy did not write.
         """
+        ignores_edits = edits == "ignore"
         given, count = self.answer(text), len(self.messages)
         if later.is_chat is not self.is_chat:
             return None
@@ -140,7 +143,9 @@ class Asked:
             for one, other in zip(own, later.messages, strict=False)
         ]
         added = list(later.messages[skipped:])
-        is_longer = bool(added) and all(new["role"] != "assistant" for new in added)
+        is_longer = bool(added) and all(
+            new["role"] != "assistant" for new in (added[-1:] if edits == "branch" else added)
+        )
         return added if is_longer and all(same) and (ignores_edits or later.tools == self.tools) else None
 
     def begins(self, problem: Problem) -> bool:

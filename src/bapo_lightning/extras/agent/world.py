@@ -9,19 +9,20 @@ with their answers: a lost program is started again and gets the same answers to
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.extras.agent.endpoint import Endpoint
-from bapo_lightning.extras.agent.messages import reply_text
-from bapo_lightning.extras.agent.program import Killed, Program, ProgramLost
+from bapo_lightning.extras.agent.program import Killed, Program, ProgramLost, Reason
 from bapo_lightning.system.values import Size
 from bapo_lightning.types import Problem, Reply
 
+_LOST = "lost"  # entry of a state, with the reason
 ATTEMPTS = 3  # to get the next request of a program that is killed
 
 
@@ -32,6 +33,8 @@ class _Progress:
     name: str
     asked: list[str]  # digests of the requests; none before the first
     answers: list[str]  # texts of the policy
+    seconds: float = 0.0  # in which the run waited for the program
+    edits: int = 0  # requests that changed the conversation
 
 
 class Agent:
@@ -44,15 +47,16 @@ class Agent:
             again if their conversations continue.
         edits: of what the policy has read or written. A program that makes some loses the conversation
             ("cut"); or the policy continues with what it read and wrote ("ignore"), as long as the request
-            has the same roles in the same order, and new messages behind them.
+            has the same roles in the same order, and new messages behind them; or the request begins a
+            branch after the last answer that it repeats ("branch"), which becomes another sample.
     """
 
     is_pure = False
 
     def __init__(
-        self, endpoint: Endpoint, programs: Size = 128, edits: Literal["cut", "ignore"] = "cut"
+        self, endpoint: Endpoint, programs: Size = 128, edits: Literal["cut", "ignore", "branch"] = "cut"
     ) -> None:
-        self._endpoint, self._programs, self._ignores_edits = endpoint, programs, edits == "ignore"
+        self._endpoint, self._programs, self._edits = endpoint, programs, edits
         self._idle: OrderedDict[str, Program] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -61,7 +65,7 @@ class Agent:
 
     def respond(self, turn: Turn) -> Reply:
         """Returns what the program's next request adds, or its end."""
-        state: Mapping[str, Any] = turn.state or {"name": uuid4().hex, "asked": [], "answers": []}
+        state: Mapping[str, Any] = turn.state or asdict(_Progress(uuid4().hex, [], []))
         place, closes = _Progress(**state), self._endpoint.closes
         try:
             for _ in range(ATTEMPTS):
@@ -74,7 +78,24 @@ class Agent:
             raise lost
         except ProgramLost as error:
             self._endpoint.check(closes)
-            return Reply(str(error), state={**state, "lost": error.reason}, calls=1, errors=1, is_lost=True)
+            edits = place.edits + (error.reason == "edited")
+            state = {**state, "edits": edits, _LOST: error.reason}
+            return Reply(str(error), state=state, calls=1, errors=1, is_lost=True)
+
+    def metrics(self, replies: Sequence[Reply]) -> dict[str, float]:
+        """Returns means and shares over the conversations of an update that got a reply."""
+        last = {reply.state["name"]: reply.state for reply in replies}  # in the order of a conversation
+        if not (count := len(last)):
+            return {}
+        reasons = Counter(state.get(_LOST) for state in last.values())
+        return {
+            "agent/requests_mean": sum(reply.calls for reply in replies) / count,
+            "agent/refused_mean": sum(reply.errors for reply in replies) / count,
+            "agent/edits_mean": sum(state.get("edits", 0) for state in last.values()) / count,
+            "agent/branches_mean": 1 + sum(reply.after is not None for reply in replies) / count,
+            "agent/program_seconds": sum(state.get("seconds", 0.0) for state in last.values()) / count,
+            **{f"agent/{_LOST}_{reason}": reasons[reason] / count for reason in get_args(Reason)},
+        }
 
     def close(self) -> None:
         """Ends all programs. The environment can be used again."""
@@ -83,17 +104,20 @@ class Agent:
             self._endpoint.close()
 
     def _reply(self, turn: Turn, place: _Progress, closes: int) -> Reply:
+        begun = time.monotonic()
         program = self._program(turn.problem, place, closes)
         try:
             program.answer(turn.text)
             asked = program.next_request()
             is_over = asked is None or turn.is_last
-            text = "" if asked is None or is_over else reply_text(program.news(asked, self._ignores_edits))
+            text, after = ("", None) if asked is None or is_over else program.news(asked, self._edits)
         except BaseException:
             self._endpoint.end(program)
             raise
-        state = {"name": place.name, "asked": list(program.digests), "answers": list(program.texts)}
-        calls, errors = program.take_counts()
+        calls, errors, edits = program.take_counts()
+        asked_so_far, given = list(program.digests), list(program.texts)
+        seconds = round(place.seconds + time.monotonic() - begun, 3)
+        state = asdict(_Progress(place.name, asked_so_far, given, seconds, place.edits + edits))
         if is_over:
             self._endpoint.end(program)
             self._endpoint.check(closes)
@@ -105,7 +129,7 @@ class Agent:
             old = [self._idle.popitem(last=False)[1] for _ in range(spare)]
         for each in old:
             self._endpoint.end(each)
-        return Reply(text, state=state, calls=calls, errors=errors)
+        return Reply(text, state=state, calls=calls, errors=errors, after=after)
 
     def _program(self, problem: Problem, place: _Progress, closes: int) -> Program:
         """The program of a conversation, which waits for an answer; started again if it is not there."""

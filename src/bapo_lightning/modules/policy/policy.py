@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Self
 
 import torch
@@ -181,6 +182,11 @@ class Policy(nn.Module):
         policy's temperature, in the order of their `names` in `SCORES`. At most `token_budget` tokens pass
         through the model at once; padding counts. Every rank must call it, with any number of rollouts.
         """
+        parts = [rollout.branches for rollout in rollouts]
+        if (branches := [branch for part in parts for branch in part]) and len(branches) > len(parts):
+            scored = iter(self.response_scores(branches, token_budget, names))
+            whole = [list(zip(*(next(scored) for _ in part), strict=True)) for part in parts]
+            return [tuple(array("f", chain.from_iterable(own)) for own in each) for each in whole]
         device = self._device or self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
         wanted = [SCORES.index(name) for name in names]

@@ -174,6 +174,8 @@ class RolloutRow(TypedDict):
     origin: NotRequired[str]
     hint: NotRequired[Number | None]
     turns: NotRequired[list[_Turn]]
+    branch: NotRequired[Count]
+    parent: NotRequired[Count | None]
     tokens: NotRequired[_Tokens]
 
 
@@ -200,6 +202,7 @@ class ReplyFields(TypedDict, total=False):
     errors: Count
     is_void: bool
     is_lost: bool
+    after: int | None
 
 
 class ReplyRow(TypedDict):

@@ -32,6 +32,8 @@ def _cut_row(row: Row) -> Row:
     shown = {**row, "response": _cut(str(row.get("response", "")))}
     if "tokens" in row:
         shown["tokens"] = _first_tokens(row["tokens"])
+    if "branch" in row:
+        shown["prompt"] = _cut(row["prompt"])
     if "turns" in row:
         shown["turns"] = _cut_turns(row["turns"])
     return shown

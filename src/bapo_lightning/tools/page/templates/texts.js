@@ -46,14 +46,22 @@ const answer = (row) => {
 };
 const showTexts = (texts, rows) => {
   texts.replaceChildren();
-  let problem = null;
+  let problem = null, depths = [0];
   for (const row of rows) {
     if (row.problem !== problem) {
       texts.append(element("p", row.prompt, "problem"));
       texts.lastChild.append(element("small", ` gold answer: ${row.gold}`));
     }
     problem = row.problem;
-    texts.append(answer(row));
+    const box = answer(row);
+    texts.append(box);
+    if (!row.branch) { depths = [0]; continue; }
+    const isPart = row.parent !== null && row.parent !== undefined;
+    depths[row.branch] = isPart ? depths[row.parent] + 1 : 0;
+    box.style.marginLeft = `${2 * depths[row.branch]}em`;
+    const context = element("details", "");
+    context.append(element("summary", isPart ? `branch ${row.branch}, of branch ${row.parent}` : `branch ${row.branch}, of another prompt`), element("pre", row.prompt));
+    box.prepend(context);
   }
 };
 const showKey = () => {
