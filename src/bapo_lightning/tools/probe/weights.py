@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.phases import advance
 from bapo_lightning.system.pretrained import load_whole, read_model_config, read_pretrained
+from bapo_lightning.tools.probe.adapter import base_of, is_adapter, leave_out, with_adapter
 from bapo_lightning.tools.probe.layout import Numbers, TokenLayout
 
 EXACT = "float32"
@@ -34,36 +34,36 @@ _LAYER = re.compile(r"\.(\d+)\.")
 
 @dataclass
 class Weights:
-    """A model folder, in memory as float32."""
+    """A model folder, or the folder of a LoRA adapter with its base model, in memory as float32."""
 
     path: str
     device: str = "cpu"
     name: str = ""  # in printed lines; "": the path
+    base: str | None = None  # base model of an adapter; None: the one that it names
+    is_merged: bool = True  # whether a server of the adapter adds it to its weights, or holds it apart
+    is_bare: bool = False  # whether the adapter is left out
     _known: dict[tuple[TokenLayout, str], Numbers] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         self.name = self.name or self.path
-        folder = Path(self.path)
-        if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-            raise DataError(
-                f"{self.path} holds an adapter, not a model; merge it into its model and save that "
-                "(peft: merge_and_unload, save_pretrained)"
-            )
+        self.is_adapter = is_adapter(Path(self.path))
+        self.root = base_of(Path(self.path), self.base) if self.is_adapter else self.path
 
     @cached_property
     def config(self) -> Any:
         """Configuration of the language model."""
-        return read_model_config(self.path, "FOLDER").get_text_config()
+        return read_model_config(self.root, "FOLDER").get_text_config()
 
     @cached_property
     def tokenizer(self) -> Any | None:
         """Its tokenizer; None if the folder has none, as with some trainers."""
-        folder = Path(self.path)
-        if folder.is_dir() and not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
-            return None
-        return read_pretrained(AutoTokenizer, self.path, "FOLDER")
+        for path in dict.fromkeys((self.path, self.root)):
+            folder = Path(path)
+            if not folder.is_dir() or any(folder.glob("tokenizer*")) or any(folder.glob("vocab*")):
+                return read_pretrained(AutoTokenizer, path, "FOLDER")
+        return None
 
     @cached_property
     def model(self) -> Any:
@@ -84,6 +84,11 @@ class Weights:
     def state(self) -> Mapping[str, Tensor]:
         """Its weights as they are in the folder, by name."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+
+    def held(self, is_merged: bool, is_bare: bool = False) -> Weights:
+        """The same folder as another server would hold it."""
+        name = f"the base model of {self.name} without the adapter" if is_bare else self.name
+        return Weights(self.path, self.device, name, self.base, is_merged, is_bare)
 
     def scores(self, layout: TokenLayout, dtype: str) -> Numbers:
         """Log-probs with the weights rounded to a server's precision, computed in float32."""
@@ -124,8 +129,13 @@ class Weights:
         return [(labels.get(part, f"layer {number}"), found[part, number]) for part, number in sorted(found)]
 
     def _load(self, dtype: torch.dtype) -> Any:
-        model = load_whole(AutoModelForCausalLM, self.path, dtype=dtype)
-        return model.to(self.device).eval()
+        is_summed = self.is_adapter and self.is_merged  # sums are rounded once
+        model = load_whole(AutoModelForCausalLM, self.root, dtype=torch.float32 if is_summed else dtype)
+        if self.is_adapter and not (self.is_bare and self.is_merged):
+            model = with_adapter(model, Path(self.path), self.is_merged)
+        if self.is_bare and not self.is_merged:
+            leave_out(model)
+        return model.to(self.device, dtype).eval()
 
 
 def _layer_numbers(names: list[str]) -> dict[str, int]:
