@@ -1,7 +1,8 @@
 """Whether a server's log-probs belong to a model folder: `python -m bapo_lightning probe URL FOLDER`.
 
 URL is a vLLM or SGLang server, or another one with OpenAI's completions API; FOLDER is any model that
-transformers reads, or a LoRA adapter. The exit code is 0 if they belong together, 1 if they do not, and 2 if that is unknown.
+transformers reads, or a LoRA adapter. The exit code is 0 if they belong together, 1 if they do not, and 2 if
+that is unknown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from bapo_lightning.report.progress.display import displayed_phases
@@ -131,18 +131,9 @@ def _watch(parsed: argparse.Namespace) -> int:
 
 
 def _probed(session: ProbeSession, weights: Weights, others: Sequence[Weights]) -> Found:
-    """A probe. An adapter is compared with its base model, and if it is not merged into the server's weights
-    with one that is next to them.
-    """
-    if not weights.is_adapter:
-        return session.probe(weights, others)
-    found = session.probe(weights, [*others, weights.held(is_merged=True, is_bare=True)])
-    if not _code(found) or not all(other.is_adapter for other in others):
-        return found
-    apart = [other.held(False, other.is_bare) for other in (*others, weights.held(True, is_bare=True))]
-    again = session.probe(weights.held(is_merged=False), apart)
-    note = "the server holds the adapter next to its weights, not merged"
-    return found if _code(again) else replace(again, notes=[*again.notes, note])
+    """A probe; of an adapter also with its base model, which a server holds that never got the adapter."""
+    base = [weights.without_adapter()] if weights.has_adapter else []
+    return session.probe(weights, [*others, *base])
 
 
 def _weights(path: str, parsed: argparse.Namespace) -> Weights:

@@ -41,8 +41,8 @@ def base_of(folder: Path, named: str | None) -> str:
     return model_path(base)
 
 
-def with_adapter(model: Any, folder: Path, is_merged: bool) -> Any:
-    """Returns a base model with an adapter, added to its weights or next to them.
+def with_adapter(model: Any, folder: Path) -> Any:
+    """Returns a base model with an adapter added to its weights.
 
     Raises DataError: its weights do not fit the model, or are more or fewer than its configuration says.
     """
@@ -60,14 +60,7 @@ def with_adapter(model: Any, folder: Path, is_merged: bool) -> Any:
         raise _misfit(folder, first_line(error)) from None
     if apart:
         raise _misfit(folder, f"{min(apart)} is in one of the two only")
-    return made.merge_and_unload() if is_merged else made
-
-
-def leave_out(model: Any) -> None:
-    """Sets the adapter's second factors to 0, so that the model is its base, with all names of weights."""
-    for name, weight in model.named_parameters():
-        if any(factor in name for factor in ("lora_B.", "lora_embedding_B.")):
-            weight.data.zero_()
+    return made.merge_and_unload()
 
 
 def _misfit(folder: Path, reason: str) -> DataError:

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bapo_lightning.system.phases import advance
 from bapo_lightning.system.pretrained import load_whole, read_model_config, read_pretrained
-from bapo_lightning.tools.probe.adapter import base_of, is_adapter, leave_out, with_adapter
+from bapo_lightning.tools.probe.adapter import base_of, is_adapter, with_adapter
 from bapo_lightning.tools.probe.layout import Numbers, TokenLayout
 
 EXACT = "float32"
@@ -40,16 +40,16 @@ class Weights:
     device: str = "cpu"
     name: str = ""  # in printed lines; "": the path
     base: str | None = None  # base model of an adapter; None: the one that it names
-    is_merged: bool = True  # whether a server of the adapter adds it to its weights, or holds it apart
-    is_bare: bool = False  # whether the adapter is left out
+    has_adapter: bool | None = None  # whether an adapter is added; None: if the folder is one
     _known: dict[tuple[TokenLayout, str], Numbers] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         self.name = self.name or self.path
-        self.is_adapter = is_adapter(Path(self.path))
-        self.root = base_of(Path(self.path), self.base) if self.is_adapter else self.path
+        found = is_adapter(Path(self.path))
+        self.has_adapter = found if self.has_adapter is None else self.has_adapter
+        self.root = base_of(Path(self.path), self.base) if found else self.path
 
     @cached_property
     def config(self) -> Any:
@@ -85,10 +85,10 @@ class Weights:
         """Its weights as they are in the folder, by name."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
-    def held(self, is_merged: bool, is_bare: bool = False) -> Weights:
-        """The same folder as another server would hold it."""
-        name = f"the base model of {self.name} without the adapter" if is_bare else self.name
-        return Weights(self.path, self.device, name, self.base, is_merged, is_bare)
+    def without_adapter(self) -> Weights:
+        """The base model of an adapter."""
+        name = f"the base model of {self.name} without the adapter"
+        return Weights(self.path, self.device, name, self.base, has_adapter=False)
 
     def scores(self, layout: TokenLayout, dtype: str) -> Numbers:
         """Log-probs with the weights rounded to a server's precision, computed in float32."""
@@ -129,13 +129,12 @@ class Weights:
         return [(labels.get(part, f"layer {number}"), found[part, number]) for part, number in sorted(found)]
 
     def _load(self, dtype: torch.dtype) -> Any:
-        is_summed = self.is_adapter and self.is_merged  # sums are rounded once
-        model = load_whole(AutoModelForCausalLM, self.root, dtype=torch.float32 if is_summed else dtype)
-        if self.is_adapter and not (self.is_bare and self.is_merged):
-            model = with_adapter(model, Path(self.path), self.is_merged)
-        if self.is_bare and not self.is_merged:
-            leave_out(model)
-        return model.to(self.device, dtype).eval()
+        if not self.has_adapter:
+            return load_whole(AutoModelForCausalLM, self.root, dtype=dtype).to(self.device).eval()
+        model = with_adapter(
+            load_whole(AutoModelForCausalLM, self.root, dtype=torch.float32), Path(self.path)
+        )
+        return model.to(self.device, dtype).eval()  # sums are rounded once
 
 
 def _layer_numbers(names: list[str]) -> dict[str, int]:
