@@ -299,9 +299,9 @@ def test_what_is_no_address_is_told_and_is_no_verdict(url, tmp_path):
     assert done.returncode == 2 and "is not a server address; write http://HOST:PORT" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def adapted(tmp_path_factory):
-    """Folder of an adapter of the trained model, and the model with it."""
+@pytest.fixture(scope="module", params=[0.05, 0.002])
+def adapted(request, tmp_path_factory):
+    """Folder of an adapter, large or mostly lost in bfloat16, and the model with it."""
     from peft import LoraConfig, get_peft_model
 
     folder, draws = tmp_path_factory.mktemp("adapter"), torch.Generator().manual_seed(0)
@@ -309,7 +309,7 @@ def adapted(tmp_path_factory):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
-                weight += 0.05 * torch.randn(weight.shape, generator=draws)
+                weight += request.param * torch.randn(weight.shape, generator=draws)
     model.save_pretrained(folder)
     return str(folder), model
 

@@ -131,9 +131,16 @@ def _watch(parsed: argparse.Namespace) -> int:
 
 
 def _probed(session: ProbeSession, weights: Weights, others: Sequence[Weights]) -> Found:
-    """A probe; of an adapter also with its base model, which a server holds that never got the adapter."""
-    base = [weights.without_adapter()] if weights.has_adapter else []
-    return session.probe(weights, [*others, *base])
+    """A probe; of an adapter also with its base model, which a server holds that never got the adapter.
+
+    A server may hold an adapter in its weights, whose sums 16 bits round, or next to them.
+    """
+    if not weights.has_adapter:
+        return session.probe(weights, others)
+    others = [*others, weights.without_adapter()]
+    found = session.probe(weights, others)
+    again = session.probe(weights.apart(), others) if _code(found) else found
+    return found if _code(again) else again
 
 
 def _weights(path: str, parsed: argparse.Namespace) -> Weights:

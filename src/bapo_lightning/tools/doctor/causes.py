@@ -323,7 +323,7 @@ def explosion(curves: Curves, facts: Facts) -> Iterator[Finding]:
     usual = fmean(entropies[:WINDOW])
     high = Detector(above=EXPLODED * usual, patience=facts.detectors["entropy"].patience)
     if usual > 0 and (index := first_on(high, (steps, entropies))) is not None:
-        said = f"entropy {usual:.2g}, later {fmean(entropies[-WINDOW:]):.2g}, reward less than half"
+        said = f"entropy {usual:.2g}, at most {max(entropies):.2g}, reward less than half"
         remedy = "Lower the bonus for entropy, the upper bound (algorithm.bounds.high), or the rate"
         yield Finding("entropy explosion", steps[index], "likely", said, remedy)
 

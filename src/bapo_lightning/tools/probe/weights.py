@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,9 @@ class Weights:
     name: str = ""  # in printed lines; "": the path
     base: str | None = None  # base model of an adapter; None: the one that it names
     has_adapter: bool | None = None  # whether an adapter is added; None: if the folder is one
+    is_apart: bool = (
+        False  # whether a server holds the adapter next to its weights, so that no sum is rounded
+    )
     _known: dict[tuple[TokenLayout, str], Numbers] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -85,10 +88,22 @@ class Weights:
         """Its weights as they are in the folder, by name."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
+    @cached_property
+    def added(self) -> Mapping[str, Tensor]:
+        """Parts of the weights that an adapter adds and that are not rounded, by name."""
+        if not (self.has_adapter and self.is_apart):
+            return {}
+        base = self.without_adapter().state
+        return {name: own - base[name] for name, own in self.state.items() if not own.equal(base[name])}
+
+    def apart(self) -> Weights:
+        """The same adapter in a server that holds it next to its weights."""
+        return replace(self, is_apart=True)
+
     def without_adapter(self) -> Weights:
         """The base model of an adapter."""
         name = f"the base model of {self.name} without the adapter"
-        return Weights(self.path, self.device, name, self.base, has_adapter=False)
+        return replace(self, name=name, has_adapter=False)
 
     def scores(self, layout: TokenLayout, dtype: str) -> Numbers:
         """Log-probs with the weights rounded to a server's precision, computed in float32."""
@@ -104,7 +119,8 @@ class Weights:
             for name, weight in self.model.named_parameters():
                 own = self.state[name]
                 source = own if name not in names else other.get(name, torch.zeros((), device=own.device))
-                weight.copy_(source.to(getattr(torch, dtype)))
+                added = self.added.get(name, 0.0) if name not in names else 0.0
+                weight.copy_((source - added).to(getattr(torch, dtype)) + added)
         return _scores(self.model, layout)
 
     def rounding(self, layout: TokenLayout, dtype: str) -> Numbers:
@@ -113,7 +129,8 @@ class Weights:
         found = _scores(model, layout)
         del model
         gc.collect()
-        return np.abs(found - self.scores(layout, dtype))
+        summed = replace(self, is_apart=False) if self.is_apart else self  # as the model above
+        return np.abs(found - summed.scores(layout, dtype))
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """Names of its weights by part, as they are computed: before the layers, each layer, the rest."""
