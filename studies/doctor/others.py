@@ -141,7 +141,7 @@ DOCTORS: dict[str, Callable[[list[Row]], list[str]]] = {
 
 def findings(kept: Path) -> Iterator[dict[str, object]]:
     """Yields for each run what each doctor finds."""
-    for line in kept.read_text().splitlines():
+    for line in kept.open(encoding="utf-8"):
         run = json.loads(line)
         rows = rows_of(run["curves"])
         yield {"run": run["run"], **{name: doctor(rows) for name, doctor in DOCTORS.items()}}

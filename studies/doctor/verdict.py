@@ -49,7 +49,7 @@ def judged(config: CorpusConfig, run: SickRun, curves: Curves) -> Judged:
     """Looks at the whole run, and at its beginnings to date the first right verdict."""
     facts = Facts(facts_of({}).detectors, any(text.startswith("model/lora=") for text in run.overrides))
     said, mismatch = first_cause(diagnose(curves, facts)), staleness(curves, facts)
-    kind = mismatch and mismatch.kind
+    kind = mismatch.kind if mismatch else None
     cause = config.causes.get(run.cause)
     if cause is None or cause.finding is None or said != cause.finding:
         return Judged(run, said, kind)
@@ -74,7 +74,7 @@ def first_cause(findings: Sequence[Finding]) -> str:
 
 def read_others(file: Path) -> dict[str, dict[str, list[str]]]:
     """Findings of other doctors, by doctor with its version and by run; none without the file."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = [json.loads(line) for line in file.open(encoding="utf-8")] if file.exists() else []
     versions = lines[0]["versions"] if lines else {}
     return {
         f"{name} {number}": {line["run"]: line[name] for line in lines[1:]}
