@@ -14,7 +14,7 @@ from bapo_lightning.runs.command import command
 from bapo_lightning.system.run_folder.text_file import write_text
 from studies.commands import with_parts
 from studies.doctor.corpus import make_corpus, read_corpus
-from studies.doctor.verdict import judge, kept_elsewhere, summary, table
+from studies.doctor.verdict import judge, kept_elsewhere, read_others, summary, table
 from studies.map.kept import KeptRuns
 
 COMMAND = "python -m studies.doctor"
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     config, kept = read_corpus(), KeptRuns(parsed.kept)
     make_corpus(config, kept, parsed.output)
-    every = judge(config, kept)
-    head, *rows = ([*row] for row in table(config, every))
+    every, others = judge(config, kept), read_others(parsed.kept.with_name("doctor_others.json"))
+    head, *rows = ([*row] for row in table(config, every, others))
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-    said = [*summary(config, every), *kept_elsewhere(parsed.kept)]
+    said = [*summary(config, every, others), *kept_elsewhere(parsed.kept)]
     parts = {"table": "\n".join(lines), "summary": "\n".join(f"- {text}" for text in said)}
     print("\n\n".join(parts.values()))
     if parsed.page is not None:

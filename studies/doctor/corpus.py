@@ -18,12 +18,14 @@ from bapo_lightning.configuration.compose import hydra_overrides
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.library import fit
 from bapo_lightning.system.values import Count, CountOrZero
-from bapo_lightning.tools.doctor.curves import WATCHED, Curves, curves_of
+from bapo_lightning.tools.doctor.curves import READ, Curves, curves_of
+from bapo_lightning.tools.doctor.staleness import Kind
 from studies import CONF
 from studies.commands import counted
 from studies.map.kept import KeptRuns
 
 DIGITS = 4  # of a kept value
+KEPT = READ | {"train/loss", "train/grad_norm", "train/clip_fraction"}  # that a doctor reads, ours or another
 
 
 class CauseEntry(Section):
@@ -41,6 +43,12 @@ class CorpusConfig(Section):
     common: dict[str, object]
     twins: dict[str, dict[str, object]]
     causes: dict[str, CauseEntry]
+    mismatch: dict[Kind, list[str]]  # verdict of `staleness` -> causes and twins
+    named: dict[str, list[str]]  # cause -> findings of other doctors
+
+    def kind(self, name: str) -> Kind:
+        """Verdict that `staleness` should give on a cause or twin."""
+        return next((kind for kind, names in self.mismatch.items() if name in names), "age")
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,12 @@ def make_corpus(config: CorpusConfig, kept: KeptRuns, folder: Path) -> None:
             shutil.rmtree(target, ignore_errors=True)
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
                 record = fit(*run.overrides, f"run_folder={target}")
-            kept.add(run.name, run.overrides, compact(curves_of(target)), record.manifest.get("git_commit"))
+            kept.add(
+                run.name,
+                run.overrides,
+                compact(record.columns | curves_of(target)),
+                record.manifest.get("git_commit"),
+            )
             count(run.name)
 
 
@@ -98,7 +111,7 @@ def compact(curves: Curves) -> dict[str, np.ndarray]:
     """Values that detectors read of each update, NaN if it was not measured, in a few digits."""
     length = 1 + max(step for steps, _ in curves.values() for step in steps)
     found = {}
-    for name in WATCHED & curves.keys():
+    for name in KEPT & {name for name, (steps, _) in curves.items() if steps}:
         values = np.full(length, math.nan)
         for step, value in zip(*curves[name], strict=True):
             values[step] = float(f"{value:.{DIGITS}g}")

@@ -6,12 +6,14 @@ A run of the package refuses most of these engines at once, since it proves ever
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.rollout.engine import (
     MERGED,
@@ -26,7 +28,7 @@ from bapo_lightning.rollout.weight_sync import Proof, SyncReport, WeightSync
 from bapo_lightning.tiny_worlds.locks.task import opened
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus, Segment
 
-Fault = Literal["pinned", "layer", "temperature", "shifted"]
+Fault = Literal["pinned", "layer", "lost", "temperature", "shifted"]
 
 
 class BlindSync(WeightSync):
@@ -57,14 +59,16 @@ class SickEngine(HFEngine):
     fault: Fault = "pinned"
     onset: int = 0  # policy version
     temperature: float = 0.7  # of its sampling and its log-probs, if that is the fault
-    layer: str = "layers.0."  # part of the names that are not taken any more, if that is the fault
+    layer: str = "layers.0."  # part of the names that are not taken any more, or never were (zeros)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies weights, all, some, or none, and reports the new version in any case."""
+        is_old = "" if self.fault == "pinned" else self.layer
+        own = {name: weight for name, weight in self._model.named_parameters() if is_old in name}
         if self.fault in ("pinned", "layer") and version >= self.onset and self.version >= 0:
-            is_old = "" if self.fault == "pinned" else self.layer
-            own = self._model.named_parameters()
-            source = Kept(source, {name: weight.clone() for name, weight in own if is_old in name})
+            source = Kept(source, {name: weight.clone() for name, weight in own.items()})
+        elif self.fault == "lost" and version >= self.onset:
+            source = Kept(source, {name: torch.zeros_like(weight) for name, weight in own.items()})
         super().load_weights(source, version)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
@@ -104,3 +108,23 @@ class Erring:
             return score
         value, status = (0.0, ScoreStatus.WRONG) if is_right else (1.0, ScoreStatus.CORRECT)
         return replace(score, value=value, status=status)
+
+
+class Overflow(Callback):
+    """Infinite gradients in every fourth update from `onset` on, as numbers of 16 bits give them."""
+
+    def __init__(self, onset: int) -> None:
+        self.onset = onset  # update
+        self._is_due = False
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Chooses whether this update overflows."""
+        self._is_due = batch_idx >= self.onset and (batch_idx - self.onset) % 4 == 0
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Turns the gradient of one weight into infinity."""
+        if self._is_due:
+            gradient = next(each.grad for each in pl_module.parameters() if each.grad is not None)
+            gradient.view(-1)[0] = math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from scipy.stats import binomtest
 from bapo_lightning.system.run_folder.record import read_lines
 from bapo_lightning.tools.doctor.causes import Facts, Finding, diagnose, facts_of
 from bapo_lightning.tools.doctor.curves import ENTROPY, REWARD, Curves
+from bapo_lightning.tools.doctor.staleness import Kind, staleness
 from studies.doctor.corpus import CorpusConfig, SickRun, expanded, runs_of
 from studies.map.kept import KeptRuns, Line
 
 STEP = 4  # updates between two readings of a run
 NOTHING = "nothing"
+Others = Mapping[str, Mapping[str, list[str]]]  # doctor -> run -> findings
 KEPT = {"reward": REWARD, "entropy": ENTROPY}  # names in other studies -> metrics
 
 
@@ -28,6 +31,7 @@ class Judged:
 
     run: SickRun
     said: str  # the first finding
+    kind: Kind | None  # of `staleness`
     delay: int | None = None  # updates from the fault to the first reading with the right cause
 
     @property
@@ -44,14 +48,15 @@ def judge(config: CorpusConfig, kept: KeptRuns) -> list[Judged]:
 def judged(config: CorpusConfig, run: SickRun, curves: Curves) -> Judged:
     """Looks at the whole run, and at its beginnings to date the first right verdict."""
     facts = Facts(facts_of({}).detectors, any(text.startswith("model/lora=") for text in run.overrides))
-    said = first_cause(diagnose(curves, facts))
+    said, mismatch = first_cause(diagnose(curves, facts)), staleness(curves, facts)
+    kind = mismatch.kind if mismatch else None
     cause = config.causes.get(run.cause)
     if cause is None or cause.finding is None or said != cause.finding:
-        return Judged(run, said)
+        return Judged(run, said, kind)
     length = 1 + max(steps[-1] for steps, _ in curves.values())
     ends = [end for end in range(STEP, length + STEP, STEP) if end > cause.onset]
     seen = next(end for end in ends if first_cause(diagnose(until(curves, end), facts)) == said)
-    return Judged(run, said, min(seen, length) - cause.onset)
+    return Judged(run, said, kind, min(seen, length) - cause.onset)
 
 
 def until(curves: Curves, end: int) -> Curves:
@@ -67,38 +72,74 @@ def first_cause(findings: Sequence[Finding]) -> str:
     return findings[0].cause if findings else NOTHING
 
 
-def table(config: CorpusConfig, every: Sequence[Judged]) -> Iterator[list[str]]:
+def read_others(file: Path) -> dict[str, dict[str, list[str]]]:
+    """Findings of other doctors, by doctor with its version and by run; none without the file."""
+    lines = [json.loads(line) for line in file.open(encoding="utf-8")] if file.exists() else []
+    versions = lines[0]["versions"] if lines else {}
+    return {
+        f"{name} {number}": {line["run"]: line[name] for line in lines[1:]}
+        for name, number in versions.items()
+    }
+
+
+def table(config: CorpusConfig, every: Sequence[Judged], others: Others) -> Iterator[list[str]]:
     """Rows of the confusion table."""
-    yield ["run", "right, seeds that judge", "right, seeds that set", "delay, updates", "said instead"]
+    yield [
+        "run",
+        "right, seeds that judge",
+        "right, seeds that set",
+        "delay, updates",
+        "said instead",
+        "`--staleness` right",
+        *(f"{name}: names, finds" for name in others),
+    ]
     for name in (*config.causes, *config.twins):
         cause = config.causes.get(name)
         wanted = NOTHING if cause is None else cause.finding
         own = [each for each in every if each.run.cause == name]
         delays = [each.delay for each in own if each.delay is not None]
-        others = Counter(each.said for each in own if each.said != wanted)
+        instead = Counter(each.said for each in own if each.said != wanted)
         yield [
             name.replace("_", " "),
             share([each.said == wanted for each in own if each.judges]),
             share([each.said == wanted for each in own if not each.judges]),
             f"{median(delays):.0f} ({min(delays)} to {max(delays)})" if delays else "",
-            ", ".join(f"{said} {count}" for said, count in others.items()),
+            ", ".join(f"{said} {count}" for said, count in instead.items()),
+            share([each.kind == config.kind(name) for each in own]),
+            *(", ".join(map(str, _of_other(config, name, own, found))) for found in others.values()),
         ]
+
+
+def _of_other(
+    config: CorpusConfig, name: str, own: Sequence[Judged], found: Mapping[str, list[str]]
+) -> tuple[int | str, int]:
+    """Number of runs whose cause another doctor names, "-" if it has none for it, and with any finding."""
+    lists = [found.get(each.run.name, []) for each in own]
+    known = {*config.named.get(name, [])}
+    return sum(bool(known & {*each}) for each in lists) if known else "-", sum(map(bool, lists))
 
 
 def share(hits: Sequence[bool]) -> str:
     return f"{sum(hits)} of {len(hits)}"
 
 
-def summary(config: CorpusConfig, every: Sequence[Judged]) -> list[str]:
-    """Detection and false alarms over all seeds that judge, with 95% intervals."""
+def summary(config: CorpusConfig, every: Sequence[Judged], others: Others) -> list[str]:
+    """Detection and false alarms over all seeds that judge, of other doctors over all, with 95% intervals."""
     sick = [each for each in every if each.judges and each.run.cause in config.causes]
     healthy = [each for each in every if each.judges and each.run.cause in config.twins]
     named = [each.said == config.causes[each.run.cause].finding for each in sick]
-    counts: Mapping[str, list[bool]] = {
+    counts: dict[str, list[bool]] = {
         "Sick runs whose first finding names the cause": named,
         "Sick runs with any finding": [each.said != NOTHING for each in sick],
         "Healthy twins with a finding": [each.said != NOTHING for each in healthy],
+        "Runs on which `--staleness` is right": [
+            each.kind == config.kind(each.run.cause) for each in (*sick, *healthy)
+        ],
     }
+    for name, found in others.items():
+        for kind, causes in (("sick runs", config.causes), ("healthy twins", config.twins)):
+            runs = [each.run.name for each in every if each.run.cause in causes]
+            counts |= {f"{name}, {kind} with a finding": [bool(found.get(run)) for run in runs]}
     return [f"{text}: {share(hits)}{interval(hits)}." for text, hits in counts.items() if hits]
 
 

@@ -12,10 +12,11 @@ from bapo_lightning.tiny_worlds.locks.task import lock_problems, opened
 from bapo_lightning.tools.doctor import causes
 from bapo_lightning.tools.doctor.curves import CUT, REWARD
 from bapo_lightning.types import Completion, FinishReason, Segment
+from studies.doctor import others
 from studies.doctor.__main__ import COMMAND
 from studies.doctor.corpus import SickRun, compact, expanded, read_corpus, runs_of
-from studies.doctor.faults import Erring, Kept, _shifted
-from studies.doctor.verdict import judge, judged, until
+from studies.doctor.faults import Erring, Kept, Overflow, _shifted
+from studies.doctor.verdict import judge, judged, read_others, until
 from studies.map.kept import KeptRuns
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,7 +31,9 @@ def test_every_cause_has_a_twin_of_the_same_seed_and_settings():
         added = every[f"{name}-s3"] - every[f"{cause.twin}-s3"]
         assert 0 < len(added) <= 3 and not any(text.startswith("seed=") for text in added)
     engines = [cause.engine for cause in CONFIG.causes.values() if cause.engine]
-    assert sorted(engines) == ["layer", "pinned", "pinned", "shifted", "temperature"]
+    assert sorted(engines) == ["layer", "lost", "pinned", "pinned", "shifted", "temperature", "temperature"]
+    named = [*CONFIG.named, *(name for names in CONFIG.mismatch.values() for name in names)]
+    assert {*named} <= {*CONFIG.causes, *CONFIG.twins}
 
 
 def test_every_finding_has_a_name_that_the_doctor_gives():
@@ -52,6 +55,18 @@ def test_the_page_is_what_the_command_writes(tmp_path):
     kept = ROOT / "studies/kept/doctor.jsonl"
     assert main(["--kept", str(kept), "--output", str(tmp_path), "--page", str(copy)]) == 0
     assert copy.read_text() == page.read_text() and COMMAND in page.read_text()
+
+
+def test_other_doctors_get_every_run_under_their_own_names():
+    curves = {
+        REWARD: [0.5, None, 0.2], "train/skipped_updates": [0.0, 0.0, 1.0], "policy/entropy": [0.3, 0.3, 0.3],
+    }  # fmt: skip
+    first, _, last = others.rows_of(curves)
+    assert first == {"reward": 0.5, "reward_std": 0.5, "entropy": 0.3} and np.isnan(last["grad_norm"])
+    assert others.renamed(first, others.RLWATCH) == {"reward_mean": 0.5, "reward_std": 0.5, "entropy": 0.3}
+    known = read_others(ROOT / "studies/kept/doctor_others.json")
+    assert len(known) == 3
+    assert all({*found} == {run.name for run in runs_of(CONFIG)} for found in known.values())
 
 
 def test_what_is_kept_is_the_curve_in_four_digits():
@@ -80,6 +95,13 @@ def test_faults_do_what_they_say():
     source = SimpleNamespace(named_weights=lambda wanted: iter([("a", torch.ones(1)), ("b", torch.ones(1))]))
     taken = dict(Kept(source, {"a": torch.zeros(1)}).named_weights())
     assert (float(taken["a"]), float(taken["b"])) == (0, 1)
+    overflow = Overflow(4)
+    weight = torch.nn.Linear(1, 1, bias=False)
+    for step in range(9):
+        weight.weight.grad = torch.ones(1, 1)
+        overflow.on_train_batch_start(None, weight, None, step)
+        overflow.on_after_backward(None, weight)
+        assert bool(weight.weight.grad.isinf()) == (step in (4, 8))
     problems = lock_problems("train", 50)
     texts = [Completion(each.answer[0], 2, FinishReason.STOP) for each in problems]
     assert all(score.value == 1 for score in opened(problems, texts))

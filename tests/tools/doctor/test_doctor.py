@@ -1,6 +1,7 @@
 """The doctor on made-up curves and logs; docs/results/doctor.md has runs that are sick on purpose."""
 
 import json
+import math
 import os
 import random
 
@@ -65,6 +66,9 @@ def rising(step):
     ({names.SKIPPED: measured(lambda step: max(0, step - 8), range(40))}, FACTS, "gradients not finite", 9),
     ({names.UNIFORM: measured(lambda step: 1.0), names.REWARD: measured(lambda step: 0.0)}, FACTS,
      "no reward", 0),
+    ({names.REWARD: measured(lambda step: 0.5 if step < 20 else 0.1, range(40)),
+      names.ENTROPY: measured(lambda step: 0.3 if step < 24 else 1.2, range(40))}, FACTS,
+     "entropy explosion", 24),
 ])  # fmt: skip
 def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
     first, *others = diagnose(curves, facts)
@@ -86,6 +90,8 @@ def test_each_cause_is_found_alone_and_dated(curves, facts, cause, since):
     {names.UNIFORM: measured(lambda step: 0.3 + step / 160),
      names.REWARD: measured(lambda step: 0.2 + step / 145, range(80))},  # more and more problems are solved
     {names.UNIFORM: measured(lambda step: 1.0 - (step == 40)), names.REWARD: measured(lambda step: 0.0)},
+    {names.REWARD: measured(lambda step: step / 50, range(40)),
+     names.ENTROPY: measured(lambda step: 0.3 if step < 24 else 1.2, range(40))},  # it explores, and learns
 ])  # fmt: skip
 def test_silence_on_what_is_healthy_or_not_there(curves):
     assert diagnose(curves, FACTS) == []
@@ -205,6 +211,17 @@ def test_logs_of_trl_and_verl_are_read_by_their_names(tmp_path, capsys):
     assert (found["cause"], found["since"]) == ("answers cut", 1)
     assert main([str(verl)]) == 1
     assert capsys.readouterr().out.startswith("rate too high, since update 1 (possible)")
+
+
+def test_a_log_with_gradients_that_are_nan_says_so(tmp_path, capsys):
+    log = tmp_path / "verl.jsonl"
+    data = [{"critic/rewards/mean": 0.5, "actor/grad_norm": math.nan if step in (3, 5) else 0.1,
+             "rollout_corr/log_ppl_abs_diff": 0.2} for step in range(8)]  # fmt: skip
+    log.write_text("".join(json.dumps({"step": step, "data": row}) + "\n" for step, row in enumerate(data)))
+    assert main([str(log), "--staleness"]) == 1
+    said = capsys.readouterr().out
+    assert "gradients not finite, since update 3" in said and "another temperature, since update 0" in said
+    assert "staleness: distribution; " in said and "age unknown" in said
 
 
 @pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"step": 1}\n', '{"step": "nan", "reward": NaN}\n',

@@ -1,5 +1,6 @@
 """The probe against right, stale, half-loaded and wrong servers, in every precision that servers have."""
 
+import copy
 import json
 import shutil
 import time
@@ -204,7 +205,7 @@ def test_what_cannot_be_probed_is_refused_in_words(arguments, told, capsys):
 
 def test_folders_that_cannot_be_read_are_refused_in_words(tmp_path, url, capsys):
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert main([url, str(tmp_path)]) == 2 and "merge it" in capsys.readouterr().err
+    assert main([url, str(tmp_path)]) == 2 and "LoRA adapter" in capsys.readouterr().err
     assert main([url, str(tmp_path / "gone")]) == 2 and "FOLDER=" in capsys.readouterr().err
 
 
@@ -296,3 +297,56 @@ def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, s
 def test_what_is_no_address_is_told_and_is_no_verdict(url, tmp_path):
     done = run_command("bapo_lightning.tools.commands.probe", url, tmp_path)
     assert done.returncode == 2 and "is not a server address; write http://HOST:PORT" in done.stderr
+
+
+@pytest.fixture(scope="module", params=[0.05, 0.002])
+def adapted(request, tmp_path_factory):
+    """Folder of an adapter, large or mostly lost in bfloat16, and the model with it."""
+    from peft import LoraConfig, get_peft_model
+
+    folder, draws = tmp_path_factory.mktemp("adapter"), torch.Generator().manual_seed(0)
+    model = get_peft_model(loaded(TRAINED), LoraConfig(r=4, target_modules="all-linear")).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight += request.param * torch.randn(weight.shape, generator=draws)
+    model.save_pretrained(folder)
+    return str(folder), model
+
+
+def test_an_adapter_matches_a_server_that_merged_it(adapted, served, probe):
+    folder, model = adapted
+    served.model = copy.deepcopy(model).merge_and_unload()
+    code, _, found = probe(folder, *FEW)
+    assert (code, found["verdict"]) == (0, "matches")
+    served.model = served.model.to(torch.bfloat16)
+    assert probe(folder, "--dtype", "bfloat16", *FEW)[0] == 0
+
+
+def test_an_adapter_matches_a_server_that_holds_it_apart(adapted, served, probe):
+    folder, model = adapted
+    served.model = copy.deepcopy(model).to(torch.bfloat16)
+    code, _, found = probe(folder, "--dtype", "bfloat16")
+    assert (code, found["verdict"]) == (0, "matches")
+
+
+def test_an_adapter_that_was_never_delivered_is_found(adapted, probe):
+    code, _, found = probe(adapted[0], *FEW)
+    assert (code, found["verdict"]) == (1, "stale") and "without the adapter" in found["reason"]
+
+
+@pytest.mark.parametrize(("config", "told"), [
+    ({"peft_type": "IA3"}, "does not describe a LoRA adapter"),
+    ({"base_model_name_or_path": None}, "--base FOLDER"),
+    ({"base_model_name_or_path": "no/such-model"}, "no/such-model"),
+    ({"r": 8}, "does not fit its base model"),
+    ({"target_modules": ["q_proj"]}, "does not fit its base model"),
+    ({"r": "x"}, "does not fit its base model"),
+])  # fmt: skip
+def test_an_adapter_that_cannot_be_added_is_one_sentence(config, told, adapted, tmp_path, url, capsys):
+    shutil.copytree(adapted[0], tmp_path / "own")
+    file = tmp_path / "own" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    assert main([url, str(tmp_path / "own"), *FEW]) == 2
+    said = capsys.readouterr().err
+    assert told in said and "Traceback" not in said

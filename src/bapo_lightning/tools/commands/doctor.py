@@ -11,14 +11,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from bapo_lightning.report.intervals import Interval
 from bapo_lightning.runs.command import command, end_with, parser_of
 from bapo_lightning.system.run_folder.find import find_runs, newest_run
 from bapo_lightning.system.run_folder.record import read_config
 from bapo_lightning.tools.doctor.causes import Finding, diagnose, facts_of, unexplained
 from bapo_lightning.tools.doctor.curves import WATCHED, Curves, curves_of, is_run
+from bapo_lightning.tools.doctor.staleness import Staleness, staleness
 
 FOUND = 1  # exit code
+UNITS = {"update": "update  ", "rate": "sum of lr"}
 
 
 @command(2)
@@ -26,14 +30,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints findings, the earliest first."""
     parser = parser_of("doctor", __doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, glob of runs (the newest), or a log")
+    text = "also print where the difference of engine and trainer comes from"
+    parser.add_argument("--staleness", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print a line of JSON")
     parsed = parser.parse_args(arguments)
     path = found_at(parsed.run)
     curves = curves_of(path)
-    findings = diagnose(curves, facts_of(read_config(path) if is_run(path) else {}))
+    facts = facts_of(read_config(path) if is_run(path) else {})
+    findings = diagnose(curves, facts)
     alarms = unexplained(curves, findings)
-    found = {"run": str(path), "findings": [asdict(finding) for finding in findings], "alarms": alarms}
-    print(json.dumps(found) if parsed.json else "\n".join(lines(path, curves, findings, alarms)))
+    found: dict[str, Any] = {
+        "run": str(path),
+        "findings": [asdict(finding) for finding in findings],
+        "alarms": alarms,
+    }
+    said = lines(path, curves, findings, alarms)
+    if parsed.staleness:
+        made = staleness(curves, facts)
+        found["staleness"] = None if made is None else asdict(made)
+        said += staleness_lines(made)
+    print(json.dumps(found) if parsed.json else "\n".join(said))
     return FOUND if findings else 0
 
 
@@ -59,6 +75,26 @@ def lines(path: Path, curves: Curves, findings: Sequence[Finding], alarms: Mappi
         *(f"later, maybe a consequence: {each.cause}, since update {each.since}" for each in others),
         *possible,
     ]
+
+
+def staleness_lines(made: Staleness | None) -> list[str]:
+    """The verdict, and the fits that it follows from."""
+    if made is None:
+        return ["staleness: no difference of engine and trainer is recorded"]
+    fresh = "" if made.fresh is None else f", {made.fresh:.2g} at age 0"
+    return [
+        f"staleness: {made.kind}; {made.why}",
+        f"  difference   {made.mean:.2g} nats per token from update {made.since} on{fresh}",
+        *(
+            f"  per {UNITS[fit.clock]}  age {_interval(fit.age)}, time {_interval(fit.time)}; "
+            f"at age 0 {_interval(fit.fresh)}; R2 {fit.explained:.2f}"
+            for fit in made.fits
+        ),
+    ]
+
+
+def _interval(found: Interval | None) -> str:
+    return "unknown" if found is None else f"{found.mean:.2g} ± {found.half_width:.2g}"
 
 
 if __name__ == "__main__":

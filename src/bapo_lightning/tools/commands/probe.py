@@ -1,7 +1,8 @@
 """Whether a server's log-probs belong to a model folder: `python -m bapo_lightning probe URL FOLDER`.
 
 URL is a vLLM or SGLang server, or another one with OpenAI's completions API; FOLDER is any model that
-transformers reads. The exit code is 0 if they belong together, 1 if they do not, and 2 if that is unknown.
+transformers reads, or a LoRA adapter. The exit code is 0 if they belong together, 1 if they do not, and 2 if
+that is unknown.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("probe", __doc__)
     parser.add_argument("url", metavar="URL", help="address of the server, with or without /v1")
-    text = "model folder or hub name; with --watch also a glob, or a folder of model folders"
+    text = "model folder, adapter folder or hub name; with --watch also a glob, or a folder of model folders"
     parser.add_argument("folder", metavar="FOLDER", help=text)
     text = "another folder that the server may hold, such as the export before; may be repeated"
     parser.add_argument("--also", action="append", default=[], metavar="FOLDER", help=text)
+    parser.add_argument("--base", metavar="MODEL", help="base model of an adapter (default: named by it)")
     text = "precision that the server computes in (default: whichever fits)"
     parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
     numbers = {
@@ -95,7 +97,7 @@ def _once(parsed: argparse.Namespace) -> int:
 
     session = _session(parsed)
     weights, *others = (_weights(path, parsed) for path in (parsed.folder, *parsed.also))
-    found = session.probe(weights, others)
+    found = _probed(session, weights, others)
     url = session.server.url
     if parsed.json:
         print(as_json(found, 1, url, weights.name))
@@ -116,10 +118,10 @@ def _watch(parsed: argparse.Namespace) -> int:
         session.next_export()
         weights = _weights(export.path, parsed)
         give_up = time.monotonic() + parsed.grace
-        found = session.probe(weights, [*before, *others])
+        found = _probed(session, weights, [*before, *others])
         while _code(found) and time.monotonic() < give_up:
             time.sleep(parsed.every)
-            found = session.probe(weights, [*before, *others])
+            found = _probed(session, weights, [*before, *others])
         shown = as_json(found, number, session.server.url, weights.name) if parsed.json else ""
         print(shown or line(found, number, weights.name), flush=True)
         code |= _code(found)
@@ -128,11 +130,24 @@ def _watch(parsed: argparse.Namespace) -> int:
     return code
 
 
+def _probed(session: ProbeSession, weights: Weights, others: Sequence[Weights]) -> Found:
+    """A probe; of an adapter also with its base model, which a server holds that never got the adapter.
+
+    A server may hold an adapter in its weights, whose sums 16 bits round, or next to them.
+    """
+    if not weights.has_adapter:
+        return session.probe(weights, others)
+    others = [*others, weights.without_adapter()]
+    found = session.probe(weights, others)
+    again = session.probe(weights.apart(), others) if _code(found) else found
+    return found if _code(again) else again
+
+
 def _weights(path: str, parsed: argparse.Namespace) -> Weights:
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.tools.probe.weights import Weights
 
-    return Weights(model_path(path), parsed.device, path)
+    return Weights(model_path(path), parsed.device, path, parsed.base)
 
 
 def _code(found: Found) -> int:

@@ -177,6 +177,24 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
                 yield {"step": row.get("step"), **row["data"]} if isinstance(row.get("data"), dict) else row
 
 
+def updates_without(path: Path, metric: str) -> list[int]:
+    """Updates of a log that `log_rows` reads, at which a metric of this package is NaN or infinite."""
+    found = set()
+    for record in _records(_file_of(path)[0]):
+        step = next((number for key in STEPS if (number := _number(record.get(key))) is not None), None)
+        values = [value for key, value in record.items() if renamed(key.rpartition(_EXPORTED)[2]) == metric]
+        if step is not None and 0 <= step < 1 << 53 and any(map(_is_lost, values)):
+            found.add(int(step))
+    return sorted(found)
+
+
+def _is_lost(value: Any) -> bool:
+    try:
+        return not math.isfinite(float(value))
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
 def _merged(records: Iterable[Mapping[str, Any]], rename: Callable[[str], str | None]) -> Rows:
     rows: Rows = {}
     runs: set[str] = set()  # whose columns an export of W&B has

@@ -44,6 +44,7 @@ RISEN = 0.05  # from the first third of the rewards to the last: groups of solve
 FALLEN = 0.5  # times the best moving average of the reward
 FAR = 0.8  # moving average of the KL to the data's policy; above it, distance explains a fallen reward
 WINDOW = 8  # updates of a moving average
+EXPLODED = 3.0  # times the entropy of the first updates
 OLD = 8.0  # updates; above this age, old data explain distant ratios, not the rate
 TWICE = 3.0  # texts with two verdicts
 HEALTHY = {"alarms/age_bound", "alarms/clipping"}  # alarms that healthy runs raise
@@ -129,7 +130,7 @@ def unexplained(curves: Curves, findings: Sequence[Finding]) -> dict[str, int]:
 
 def _counted(curves: Curves, name: str) -> list[int]:
     """Updates at which a count is at least one."""
-    return [step for step, count in zip(*_series(curves, name), strict=True) if count >= 1]
+    return [step for step, count in zip(*series(curves, name), strict=True) if count >= 1]
 
 
 def first_on(detector: Detector, curve: Curve) -> int | None:
@@ -142,7 +143,8 @@ def first_on(detector: Detector, curve: Curve) -> int | None:
     return None
 
 
-def _series(curves: Curves, name: str) -> Curve:
+def series(curves: Curves, name: str) -> Curve:
+    """Updates and values of a curve; empty if it is not there."""
     return curves.get(name, ([], []))
 
 
@@ -164,8 +166,8 @@ def averages(curve: Curve, window: int = WINDOW) -> Curve:
 
 def engine(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """An engine whose log-probs are not the trainer's on fresh data, and why."""
-    steps, differences = _series(curves, names.MISMATCH)
-    signed = dict(zip(*_series(curves, names.BIAS), strict=True))
+    steps, differences = series(curves, names.MISMATCH)
+    signed = dict(zip(*series(curves, names.BIAS), strict=True))
     tilts = [
         abs(signed.get(step, 0.0)) / value if value > SEEN else 0.0
         for step, value in zip(steps, differences, strict=True)
@@ -207,7 +209,7 @@ _PROBE = "Compare the engine with the newest weights: make probe SERVER=URL FOLD
 def has_changed(curves: Curves, since: int) -> bool:
     """Whether rewards or lengths of samples have changed from an update on."""
     for name in (names.REWARD, names.LENGTH):
-        early, late = _thirds(_since(_series(curves, name), since))
+        early, late = _thirds(_since(series(curves, name), since))
         if min(len(early), len(late)) > 1:
             error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
             if abs(fmean(late) - fmean(early)) > CHANGED * error:
@@ -216,18 +218,16 @@ def has_changed(curves: Curves, since: int) -> bool:
 
 
 def skipped(curves: Curves, facts: Facts) -> Iterator[Finding]:
-    """Updates without a step, because a gradient was NaN or infinite."""
+    """Updates whose gradient was NaN or infinite; runs of this package skip them."""
     if since := _counted(curves, names.SKIPPED):
-        said = (
-            f"{curves[names.SKIPPED][1][-1]:.0f} updates were skipped, for gradients that are NaN or infinite"
-        )
+        said = f"{curves[names.SKIPPED][1][-1]:.0f} updates had gradients that are NaN or infinite"
         remedy = "Lower optimizer.optimizer.lr, and read the answers of these updates in rollouts.jsonl"
         yield Finding("gradients not finite", since[0], "certain", said, remedy)
 
 
 def unrewarded(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Rewards that never left 0, with equal scores in every group, so that nothing is learned."""
-    (steps, rewards), shares = _series(curves, names.REWARD), _series(curves, names.UNIFORM)[1]
+    (steps, rewards), shares = series(curves, names.REWARD), series(curves, names.UNIFORM)[1]
     if len(shares) >= UNIFORM_SHARE.patience and rewards and max(rewards) <= 0 and min(shares) >= 1:
         said = f"no reward of {len(rewards)} updates is above 0, and all scores of each group are equal"
         remedy = "Take easier problems, and look at the reward's form: make data +show=3"
@@ -236,8 +236,8 @@ def unrewarded(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers that the verifier cannot read from the first batch on."""
-    steps, shares = _series(curves, names.UNREAD)
-    cut = dict(zip(*_series(curves, names.CUT), strict=True))
+    steps, shares = series(curves, names.UNREAD)
+    cut = dict(zip(*series(curves, names.CUT), strict=True))
     if steps and (share := shares[0] - cut.get(steps[0], 0.0)) > UNREAD_AT_FIRST:
         said = f"{share:.0%} of the first answers ended, but have no answer that the verifier reads"
         remedy = "Look at prompts with make data +show=3: chat template, end of turn, and the reward's format"
@@ -246,7 +246,7 @@ def unread(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def cut(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers at the token limit."""
-    shares = _series(curves, names.CUT)
+    shares = series(curves, names.CUT)
     if (index := first_on(CUT_SHARE, shares)) is not None:
         said = f"{shares[1][index]:.0%} of the answers reach the token limit, {shares[1][-1]:.0%} at the end"
         remedy = "Raise scale.max_new_tokens, or lower the length of answers (overlong rewards)"
@@ -255,7 +255,7 @@ def cut(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Equal texts with different verdicts."""
-    counts, shares = _series(curves, names.CONTRADICTED), _series(curves, names.ACCEPTED)
+    counts, shares = series(curves, names.CONTRADICTED), series(curves, names.ACCEPTED)
     if (index := first_on(Detector(above=TWICE - 0.5), counts)) is None:
         return
     share, accepts = shares[1][-1], shares[1][-1] < 0.5
@@ -267,10 +267,10 @@ def verifier(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """A policy that is far from the one that sampled its data, because of its steps or of their age."""
-    after, moved = averages(_series(curves, names.REWARD))[1], _series(curves, names.MOVED)
+    after, moved = averages(series(curves, names.REWARD))[1], series(curves, names.MOVED)
     has_fallen = bool(after) and max(after) > 0 and after[-1] < FALLEN * max(after)
     looks = [
-        (facts.detectors["effective"], names.EFFECTIVE, _series(curves, names.EFFECTIVE)),
+        (facts.detectors["effective"], names.EFFECTIVE, series(curves, names.EFFECTIVE)),
         (facts.detectors["divergence"], names.MOVED, moved),
         (Detector(above=FAR if has_fallen else None), f"mean {names.MOVED}", averages(moved)),
     ]
@@ -282,7 +282,7 @@ def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
     if not found:
         return
     since, said = min(found)
-    age = fmean(_since(_series(curves, names.AGE), since) or [math.nan])
+    age = fmean(_since(series(curves, names.AGE), since) or [math.nan])
     if age >= OLD:
         said += f", and data are {age:.0f} updates old"
         remedy = "Lower regime.epochs, regime.minibatches or regime.max_age, or take a correction"
@@ -296,8 +296,8 @@ def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
 
 def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
     """Answers that have become equal, or a policy without entropy, before the problems are solved."""
-    uniform, entropy = _series(curves, names.UNIFORM), averages(_series(curves, names.ENTROPY))
-    rewards = averages(_series(curves, names.REWARD))[1]
+    uniform, entropy = series(curves, names.UNIFORM), averages(series(curves, names.ENTROPY))
+    rewards = averages(series(curves, names.REWARD))[1]
     if not rewards or not UNSOLVED[0] <= rewards[-1] <= UNSOLVED[1]:
         return
     low = replace(facts.detectors["entropy"], above=None)
@@ -308,10 +308,24 @@ def collapse(curves: Curves, facts: Facts) -> Iterator[Finding]:
         yield Finding("entropy collapse", entropy[0][alarmed], "likely", said, remedy)
     elif equal is not None:
         early, late = map(fmean, _thirds(uniform[1]))
-        before, after = map(fmean, _thirds(_series(curves, names.REWARD)[1]))
+        before, after = map(fmean, _thirds(series(curves, names.REWARD)[1]))
         if late > UNIFORM_GROWN * early and after <= before + RISEN:
             said = f"groups of equal scores {early:.0%}, later {late:.0%}, at a reward of {rewards[-1]:.2f}"
             yield Finding("equal answers", uniform[0][equal], "likely", said, remedy)
+
+
+def explosion(curves: Curves, facts: Facts) -> Iterator[Finding]:
+    """An entropy that has become a multiple of its first values, while the reward has fallen."""
+    steps, entropies = series(curves, names.ENTROPY)
+    rewards = averages(series(curves, names.REWARD))[1]
+    if len(entropies) < WINDOW or not rewards or not 0 < FALLEN * max(rewards) > rewards[-1]:
+        return
+    usual = fmean(entropies[:WINDOW])
+    high = Detector(above=EXPLODED * usual, patience=facts.detectors["entropy"].patience)
+    if usual > 0 and (index := first_on(high, (steps, entropies))) is not None:
+        said = f"entropy {usual:.2g}, at most {max(entropies):.2g}, reward less than half"
+        remedy = "Lower the bonus for entropy, the upper bound (algorithm.bounds.high), or the rate"
+        yield Finding("entropy explosion", steps[index], "likely", said, remedy)
 
 
 CAUSES: tuple[Callable[[Curves, Facts], Iterator[Finding]], ...] = (
@@ -323,4 +337,5 @@ CAUSES: tuple[Callable[[Curves, Facts], Iterator[Finding]], ...] = (
     unrewarded,
     distance,
     collapse,
+    explosion,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.record import Curve, Row, RunRecord, read_rollouts, read_run
-from bapo_lightning.tools.comparison.imported import log_rows, renamed
+from bapo_lightning.tools.comparison.imported import log_rows, renamed, updates_without
 from bapo_lightning.types import ScoreStatus
 
 Curves = dict[str, Curve]
@@ -25,6 +26,17 @@ WATCHED = frozenset({
     REWARD, ENTROPY, LENGTH, MISMATCH, BIAS, MOVED, EFFECTIVE, AGE, SKIPPED,
     CUT, UNREAD, UNIFORM, CONTRADICTED, ACCEPTED,
 })  # fmt: skip
+RATE, OLDEST = "train/learning_rate", "staleness/age_max"
+# Mean differences of engine and trainer of tokens of similar age -> least and largest age, in updates.
+AGED: dict[str, tuple[int, float]] = {
+    "mismatch/abs_logp_diff_age_0": (0, 0),
+    "mismatch/abs_logp_diff_age_1": (1, 1),
+    "mismatch/abs_logp_diff_age_2_to_3": (2, 3),
+    "mismatch/abs_logp_diff_age_4_to_7": (4, 7),
+    "mismatch/abs_logp_diff_age_8_to_15": (8, 15),
+    "mismatch/abs_logp_diff_age_16_up": (16, math.inf),
+}
+READ = WATCHED | AGED.keys() | {RATE, OLDEST}  # by the detectors, and by `staleness`
 UNDECIDED = (ScoreStatus.TIMEOUT, ScoreStatus.FAILED)
 _PARTS = {CUT: "rollout/cut", UNREAD: "rollout/unparsable", UNIFORM: "rollout/uniform_groups"}
 _FOREIGN = {
@@ -32,6 +44,7 @@ _FOREIGN = {
     "frac_reward_zero_std": UNIFORM,
     "response_length/clip_ratio": CUT,  # verl
     "actor/ppo_kl": MOVED,
+    "rollout_corr/log_ppl_abs_diff": MISMATCH,  # of responses: smaller, since signs of tokens cancel
 }
 
 
@@ -55,17 +68,19 @@ def log_curves(path: Path) -> Curves:
     rows, _ = log_rows(path, lambda name: _FOREIGN.get(name.removeprefix("train/")) or renamed(name))
     found: Curves = {}
     for step in sorted(rows):
-        for name in WATCHED & rows[step].keys():
+        for name in READ & rows[step].keys():
             steps, values = found.setdefault(name, ([], []))
             steps.append(step)
             values.append(rows[step][name])
+    if lost := updates_without(path, "train/grad_norm"):
+        found[SKIPPED] = (lost, [float(number) for number in range(1, len(lost) + 1)])
     return found
 
 
 def run_curves(record: RunRecord, texts: Iterable[Row]) -> Curves:
     """Curves of a run, with shares of each rollout batch and contradicting verdicts of its recorded texts."""
     every = record.columns.items()
-    found = {name: curve for name, curve in every if curve[0] and (name in WATCHED or name.startswith(ALARM))}
+    found = {name: curve for name, curve in every if curve[0] and (name in READ or name.startswith(ALARM))}
     steps, sizes = record.series("rollout/num_samples")
     size_at = {step: size for step, size in zip(steps, sizes, strict=True) if size > 0}
     group_size = (record.config.get("scale") or {}).get("group_size") or 1

@@ -1,4 +1,4 @@
-"""Model folders that a trainer writes one after another."""
+"""Folders of models or adapters that a trainer writes one after another."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bapo_lightning.system.errors import ConfigError
+from bapo_lightning.tools.probe.adapter import is_adapter
 
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -44,7 +45,8 @@ def next_export(pattern: str, last: Export | None, every: float) -> Export:
 
 
 def _export(folder: Path) -> Export | None:
-    if not (folder / "config.json").is_file() or not any(any(folder.glob(kind)) for kind in WEIGHTS):
+    has_config = (folder / "config.json").is_file() or is_adapter(folder)
+    if not has_config or not any(any(folder.glob(kind)) for kind in WEIGHTS):
         return None
     try:
         stats = [file.stat() for file in folder.iterdir()]

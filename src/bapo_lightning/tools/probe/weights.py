@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.phases import advance
 from bapo_lightning.system.pretrained import load_whole, read_model_config, read_pretrained
+from bapo_lightning.tools.probe.adapter import base_of, is_adapter, with_adapter
 from bapo_lightning.tools.probe.layout import Numbers, TokenLayout
 
 EXACT = "float32"
@@ -34,36 +34,39 @@ _LAYER = re.compile(r"\.(\d+)\.")
 
 @dataclass
 class Weights:
-    """A model folder, in memory as float32."""
+    """A model folder, or the folder of a LoRA adapter with its base model, in memory as float32."""
 
     path: str
     device: str = "cpu"
     name: str = ""  # in printed lines; "": the path
+    base: str | None = None  # base model of an adapter; None: the one that it names
+    has_adapter: bool | None = None  # whether an adapter is added; None: if the folder is one
+    is_apart: bool = (
+        False  # whether a server holds the adapter next to its weights, so that no sum is rounded
+    )
     _known: dict[tuple[TokenLayout, str], Numbers] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         self.name = self.name or self.path
-        folder = Path(self.path)
-        if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-            raise DataError(
-                f"{self.path} holds an adapter, not a model; merge it into its model and save that "
-                "(peft: merge_and_unload, save_pretrained)"
-            )
+        found = is_adapter(Path(self.path))
+        self.has_adapter = found if self.has_adapter is None else self.has_adapter
+        self.root = base_of(Path(self.path), self.base) if found else self.path
 
     @cached_property
     def config(self) -> Any:
         """Configuration of the language model."""
-        return read_model_config(self.path, "FOLDER").get_text_config()
+        return read_model_config(self.root, "FOLDER").get_text_config()
 
     @cached_property
     def tokenizer(self) -> Any | None:
         """Its tokenizer; None if the folder has none, as with some trainers."""
-        folder = Path(self.path)
-        if folder.is_dir() and not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
-            return None
-        return read_pretrained(AutoTokenizer, self.path, "FOLDER")
+        for path in dict.fromkeys((self.path, self.root)):
+            folder = Path(path)
+            if not folder.is_dir() or any(folder.glob("tokenizer*")) or any(folder.glob("vocab*")):
+                return read_pretrained(AutoTokenizer, path, "FOLDER")
+        return None
 
     @cached_property
     def model(self) -> Any:
@@ -85,6 +88,23 @@ class Weights:
         """Its weights as they are in the folder, by name."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
+    @cached_property
+    def added(self) -> Mapping[str, Tensor]:
+        """Parts of the weights that an adapter adds and that are not rounded, by name."""
+        if not (self.has_adapter and self.is_apart):
+            return {}
+        base = self.without_adapter().state
+        return {name: own - base[name] for name, own in self.state.items() if not own.equal(base[name])}
+
+    def apart(self) -> Weights:
+        """The same adapter in a server that holds it next to its weights."""
+        return replace(self, is_apart=True)
+
+    def without_adapter(self) -> Weights:
+        """The base model of an adapter."""
+        name = f"the base model of {self.name} without the adapter"
+        return replace(self, name=name, has_adapter=False)
+
     def scores(self, layout: TokenLayout, dtype: str) -> Numbers:
         """Log-probs with the weights rounded to a server's precision, computed in float32."""
         if (layout, dtype) not in self._known:
@@ -99,7 +119,8 @@ class Weights:
             for name, weight in self.model.named_parameters():
                 own = self.state[name]
                 source = own if name not in names else other.get(name, torch.zeros((), device=own.device))
-                weight.copy_(source.to(getattr(torch, dtype)))
+                added = self.added.get(name, 0.0) if name not in names else 0.0
+                weight.copy_((source - added).to(getattr(torch, dtype)) + added)
         return _scores(self.model, layout)
 
     def rounding(self, layout: TokenLayout, dtype: str) -> Numbers:
@@ -108,7 +129,8 @@ class Weights:
         found = _scores(model, layout)
         del model
         gc.collect()
-        return np.abs(found - self.scores(layout, dtype))
+        summed = replace(self, is_apart=False) if self.is_apart else self  # as the model above
+        return np.abs(found - summed.scores(layout, dtype))
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """Names of its weights by part, as they are computed: before the layers, each layer, the rest."""
@@ -124,8 +146,12 @@ class Weights:
         return [(labels.get(part, f"layer {number}"), found[part, number]) for part, number in sorted(found)]
 
     def _load(self, dtype: torch.dtype) -> Any:
-        model = load_whole(AutoModelForCausalLM, self.path, dtype=dtype)
-        return model.to(self.device).eval()
+        if not self.has_adapter:
+            return load_whole(AutoModelForCausalLM, self.root, dtype=dtype).to(self.device).eval()
+        model = with_adapter(
+            load_whole(AutoModelForCausalLM, self.root, dtype=torch.float32), Path(self.path)
+        )
+        return model.to(self.device, dtype).eval()  # sums are rounded once
 
 
 def _layer_numbers(names: list[str]) -> dict[str, int]:
