@@ -17,15 +17,3 @@ def test_a_call_lasts_a_sixteenth_of_the_time_between_two_visits(between, step, 
     assert length.next(100.0 + between) == steps
     length.visit(100.0 + between)
     assert length.next(100.0 + between) == steps
-
-
-@pytest.mark.parametrize(("apart", "waited", "steps"), [
-    (0.0, 0.0, 20), (0.5, 0.0, 56), (0.5, 0.4, 25), (5.0, 5.0, 20), (5.0, 0.0, MOST_STEPS),
-])  # fmt: skip
-def test_a_call_is_longer_the_more_work_is_between_two_calls(apart, waited, steps):
-    length = NumSteps()
-    length.visit(100.0)
-    length.made(SampledPass([], {}, 8 * 0.1, steps=8), 100.0)
-    length.begin(100.0 + apart, waited)
-    length.visit(132.0)  # sqrt(2 * 0.5 * 32) / 0.1 = 56 steps; a sixteenth of 32 seconds are 20
-    assert length.next(132.0) == steps

@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import Any
 
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
@@ -49,22 +48,19 @@ from bapo_lightning.types import Group
 
 STOP_SECONDS = 10  # that the end of a run waits for a pass, before it closes the engine under the pass
 MOST_STEPS = 64  # of a pass of a stream
-PASS_SHARE = 1 / 16  # smallest part of the time between two visits of the trainer
+PASS_SHARE = 1 / 16  # of the time between two visits of the trainer
 Scored = tuple[list[Group], float]  # and seconds
 
 
 @dataclass
 class NumSteps:
-    """Decoding steps of the next pass of a stream. The engine waits `o` seconds between two passes, however
-    long they are, and the trainer half a pass at visits, `b` seconds apart. Passes of `p` seconds cost the
-    engine o / p of its time and the trainer p / (2 b), which together are least at p = sqrt(2 o b).
+    """Decoding steps of the next pass of a stream. The overhead of a pass is the same for few steps and for
+    many; but the trainer waits for its end at visits, and when a batch becomes complete during it.
     """
 
     _visited: float | None = None
     _between: float = 0.0  # seconds between the last two visits
     _step: float = 0.0  # seconds of a step in the last pass
-    _ended: float | None = None  # when the last pass ended
-    _apart: float = 0.0  # seconds of work between the last two passes
 
     def visit(self, now: float) -> None:
         """Notes a visit of the trainer at `now` seconds."""
@@ -72,21 +68,15 @@ class NumSteps:
             self._between = now - self._visited
         self._visited = now
 
-    def made(self, sampled: SampledPass, now: float | None = None) -> None:
-        """Notes that a pass has ended, at `now` seconds if that is known."""
-        self._step, self._ended = sampled.seconds / sampled.steps, now
-
-    def begin(self, now: float, waited: float) -> None:
-        """Notes that a pass begins, after the engine had `waited` seconds for room or weights."""
-        if self._ended is not None:
-            self._apart = max(0.0, now - self._ended - waited)
+    def made(self, sampled: SampledPass) -> None:
+        """Notes that a pass has ended."""
+        self._step = sampled.seconds / sampled.steps
 
     def next(self, now: float) -> int:
         """Returns `STEPS` to `MOST_STEPS` for a pass that begins at `now` seconds."""
         if self._visited is None or not self._step:
             return STEPS
-        between = max(self._between, now - self._visited)
-        wanted = max(PASS_SHARE * between, sqrt(2 * self._apart * between)) / self._step
+        wanted = PASS_SHARE * max(self._between, now - self._visited) / self._step
         return int(min(max(wanted, STEPS), MOST_STEPS))
 
 
@@ -100,7 +90,6 @@ class AsyncCollector(Collector):
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: BaseException | None = field(default=None, init=False)
     _pass_began: float = field(default=0.0, init=False)  # time at which the last pass began
-    _waited: float = field(default=0.0, init=False)  # seconds before it, for room or weights
     _stopping: bool = field(default=False, init=False)
     _steps: NumSteps = field(default_factory=NumSteps, init=False)
     _scoring: deque[tuple[Sequence[RunningGroup], Future[Scored]]] = field(default_factory=deque, init=False)
@@ -221,11 +210,9 @@ class AsyncCollector(Collector):
             start = time.perf_counter()
             wanted = "room, or weights from the trainer"
             self._wait_until(lambda: self._stopping or self._may_begin(), "generation", wanted)
-            waited = time.perf_counter() - start
-            self.scheduler.statistics.count_wait(waited, self._sampled_meanwhile())
+            self.scheduler.statistics.count_wait(time.perf_counter() - start, self._sampled_meanwhile())
             if self._stopping:
                 return None
-            self._waited = waited
             self._pass_began = time.perf_counter()
             if self._stream is not None:
                 self._stream.take_replies()
@@ -249,15 +236,13 @@ class AsyncCollector(Collector):
         return may_begin
 
     def _run(self, requests: list[GenerationRequest]) -> None:
-        self._steps.begin(start := time.perf_counter(), self._waited)
-        made = self.scheduler.sample(requests, once=True, steps=self._steps.next(start))
-        ended = time.perf_counter()
+        made = self.scheduler.sample(requests, once=True, steps=self._steps.next(time.perf_counter()))
         if not self._stopping:
             self.sampler.engine.restart()  # within the pass: after it, the trainer may use the engine
         with self._changed:
             finished, version = self._protocol.sampled(made)
             if self._stream is not None:
-                self._steps.made(made, ended)
+                self._steps.made(made)
                 if finished and not self._stopping:
                     future = self._scorer.submit(self._score, finished, version)
                     self._scoring.append((finished, future))
