@@ -49,14 +49,14 @@ def fits_by_bytes(rule: PromptRule, tokenizer: Any, num_embeddings: int) -> Fits
     def fits(problems: Sequence[Problem], most: int) -> Iterator[bool]:
         for first in range(0, len(problems), CHUNK):
             chunk = problems[first : first + CHUNK]
+            maybe = [problem for problem in chunk if len(problem.prompt) < most]
             try:
-                texts = _texts(rule, tokenizer, chunk)
+                texts = iter(_texts(rule, tokenizer, maybe) or ())
             except Exception:  # a prompt that cannot be written is named when it is tokenised
-                texts = None
-            if texts is None:
-                yield from none_fits(chunk, most)
-            else:
-                yield from (_most_tokens(text, growth) <= most for text in texts)
+                texts = iter(())
+            for problem in chunk:
+                text = next(texts, None) if len(problem.prompt) < most else None
+                yield text is not None and _most_tokens(text, growth) <= most
 
     return fits
 
