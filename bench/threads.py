@@ -25,6 +25,7 @@ from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.command import number_type
 from bapo_lightning.system.values import MIXED, Workers
 
+WORKS = "update", "rollout batch", "sync"
 SHOWN = 14  # operations
 TOLERANCE = 0.2  # nats, of the proof of a sync
 BETWEEN = "Python and gaps"
@@ -60,6 +61,7 @@ def main() -> None:
     parser = bench_parser(__doc__, rounds=8)
     parser.add_argument("model", choices=sorted(SIZES))
     parser.add_argument("--threads", type=number_type(Workers), nargs="+", default=[1, 2])
+    parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--trainer", choices=["float32", "mixed"], default="mixed")
     parser.add_argument("--engine", choices=[MIXED, "float32", "bfloat16"], default=MIXED)
     given = parser.parse_args()
@@ -74,8 +76,8 @@ def main() -> None:
         "sync": partial(WeightSync(TOLERANCE).push, module.policy, engine, 0, vocabulary),
     }
     record: dict[str, Any] = {}
-    for title, work in works.items():
-        record[title] = {threads: shortest(work, threads, given.rounds) for threads in given.threads}
+    for title in given.only:
+        record[title] = {threads: shortest(works[title], threads, given.rounds) for threads in given.threads}
         show(title, record[title])
     write_json(given.json, record)
 
