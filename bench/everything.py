@@ -125,6 +125,14 @@ PARTS = {
     "simulation": Part(
         "Runs in virtual time beside real ones: ages, idle shares, update times", "simulation.py",
     ),
+    "start": Part(
+        "Start of a run on tables of 10,000 to 1,000,000 rows", "start.py", small="--rows 10000",
+        needs=(MODEL,),
+    ),
+    "threads": Part(
+        "Update, rollout batch and sync by their operations, with 1 and 2 threads", "threads.py smollm2",
+        small="--rounds 3", needs=(MODEL,),
+    ),
     "ranks": Part("1, 2 and 4 CPU ranks, DDP and FSDP, against one process", "ranks.py", has_json=False),
     "rank0": Part(
         "What rank 0 does for all ranks, by the number of tokens", "rank0.py",

@@ -163,6 +163,9 @@ def test_importing_what_is_light_imports_no_torch():
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-def test_training_imports_no_reader_of_tables():
-    code = f"import sys, {PACKAGE}.runs.train; print({{'datasets', 'pandas', 'pyarrow'}} & {{*sys.modules}})"
+def test_training_imports_no_reader_of_tables_and_no_http_client():
+    unused = {"datasets", "pandas", "pyarrow", "aiohttp"}
+    code = (
+        f"import sys, {PACKAGE}.runs.train, {PACKAGE}.rollout.hf.engine; print({unused} & {{*sys.modules}})"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

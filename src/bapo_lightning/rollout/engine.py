@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -95,6 +95,10 @@ class Streamed:
 
     segments: tuple[Segment, ...]  # more than one if the engine got new weights since the last call
     finish: FinishReason | None  # None: it continues at the next call
+
+    def __reduce__(self) -> tuple[type[Streamed], tuple[Any, ...]]:
+        """Pickles it by its arguments, as `Segment`."""
+        return Streamed, (self.segments, self.finish)
 
 
 class EngineDied(EngineError):

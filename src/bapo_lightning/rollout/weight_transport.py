@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 
 import torch
 
 from bapo_lightning.rollout.engine import MERGED, Wanted, WeightSource
-from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.values import Dtype, Megabytes
+
+if TYPE_CHECKING:  # no client where nothing is served
+    from bapo_lightning.rollout.vllm.http import ServerClient
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
 PREFIX = "bapo-weights-"

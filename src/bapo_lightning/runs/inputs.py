@@ -18,6 +18,7 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data, EnvironmentSection, Lengths
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.data.problems.prompt_lengths import Fits, fits_by_bytes, none_fits
 from bapo_lightning.data.problems.prompts import Encode, PromptRule, contradiction_of, dated, unknown_token
 from bapo_lightning.data.problems.selection import Selection, overlap_warnings, select
 from bapo_lightning.data.rollouts.conversations import Conversations
@@ -67,7 +68,8 @@ def read_inputs(config: RunConfig, date: datetime | None = None) -> Inputs:
     tokenizer = dated(read_pretrained(AutoTokenizer, path), date or datetime.now(UTC))
     prompt, scale = config.data.prompt.make(2), config.scale
     encode = known(within(partial(prompt, tokenizer), num_embeddings, path), tokenizer)
-    problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
+    fits = fits_by_bytes(prompt, tokenizer, num_embeddings)
+    problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems, fits)
     if asked := contradiction_of(problems.train, lambda problem: tokenizer.decode(encode(problem).tolist())):
         say(f"warning: {asked}", sys.stderr)
     try_reward(config.reward, judged_sets(config, problems), tokenizer, config.environment is not None)
@@ -128,7 +130,11 @@ def read_set(node: Target, key: str) -> list[Problem]:
 
 
 def read_problems(
-    data: Data, encode: Callable[[Problem], array[int]], max_prompt_tokens: int, validation_problems: int
+    data: Data,
+    encode: Callable[[Problem], array[int]],
+    max_prompt_tokens: int,
+    validation_problems: int,
+    fits: Fits = none_fits,
 ) -> Selection:
     """Reads training and validation problems and filters them; longer prompts are left out and counted, and
     the first problems of each validation set are taken. Raises DataError if they are not available.
@@ -136,7 +142,7 @@ def read_problems(
     train = read_set(data.train, "data.train")
     validation = {name: read_set(node, f"data.validation.{name}") for name, node in data.validation.items()}
     filters = {name: node.make(2) for name, node in data.filters.items()}
-    selection = select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
+    selection = select(train, validation, filters, encode, max_prompt_tokens, validation_problems, fits)
     for text in overlap_warnings(selection.account):
         say(f"warning: {text}", sys.stderr)
     return selection

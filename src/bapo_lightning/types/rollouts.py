@@ -108,6 +108,11 @@ class Segment:
             candidates=joined_candidates(own),
         )
 
+    def __reduce__(self) -> tuple[type[Segment], tuple[Any, ...]]:
+        """Pickles it by its arguments: a dataclass with slots would look at all its fields each time."""
+        arguments = self.token_ids, self.logprobs, self.version, self.is_feedback, self.candidates
+        return Segment, arguments
+
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(
@@ -159,10 +164,13 @@ class Rollout:
         if earlier and len(earlier[-1].token_ids) < CHUNK and earlier[-1].goes_on_with(segment):
             segment = earlier[-1].joined(segment)
             earlier = earlier[:-1]
-        longer = replace(self, segments=(*earlier, segment))
+        prompt_ids, origin, replies = self.prompt_ids, self.origin, self.replies
+        longer = Rollout(
+            prompt_ids, (*earlier, segment), self.finish, origin, replies
+        )  # faster than `replace`
         if finish is not FinishReason.STOP and longer.length < max_new_tokens:
             return longer
-        return replace(longer, segments=_joined_segments(longer.segments), finish=finish)
+        return Rollout(prompt_ids, _joined_segments(longer.segments), finish, origin, replies)
 
     @property
     def is_sampled(self) -> bool:

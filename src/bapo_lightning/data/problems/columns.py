@@ -79,11 +79,13 @@ def get_path(row: Any, path: str) -> Any:
         if not head.isdigit() or int(head) >= len(row):
             raise MissingField(f"0 to {len(row) - 1}")
         return get_path(row[int(head)], rest) if rest else row[int(head)]
-    names = row if isinstance(row, Mapping) else {}
+    names = row if isinstance(row, dict | Mapping) else {}
+    if path in names:
+        return row[path]
     name = next((prefix for prefix in prefixes(path) if prefix in names), None)
     if name is None:
         raise MissingField(*names)
-    return row[name] if name == path else get_path(row[name], path[len(name) + 1 :])
+    return get_path(row[name], path[len(name) + 1 :])
 
 
 def has_path(row: Any, path: str) -> bool:
@@ -252,7 +254,12 @@ class ColumnMapping:
         """
 
         def at(path: str) -> Any:
-            return None if path in known and not has_path(row, path) else get_path(row, path)
+            try:
+                return get_path(row, path)
+            except MissingField:
+                if path in known:
+                    return None
+                raise
 
         text, metadata = self._question(at(self.problem))
         cell = at(self.answer)

@@ -9,6 +9,7 @@ from typing import Any
 from bapo_lightning.data.problems.columns import ProblemSet
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
+from bapo_lightning.data.problems.prompt_lengths import Fits, none_fits
 from bapo_lightning.data.problems.prompts import Encode
 from bapo_lightning.data.problems.stream import fingerprint
 from bapo_lightning.system.errors import DataError
@@ -36,13 +37,15 @@ def select(
     encode: Encode,
     max_prompt_tokens: int,
     max_validation_problems: int | None = None,
+    fits: Fits = none_fits,
 ) -> Selection:
     """Applies the filters, in their order, to the training problems as read, and the prompt limit to all
     problems. The first `max_validation_problems` of each validation set are used (None: all); filters see all
-    of them. Raises DataError if a set is left without problems.
+    of them. Prompts that certainly fit, by `fits`, are not tokenised. Raises DataError if a set is left
+    without problems.
     """
     filtered = apply_filters(train, filters, validation)
-    kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
+    kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train", fits)
     removed = {**filtered.counts, "prompt too long": len(overlong)}
     account = {"train": account_of(train, removed, len(kept)), "validation": {}}
     mixing = None
@@ -57,7 +60,8 @@ def select(
     held_out, trained = {}, {_normalised(problem.prompt) for problem in kept}
     for name, problems in validation.items():
         taken = problems[:max_validation_problems]
-        held_out[name], cut = keep_short_prompts(taken, encode, max_prompt_tokens, f"data.validation.{name}")
+        what = f"data.validation.{name}"
+        held_out[name], cut = keep_short_prompts(taken, encode, max_prompt_tokens, what, fits)
         beyond = len(problems) - len(taken)
         removed = {"beyond scale.validation_problems": beyond, "prompt too long": len(cut)}
         digest = fingerprint(held_out[name])[:_DIGITS]
@@ -84,17 +88,20 @@ def overlap_warnings(account: Mapping[str, Any]) -> list[str]:
 
 
 def keep_short_prompts(
-    problems: Sequence[Problem], encode: Encode, max_prompt_tokens: int, what: str
+    problems: Sequence[Problem], encode: Encode, max_prompt_tokens: int, what: str, fits: Fits = none_fits
 ) -> tuple[list[Problem], list[Problem]]:
     """Divides problems, in their order, into those to keep and those whose prompt is too long. Prompts are
-    never truncated, since a cut may remove the question. Raises DataError if none of the set `what` is left.
+    never truncated, since a cut may remove the question. Those that certainly fit, by `fits`, are not
+    tokenised. Raises DataError if none of the set `what` is left.
     """
     if not problems:
         raise DataError(f"{what} holds no problems; check its options")
-    lengths = [len(encode(problem)) for problem in problems]
-    kept, skipped = list[Problem](), list[Problem]()
-    for problem, length in zip(problems, lengths, strict=True):
-        (kept if length <= max_prompt_tokens else skipped).append(problem)
+    kept, skipped, lengths = list[Problem](), list[Problem](), list[int]()
+    for problem, is_short in zip(problems, fits(problems, max_prompt_tokens), strict=True):
+        if not is_short:
+            lengths.append(len(encode(problem)))
+            is_short = lengths[-1] <= max_prompt_tokens
+        (kept if is_short else skipped).append(problem)
     if not kept:
         raise DataError(
             f"none of the {len(lengths)} problems of {what} fits "
