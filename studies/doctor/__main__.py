@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.runs.command import command
 from bapo_lightning.system.run_folder.text_file import write_text
 from studies.commands import with_parts
 from studies.doctor.corpus import make_corpus, read_corpus
-from studies.doctor.verdict import judge, kept_elsewhere, read_others, summary, table
+from studies.doctor.verdict import fits, judge, kept_elsewhere, read_others, summary, table
 from studies.map.kept import KeptRuns
 
 COMMAND = "python -m studies.doctor"
@@ -31,10 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config, kept = read_corpus(), KeptRuns(parsed.kept)
     make_corpus(config, kept, parsed.output)
     every, others = judge(config, kept), read_others(parsed.kept.with_name("doctor_others.json"))
-    head, *rows = ([*row] for row in table(config, every, others))
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    (head, *rows), (fitted, *fits_of_runs) = table(config, every, others), fits(config, kept)
     said = [*summary(config, every, others), *kept_elsewhere(parsed.kept)]
-    parts = {"table": "\n".join(lines), "summary": "\n".join(f"- {text}" for text in said)}
+    parts = {
+        "table": markdown_table(head, rows),
+        "summary": "\n".join(f"- {text}" for text in said),
+        "fits": markdown_table(fitted, fits_of_runs),
+    }
     print("\n\n".join(parts.values()))
     if parsed.page is not None:
         write_text(parsed.page, with_parts(parsed.page.read_text(), COMMAND, parts))

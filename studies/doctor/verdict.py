@@ -21,6 +21,7 @@ from studies.map.kept import KeptRuns, Line
 
 STEP = 4  # updates between two readings of a run
 NOTHING = "nothing"
+FITTED = ("healthy", "pinned", "canary_temperature")  # whose fits the page shows
 Others = Mapping[str, Mapping[str, list[str]]]  # doctor -> run -> findings
 KEPT = {"reward": REWARD, "entropy": ENTROPY}  # names in other studies -> metrics
 
@@ -108,6 +109,18 @@ def table(config: CorpusConfig, every: Sequence[Judged], others: Others) -> Iter
             share([each.kind == config.kind(name) for each in own]),
             *(", ".join(map(str, _of_other(config, name, own, found))) for found in others.values()),
         ]
+
+
+def fits(config: CorpusConfig, kept: KeptRuns) -> Iterator[list[str]]:
+    """Rows of what `staleness` fits in three runs of the first seed, in updates."""
+    yield ["run", "on age", "on time", "at age 0"]
+    first = [run for run in runs_of(config) if run.cause in FITTED and run.seed == 0 and run.name in kept]
+    for run in sorted(first, key=lambda run: FITTED.index(run.cause)):
+        found = staleness(expanded(kept.curves(run.name)), Facts(facts_of({}).detectors))
+        if found is not None and found.fits:
+            own = found.fits[0]
+            parts = (own.age, own.time, own.fresh)
+            yield [run.cause.replace("_", " "), *("" if each is None else each.text(4) for each in parts)]
 
 
 def _of_other(

@@ -110,8 +110,8 @@ class Segment:
 
     def __reduce__(self) -> tuple[type[Segment], tuple[Any, ...]]:
         """Pickles it by its arguments: a dataclass with slots would look at all its fields each time."""
-        arguments = self.token_ids, self.logprobs, self.version, self.is_feedback, self.candidates
-        return Segment, arguments
+        placed = self.token_ids, self.logprobs, self.version, self.is_feedback
+        return Segment, (*placed, self.candidates, self.after)
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
