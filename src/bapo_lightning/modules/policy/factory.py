@@ -175,8 +175,8 @@ def checkpoint_layers(layers: Sequence[nn.Module], keeps_products: bool = False)
             compute = partial(forward, self)
             if not torch.is_grad_enabled():
                 return compute(*args, **kwargs)
-            kept_results = {"context_fn": _kept_products} if keeps_products else {}
-            how = {"use_reentrant": False, "preserve_rng_state": False, **kept_results}
+            contexts = {"context_fn": _kept_products} if keeps_products else {}
+            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, **contexts}
             return checkpoint(compute, *args, **how, **kwargs)
 
         return kept

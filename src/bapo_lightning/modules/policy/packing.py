@@ -162,11 +162,12 @@ def varlen(
     from torch.nn.attention.varlen import varlen_attn  # some versions of torch have no such module
 
     # Under autocast, rotations leave queries and keys in float32.
-    rows = [tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value)]
-    lengths = cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q
-    before = -1 if sliding_window is None else sliding_window - 1
+    q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
+    starts, most = cu_seq_lens_q, max_length_q
+    window = (-1 if sliding_window is None else sliding_window - 1, 0)
     shared = query.shape[1] != key.shape[1]
-    states = varlen_attn(*rows, *lengths, scale=scaling, window_size=(before, 0), enable_gqa=shared)
+    options: dict[str, Any] = {"scale": scaling, "window_size": window, "enable_gqa": shared}
+    states: Any = varlen_attn(q, k, v, starts, starts, most, most, **options)
     return states[None], None
 
 
