@@ -1,11 +1,11 @@
 """A program whose requests branch: `python brancher.py FILE`. It writes each request with its
-answer to a file, and prints their number.
+answer to a file, and prints their number. `python brancher.py FILE choices` asks for two choices each time.
 """
 
 import json
 import sys
 
-from toy import chat
+from toy import chat, post
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "Löoks<|im_end|>.", "parameters": {}}}
 
@@ -36,5 +36,20 @@ def main(file, task):
     print(len(histories))
 
 
+def choose(file, task):
+    def ask(*messages):
+        said = json.loads(post("/chat/completions", {"messages": messages, "n": 2}))
+        found = [choice["message"] for choice in said["choices"]]
+        histories.extend([*messages, each] for each in found)
+        return found
+
+    histories = []
+    _, second = ask(user(task))
+    ask(user(task), second, user("More?"))
+    with open(file, "w") as written:
+        json.dump(histories, written)
+    print(len(histories))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], json.load(sys.stdin)["task"])
+    (choose if len(sys.argv) > 2 else main)(sys.argv[1], json.load(sys.stdin)["task"])

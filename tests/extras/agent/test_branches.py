@@ -133,6 +133,40 @@ def test_a_restarted_program_continues_its_branches(endpoint):
     assert found["agent/branches_mean"] == 5 and found["agent/lost_edited"] == 0
 
 
+def test_each_choice_of_a_request_is_a_branch(words, tmp_path):
+    models = {version: model(version) for version in range(1, 4)}
+    command = [sys.executable, str(HERE / "brancher.py"), str(tmp_path / "histories.json"), "choices"]
+    endpoint = Endpoint(command)
+    group = sampled(endpoint, words, tmp_path, models)
+    endpoint.close()
+    branched = group.branched
+    assert [[reply.after for reply in each.rollout.replies] for each in group.samples] == [
+        [-1, None, 1, None]
+    ] * TWO
+    assert [len(each.rollout.turns) for each in branched.samples] == [1, 2, 1] * TWO
+    assert {sample.score.value for sample in branched.samples} == {4.0}
+    for sample in branched.samples:
+        compare_logprobs(models, sample.rollout)
+    texts = {words.decode(each.rollout.token_ids.tolist()) for each in branched.samples}
+    for each in json.loads((tmp_path / "histories.json").read_text()):
+        shown = words.apply_chat_template(each, tokenize=False).removesuffix("\n")
+        assert any(text.startswith(shown) for text in texts)
+
+
+def test_choices_continue_after_a_restart_and_are_refused_without_branches(tmp_path):
+    command = [sys.executable, str(HERE / "brancher.py"), str(tmp_path / "histories.json"), "choices"]
+    endpoint, problem = Endpoint(command), Problem("p", "Hi", "")
+    environment, state, after = Agent(endpoint, edits="branch"), None, []
+    for number in range(4):
+        reply = environment.respond(Turn(problem, f"a{number}", number, False, state))
+        state = reply.state
+        after.append(reply.after)
+        environment.close()
+    assert after == [-1, None, 1, None] and reply.score == 4.0 and state["edits"] == 0
+    assert Agent(endpoint).respond(Turn(problem, "a", 0, False, None)).state["lost"] == "crashed"
+    endpoint.close()
+
+
 def test_no_part_of_another_prompt_becomes_a_control_token(words):
     tools = [{"function": {"name": f"a{END}", "description": "é"}}]
     calls = [{"type": "function", "function": {"name": END, "arguments": {"x": END}}}]

@@ -82,7 +82,14 @@ def test_an_empty_stop_stops_nothing():
 def test_what_cannot_be_answered_is_refused_with_the_reason():
     picture = {**ASK, "content": [{"type": "image_url", "image_url": {}}]}
     other = {"role": "x", "content": ""}
-    for more in ({"n": 2}, {"logprobs": True}, {"messages": [other]}, {"messages": [picture]}, {"stop": 1}):
+    for more in (
+        {"n": 17},
+        {"n": 0},
+        {"logprobs": True},
+        {"messages": [other]},
+        {"messages": [picture]},
+        {"stop": 1},
+    ):
         with pytest.raises(RequestRefused, match="the program sent a request that cannot be used"):
             asked(ASK, **more)
     with pytest.raises(RequestRefused, match="no messages"):

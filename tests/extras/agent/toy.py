@@ -70,7 +70,7 @@ def misbehave(mode, task, key):
         threading.Thread(target=complete, args=[task]).start()
         return complete("other")
     if mode == "chatty":  # it holds its errors open, too
-        subprocess.Popen(["sh", "-c", "yes 2>&-; sleep 20"], start_new_session=True)
+        subprocess.Popen(["sh", "-c", "sleep 2; yes 2>&-; sleep 20"], start_new_session=True)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -10,18 +10,21 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Literal
 
 from aiohttp import web
 
 from bapo_lightning.extras.agent.program import Limits, Program, ProgramLost
 from bapo_lightning.extras.agent.requests import Asked, RequestRefused, chunks, completion, read
+from bapo_lightning.extras.agent.responses import event_lines, events, read_responses, response
 from bapo_lightning.system.errors import EnvironmentFault
 from bapo_lightning.system.peers.loop import run
 from bapo_lightning.types import Problem
 
+_Send = Callable[[web.Request, Asked, Sequence[str]], Awaitable[web.StreamResponse]]
 _ENDED = RequestRefused("the conversation has ended", 410)
 
 
@@ -51,6 +54,7 @@ class Endpoint:
         self._server: tuple[int, str, web.AppRunner] | None = None  # process, address
         self._lock = threading.Lock()
         self.closes = 0  # number of calls of `close`
+        self.makes_branches = True  # False: a request gets one choice
 
     @staticmethod
     def machine_problems(options: Mapping[str, Any], run: object = None) -> Iterator[str]:
@@ -110,6 +114,7 @@ class Endpoint:
         app = web.Application(client_max_size=self._limits.request_bytes)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/responses", self._respond)
         app.router.add_post("/v1/reward", self._reward)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
@@ -127,11 +132,21 @@ class Endpoint:
         return program
 
     async def _complete(self, http: web.Request) -> web.StreamResponse:
+        is_chat = http.path.endswith("/chat/completions")
+        return await self._answered(http, lambda body: read(body, is_chat, self._refuses), _sent_completion)
+
+    async def _answered(
+        self, http: web.Request, read_body: Callable[[bytes], Asked], send: _Send
+    ) -> web.StreamResponse:
+        """Answers a request by the policy's texts, or by the reason why it gets none."""
         program = None
         try:
             program = self._program(http)
-            asked = read(await http.read(), http.path.endswith("/chat/completions"), self._refuses)
-            text = await program.completed(asked)
+            asked = read_body(await http.read())
+            if asked.num_choices > 1 and not (self.makes_branches and asked.is_chat):
+                raise RequestRefused("n above 1 needs environment.answers.edits=branch, and messages")
+            choices = (replace(asked, choice=choice) for choice in range(asked.num_choices))
+            texts = [await program.completed(each) for each in choices]
         except (RequestRefused, web.HTTPRequestEntityTooLarge) as error:
             if program is not None:
                 program.count(is_refused=True)
@@ -140,11 +155,10 @@ class Endpoint:
             if program is not None and program.key in self._programs:
                 raise
             return _refused(_ENDED)
-        return (
-            await _streamed(http, asked, text)
-            if asked.is_streamed
-            else web.json_response(completion(asked, text))
-        )
+        return await send(http, asked, texts)
+
+    async def _respond(self, http: web.Request) -> web.StreamResponse:
+        return await self._answered(http, lambda body: read_responses(body, self._refuses), _sent_response)
 
     async def _reward(self, http: web.Request) -> web.Response:
         program = None
@@ -160,13 +174,26 @@ class Endpoint:
         return web.json_response({})
 
 
-async def _streamed(http: web.Request, asked: Asked, text: str) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(http)
-    for chunk in chunks(asked, text):
-        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-    await response.write(b"data: [DONE]\n\n")
-    return response
+async def _sent_completion(http: web.Request, asked: Asked, texts: Sequence[str]) -> web.StreamResponse:
+    if not asked.is_streamed:
+        return web.json_response(completion(asked, *texts))
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks(asked, *texts)]
+    return await _streamed(http, [*lines, "data: [DONE]\n\n"])
+
+
+async def _sent_response(http: web.Request, asked: Asked, texts: Sequence[str]) -> web.StreamResponse:
+    (text,) = texts
+    if not asked.is_streamed:
+        return web.json_response(response(asked, text))
+    return await _streamed(http, map(event_lines, events(asked, text)))
+
+
+async def _streamed(http: web.Request, parts: Iterable[str]) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(http)
+    for part in parts:
+        await answer.write(part.encode())
+    return answer
 
 
 def _refused(error: Exception) -> web.Response:

@@ -8,7 +8,7 @@ import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -129,24 +129,35 @@ class Program:
     def news(self, asked: Asked, edits: Edits) -> tuple[str, int | None]:
         """Returns what a request adds to the answered ones, and the number of the answer that it follows; -1:
         none; None: the last. Raises ProgramLost if it changes what came before, unless such `edits` are
-        allowed; an ignored one counts as a refused request.
+        allowed; an ignored one counts as a refused request. A later choice follows what the first one does.
         """
-        last, text = self._answered[-1]
+        if asked.choice:
+            first = self.digests.index(replace(asked, choice=0).digest)
+            if first == 0:
+                return prompt_text(asked.messages, asked.tools), -1
+            text, after = self._added(self._answered[first][0], self._answered[:first], edits)
+            return text, first - 1 if after is None else after
+        return self._added(asked, self._answered, edits)
+
+    def _added(
+        self, asked: Asked, answered: Sequence[tuple[Asked, str]], edits: Edits
+    ) -> tuple[str, int | None]:
+        last, text = answered[-1]
         if (found := last.news(text, asked)) is not None:
             return reply_text(found), None
-        self.num_edits += 1
+        self.num_edits += answered is self._answered
         if edits == "ignore" and (found := last.news(text, asked, edits)) is not None:
             self.num_refused += 1
             return reply_text(found), None
         if edits == "branch":
             fits = [
                 (len(before.messages), len(before.messages[-1]["content"]), number, reply_text(added))
-                for number, (before, given) in enumerate(self._answered)
+                for number, (before, given) in enumerate(answered)
                 if (added := before.news(given, asked, edits)) is not None
             ]
             if fits:
                 *_, number, added_text = max(fits)
-                return added_text, None if number == len(self._answered) - 1 else number
+                return added_text, None if number == len(answered) - 1 else number
             if asked.is_chat and asked.messages[-1]["role"] != "assistant":
                 return prompt_text(asked.messages, asked.tools), -1
         raise ProgramLost("edited", "The program changed the conversation before its last answer.")

@@ -10,10 +10,10 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import MaxLen
+from annotated_types import Ge, Le, MaxLen
 from pydantic_core import from_json
 
 from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG
@@ -30,6 +30,7 @@ SAMPLING = (
     "tool_choice",
 )
 _ROLES = {"developer": "system", "function": "tool"}  # other names of roles
+MOST_CHOICES = 16  # of a request
 _DEPTH = 100  # of arguments; deeper ones stay a text, since JSON is written and compared recursively
 TEXT = "text"  # role of the prompt of /v1/completions
 
@@ -47,19 +48,25 @@ class _Part(Answer):
     text: str
 
 
-class _Function(Answer):
+class SentFunction(Answer):
+    """Name and arguments of a call."""
+
     name: str
     arguments: str = "{}"
 
 
-class _Call(Answer):
-    function: _Function
+class SentCall(Answer):
+    """A call of a tool."""
+
+    function: SentFunction
 
 
-class _SentMessage(Answer):
+class SentMessage(Answer):
+    """A message as a program sends it."""
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Many[_Part] | None = None
-    tool_calls: Many[_Call] | None = None
+    tool_calls: Many[SentCall] | None = None
 
     def plain(self) -> Message:
         """The message as chat templates read it."""
@@ -74,13 +81,13 @@ class _StreamOptions(Answer):
 
 class _Request(Answer):
     model: str = ""
-    messages: Annotated[Many[_SentMessage], MaxLen(10_000)] | None = None
+    messages: Annotated[Many[SentMessage], MaxLen(10_000)] | None = None
     prompt: str | None = None
     tools: Many[dict[str, Json]] | None = None
     stop: str | Many[str] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    n: Literal[1] | None = None
+    n: Annotated[int, Ge(1), Le(MOST_CHOICES)] | None = None
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
     suffix: Literal[""] | None = None
@@ -97,6 +104,8 @@ class Asked:
     model: str = ""
     is_streamed: bool = False
     shows_usage: bool = False
+    num_choices: int = 1  # n of the protocol
+    choice: int = 0  # which of them; others than the first begin branches
 
     @property
     def is_chat(self) -> bool:
@@ -105,8 +114,9 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """Equal for requests with the same messages and tools."""
-        text = json.dumps([[_compared(each) for each in self.messages], self.tools], sort_keys=True)
+        """Equal for requests of the same choice with the same messages and tools."""
+        parts = [[_compared(each) for each in self.messages], self.tools]
+        text = json.dumps([*parts, self.choice] if self.choice else parts, sort_keys=True)
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
     def answer(self, text: str) -> Message:
@@ -163,9 +173,7 @@ def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
     except PeerFault as fault:
         raise RequestRefused(str(fault).replace("an answer", "a request")) from None
     if refuses_settings:
-        given = from_json(body)
-        if own := sorted(name for name in SAMPLING if given.get(name) is not None):
-            raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
+        refuse_settings(body, SAMPLING)
     if is_chat and asked.messages:
         messages = tuple(message.plain() for message in asked.messages)
     elif not is_chat and asked.prompt:
@@ -180,36 +188,55 @@ def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
         asked.model,
         bool(asked.stream),
         asked.stream_options is not None and asked.stream_options.include_usage,
+        asked.n or 1,
     )
 
 
-def completion(asked: Asked, text: str) -> dict[str, Any]:
-    """Returns the body of the answer to a request that gets a text of the policy."""
-    if not asked.is_chat:
-        return _body(
-            asked, {"text": asked.answer(text)["content"], "logprobs": None, "finish_reason": "stop"}
-        )
-    message, reason = _sent(asked, text)
-    return _body(asked, {"message": message, "finish_reason": reason})
+def refuse_settings(body: bytes, names: Sequence[str]) -> None:
+    """Raises RequestRefused if a request sets one of these options."""
+    given = from_json(body)
+    if own := sorted(name for name in names if given.get(name) is not None):
+        raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
 
 
-def chunks(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
-    """Yields the events of the streamed answer, in OpenAI's order."""
-    if not asked.is_chat:
-        yield _body(asked, {"text": asked.answer(text)["content"], "finish_reason": None})
-        yield _body(asked, {"text": "", "finish_reason": "stop"})
-    else:
-        message, reason = _sent(asked, text)
-        calls = [{"index": number, **call} for number, call in enumerate(message.pop("tool_calls", ()))]
-        for delta in (message, *([{"tool_calls": calls}] if calls else ())):
-            yield _body(asked, {"delta": delta, "finish_reason": None})
-        yield _body(asked, {"delta": {}, "finish_reason": reason})
+def completion(asked: Asked, *texts: str) -> dict[str, Any]:
+    """Returns the body of the answer to a request that gets texts of the policy, one for each choice."""
+    choices = list[dict[str, Any]]()
+    for choice, text in enumerate(texts):
+        own = replace(asked, choice=choice)
+        if asked.is_chat:
+            message, reason = sent(own, text)
+            choices.append({"message": message, "finish_reason": reason})
+        else:
+            given = own.answer(text)["content"]
+            choices.append({"text": given, "logprobs": None, "finish_reason": "stop"})
+    return _body(asked, *choices)
+
+
+def chunks(asked: Asked, *texts: str) -> Iterator[dict[str, Any]]:
+    """Yields the events of the streamed answer, in OpenAI's order, one choice after another."""
+    for choice, text in enumerate(texts):
+        own = replace(asked, choice=choice)
+        for part in _parts(own, text):
+            yield _body(asked, {"index": choice, **part})
     if asked.shows_usage:
-        yield _body(asked, None)
+        yield _body(asked)
 
 
-def _sent(asked: Asked, text: str) -> tuple[Message, str]:
-    """An assistant's message as the protocol has it, and the reason for its end."""
+def _parts(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
+    if not asked.is_chat:
+        yield {"text": asked.answer(text)["content"], "finish_reason": None}
+        yield {"text": "", "finish_reason": "stop"}
+        return
+    message, reason = sent(asked, text)
+    calls = [{"index": number, **call} for number, call in enumerate(message.pop("tool_calls", ()))]
+    for delta in (message, *([{"tool_calls": calls}] if calls else ())):
+        yield {"delta": delta, "finish_reason": None}
+    yield {"delta": {}, "finish_reason": reason}
+
+
+def sent(asked: Asked, text: str) -> tuple[Message, str]:
+    """Returns an assistant's message as the protocol has it, and the reason for its end."""
     given, digest = asked.answer(text), asked.digest
     message: Message = {"role": "assistant", "content": given["content"]}
     if not (calls := given.get("tool_calls")):
@@ -226,13 +253,13 @@ def _sent(asked: Asked, text: str) -> tuple[Message, str]:
     return message, "tool_calls"
 
 
-def _body(asked: Asked, choice: dict[str, Any] | None) -> dict[str, Any]:
+def _body(asked: Asked, *choices: dict[str, Any]) -> dict[str, Any]:
     kind = ("chat.completion" if asked.is_chat else "text_completion") + (
         ".chunk" if asked.is_chat and asked.is_streamed else ""
     )
     body: dict[str, Any] = {"id": f"cmpl-{asked.digest}", "object": kind, "created": int(time.time())}
-    body |= {"model": asked.model, "choices": [] if choice is None else [{"index": 0, **choice}]}
-    if choice is None or not asked.is_streamed:  # the endpoint knows texts, and no numbers of tokens
+    body |= {"model": asked.model, "choices": [{"index": at, **each} for at, each in enumerate(choices)]}
+    if not choices or not asked.is_streamed:  # the endpoint knows texts, and no numbers of tokens
         body["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     return body
 

@@ -57,6 +57,7 @@ class Agent:
         self, endpoint: Endpoint, programs: Size = 128, edits: Literal["cut", "ignore", "branch"] = "cut"
     ) -> None:
         self._endpoint, self._programs, self._edits = endpoint, programs, edits
+        endpoint.makes_branches = edits == "branch"
         self._idle: OrderedDict[str, Program] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -1,0 +1,187 @@
+"""OpenAI's /v1/responses as a form of a chat: items become messages, and a text of the policy becomes items.
+
+An item `reasoning` is left out, since the policy's text is not divided. Nothing is kept for
+`previous_response_id`: a program sends the whole conversation.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from bapo_lightning.extras.agent.requests import (
+    SAMPLING,
+    Asked,
+    Message,
+    RequestRefused,
+    SentCall,
+    SentFunction,
+    SentMessage,
+    refuse_settings,
+    sent,
+)
+from bapo_lightning.system.peers import PeerFault
+from bapo_lightning.system.peers.answers import Answer, Json, Many, judged
+
+_SETTINGS = (*SAMPLING, "max_output_tokens", "reasoning", "text", "truncation")
+_NO_USAGE = {
+    **{"input_tokens": 0, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 0},
+    **{"output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 0},
+}
+
+
+class _Part(Answer):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class _Item(Answer):
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | Many[_Part] | None = None
+    name: str | None = None
+    arguments: str = "{}"
+    output: str | Many[_Part] = ""
+
+
+class _Request(Answer):
+    model: str = ""
+    input: str | Many[_Item]
+    instructions: str | None = None
+    tools: Many[dict[str, Json]] | None = None
+    stream: bool | None = None
+    previous_response_id: None = None
+    conversation: None = None
+    background: Literal[False] | None = None
+
+
+def read_responses(body: bytes, refuses_settings: bool) -> Asked:
+    """Returns the request of an HTTP body. Raises RequestRefused."""
+    try:
+        asked = judged(_Request, body, "the program")
+    except PeerFault as fault:
+        raise RequestRefused(str(fault).replace("an answer", "a request")) from None
+    if refuses_settings:
+        refuse_settings(body, _SETTINGS)
+    items = (_Item(role="user", content=asked.input),) if isinstance(asked.input, str) else asked.input
+    first = [SentMessage(role="system", content=asked.instructions)] if asked.instructions else []
+    messages = tuple(message.plain() for message in (*first, *_messages(items)))
+    if not messages:
+        raise RequestRefused("the request has no input")
+    tools = tuple(_tool(tool) for tool in asked.tools or ())
+    return Asked(messages, tools, (), asked.model, bool(asked.stream))
+
+
+def _messages(items: tuple[_Item, ...]) -> Iterator[SentMessage]:
+    """One message for each item, but a text and the calls behind it are one."""
+    open_text: str | None = None  # of an assistant's message that may get calls
+    calls = list[SentCall]()
+    for item in items:
+        if item.type == "reasoning":
+            continue
+        if item.type == "function_call":
+            function = SentFunction(name=item.name or "", arguments=item.arguments)
+            calls.append(SentCall(function=function))
+            continue
+        if open_text is not None or calls:
+            yield SentMessage(role="assistant", content=open_text, tool_calls=tuple(calls) or None)
+            open_text, calls = None, []
+        if item.type == "function_call_output":
+            yield SentMessage(role="tool", content=_text(item.output))
+        elif item.role == "assistant":
+            open_text = _text(item.content)
+        elif item.role is None:
+            raise RequestRefused("a message of the input has no role")
+        else:
+            yield SentMessage(role=item.role, content=_text(item.content))
+    if open_text is not None or calls:
+        yield SentMessage(role="assistant", content=open_text, tool_calls=tuple(calls) or None)
+
+
+def _text(content: str | tuple[_Part, ...] | None) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A function as chat templates read it. Raises RequestRefused for tools that a server would run."""
+    if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+        raise RequestRefused("each tool must be a function with a name")
+    inner = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None}
+    return {"type": "function", "function": inner}
+
+
+def response(asked: Asked, text: str) -> dict[str, Any]:
+    """Returns the body of the answer to a request that gets a text of the policy."""
+    return _body(asked, _items(asked, text), "completed")
+
+
+def events(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
+    """Yields the events of the streamed answer, in OpenAI's order."""
+    found: list[dict[str, Any]] = [
+        {"type": "response.created", "response": _body(asked, [], "in_progress")},
+        {"type": "response.in_progress", "response": _body(asked, [], "in_progress")},
+    ]
+    items = _items(asked, text)
+    for number, item in enumerate(items):
+        place: dict[str, Any] = {"output_index": number, "item_id": item["id"]}
+        if item["type"] == "message":
+            (part,), empty = item["content"], {**item, "content": [], "status": "in_progress"}
+            place |= {"content_index": 0}
+            blank = {**part, "text": ""}
+            steps: list[dict[str, Any]] = [
+                {"type": "response.content_part.added", **place, "part": blank},
+                {"type": "response.output_text.delta", **place, "delta": part["text"], "logprobs": []},
+                {"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []},
+                {"type": "response.content_part.done", **place, "part": part},
+            ]
+        else:
+            given, empty = item["arguments"], {**item, "arguments": "", "status": "in_progress"}
+            name = "response.function_call_arguments"
+            steps = [
+                {"type": f"{name}.delta", **place, "delta": given},
+                {"type": f"{name}.done", **place, "arguments": given, "name": item["name"]},
+            ]
+        found.append({"type": "response.output_item.added", "output_index": number, "item": empty})
+        found += steps
+        found.append({"type": "response.output_item.done", "output_index": number, "item": item})
+    found.append({"type": "response.completed", "response": _body(asked, items, "completed")})
+    for number, event in enumerate(found):
+        yield {**event, "sequence_number": number}
+
+
+def _items(asked: Asked, text: str) -> list[dict[str, Any]]:
+    message, _ = sent(asked, text)
+    calls: list[Message] = message.get("tool_calls", [])
+    said: dict[str, Any] = {
+        "type": "output_text",
+        "text": message["content"] or "",
+        "annotations": [],
+        "logprobs": [],
+    }
+    spoken = {"type": "message", "id": f"msg_{asked.digest}", "role": "assistant", "content": [said]}
+    return [
+        *([{**spoken, "status": "completed"}] if message["content"] or not calls else ()),
+        *(
+            {
+                **{"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"]},
+                **{"status": "completed", **call["function"]},
+            }
+            for call in calls
+        ),
+    ]
+
+
+def _body(asked: Asked, items: list[dict[str, Any]], status: str) -> dict[str, Any]:
+    nothing = dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p"))
+    return {
+        **{"id": f"resp_{asked.digest}", "object": "response", "created_at": int(time.time())},
+        **{"status": status, "model": asked.model, "output": items, "parallel_tool_calls": True},
+        **{"tool_choice": "auto", "tools": [], "metadata": {}, "usage": _NO_USAGE, **nothing},
+    }
+
+
+def event_lines(event: Mapping[str, Any]) -> str:
+    """Returns an event as a stream of server-sent events has it."""
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
