@@ -18,6 +18,7 @@ from updates import Size, random_batch
 
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.modules import token_scores as scores_module
+from bapo_lightning.modules.policy.packing import has_varlen
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_scores import CHUNK_ELEMENTS, kernels, token_scores
 from bapo_lightning.objectives.bounds import bound_grid
@@ -32,7 +33,7 @@ ACCURACY = {"float32": (1e-4, 1e-4), "bfloat16": (1e-2, 2e-2)}
 KERNELS = {
     "sdpa": None,
     "flash_attention_2": "flash_attn",
-    "varlen": "torch.nn.attention.varlen",
+    "varlen": None,
     "flex_attention": None,
     "Liger": "liger_kernel",
 }
@@ -150,6 +151,8 @@ def packing(machine: Machine) -> Iterator[Finding]:
         title = f"as plain rows: {name}, {dtype}"
         if name != "sdpa" and not machine.on_gpu:
             yield skipped(title, "needs a GPU")
+        elif name == "varlen" and not has_varlen():
+            yield skipped(title, "needs torch 2.13")
         elif package is not None and find_spec(package) is None:
             yield skipped(title, f"{package} is not installed")
         else:

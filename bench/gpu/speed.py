@@ -99,11 +99,14 @@ def waits(machine: Machine) -> Iterator[Finding]:
 
 def beside_prime_rl(machine: Machine) -> Iterator[Finding]:
     """Updates of one row of random tokens, against the tokens a second and the memory that prime-rl publishes
-    for one H100: Qwen3-0.6B, whole and with adapters, all activations computed again.
+    for one H100: Qwen3-0.6B, whole and with adapters on bfloat16 weights, all activations computed again.
     """
     for tokens, is_lora, rate, gibibytes in PUBLISHED:
         name, tokens = machine.size(("Qwen3-0.6B", tokens), ("tiny", tokens // 128))
-        options = {"activation_checkpointing": True, **({"lora": LORA["lora"]} if is_lora else {})}
+        options = {"activation_checkpointing": True, **(LORA if is_lora else {})}
+        if machine.on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         size = Size(1, 1, 16, tokens - 16)
         batch = random_batch(size, SHAPES.get(name, TINY)["vocab_size"]).to(machine.device)
         module = module_of(machine, name, tokens, **options)
@@ -113,7 +116,6 @@ def beside_prime_rl(machine: Machine) -> Iterator[Finding]:
             peak = torch.cuda.max_memory_allocated() / 2**30
             yield at_least(title, tokens / seconds, rate, "tokens/s")
             yield at_most(f"{title}: memory", peak, gibibytes, "GiB")
-            torch.cuda.reset_peak_memory_stats()
         else:
             yield measured(title, tokens / seconds, "tokens/s")
         del module, batch  # before the next ones are made

@@ -85,7 +85,7 @@ FLASH = {
     "flash_attention_2": (*("flash_attn", '--no-build-isolation -e ".[flash]", which takes nvcc'),
                           f"model.attention={PREBUILT}, which is built already, or model.attention=sdpa"),
     PREBUILT: ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
-    "varlen": ("torch.nn.attention.varlen", '"torch>=2.13"', "model.attention=sdpa"),
+    "varlen": ("varlen", '"torch>=2.13"', "model.attention=sdpa"),
 }  # fmt: skip
 
 
@@ -94,11 +94,13 @@ def test_each_flash_attention_needs_its_package(attention, no_c, monkeypatch):
     no_c()
     package, wanted, instead = FLASH[attention]
     monkeypatch.setattr(machine_rules, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr(machine_rules, "has_varlen", lambda: package != "varlen")
     overrides = [f"model.attention={attention}", "trainer.precision=bf16-mixed", "model.packing=padding_free"]
     (problem,) = found(*overrides)
     needs = f"model.attention={attention} needs a package that this machine does not have"
     assert problem == f"{needs}: pip install {wanted}; or write {instead}"
     monkeypatch.setattr(machine_rules, "find_spec", lambda name: object())
+    monkeypatch.setattr(machine_rules, "has_varlen", lambda: True)
     assert found(*overrides) == []
 
 

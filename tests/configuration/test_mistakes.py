@@ -163,6 +163,7 @@ model.attention=flex_attention model.compile=true | torch cannot compile layers 
 model.attention=flash_attention_2 | ... computes in 16 bits, the update in float32
 model.attention=kernels-community/flash-attn2 | ... computes in 16 bits, the update in float32
 model.attention=varlen model.packing=padding_free | computes in 16 bits, the update in float32
+model.liger=true model.activation_checkpointing=selective | writes into results of products, which
 model.attention=varlen model.packing=none | takes rows without padding; write model.packing=padding_free
 trainer.accelerator=cpu model.attention=kernels-community/flash-attn2 | needs a GPU, and this machine
 trainer.accelerator=cpu model.attention=flash_attention_2 | needs a GPU, and this machine offers none to

@@ -114,6 +114,13 @@ def test_whole_blocks_are_computed_again_and_selective_checkpointing_repeats_no_
     assert selective == work_of_update(RUN, 8)
 
 
+def test_selective_checkpointing_keeps_both_products_of_each_adapter():
+    lora = LoraShape(2, ("q_proj", "down_proj"))
+    both = [memory.kept_bytes(replace(RUN, lora=adapters)) for adapters in (None, lora)]
+    outputs = [RUN.model.linear_shapes[name][1] for name in lora.targets]
+    assert both[1] - both[0] == RUN.compute_bytes * (2 * 2 + sum(outputs))
+
+
 def test_a_search_over_several_micro_batches_costs_a_forward_pass():
     assert work_of_update(replace(RUN, searches=True), 8).search == 8 * forward_flops(RUN, 8)
     assert work_of_update(replace(RUN, searches=True, micro_batch_tokens=1000), 8).search == 0

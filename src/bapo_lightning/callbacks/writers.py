@@ -167,7 +167,7 @@ def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
             "versions": [segment.version for segment in rollout.sampled_segments],
             "origin": rollout.origin.name.lower(),
             "hint": group.hint,
-            **({"turns": list(turn_rows(rollout, tokenizer))} if rollout.replies else {}),
+            **({"turns": list(turn_rows(rollout, tokenizer))} if rollout.replies or rollout.branch else {}),
             **({"branch": rollout.branch, "parent": rollout.parent} if rollout.branch else {}),
         }
 

@@ -17,6 +17,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET, run_problems, targets_within
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.modules.policy.options import FLASH_HUB, VARLEN
+from bapo_lightning.modules.policy.packing import has_varlen
 from bapo_lightning.rollout.engine import engine_class
 from bapo_lightning.system.host import missing_to_build
 from bapo_lightning.system.ranks.launch import place_of
@@ -30,7 +31,7 @@ KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
         f"model.attention={FLASH_HUB}, which is built already, or model.attention=sdpa",
     ),
     ("attention", FLASH_HUB): ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
-    ("attention", VARLEN): ("torch.nn.attention.varlen", '"torch>=2.13"', "model.attention=sdpa"),
+    ("attention", VARLEN): (VARLEN, '"torch>=2.13"', "model.attention=sdpa"),
     ("attention", "flex_attention"): (None, "", "model.attention=sdpa"),
     ("liger", True): ("liger_kernel", 'liger-kernel, or -e ".[gpu]" with vLLM', "model.liger=false"),
 }
@@ -70,7 +71,7 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
                 f"{key} needs a GPU, and this machine offers none to trainer.accelerator="
                 f"{config.accelerator}; write {instead}"
             )
-        elif package is not None and find_spec(package) is None:
+        elif package is not None and not (has_varlen() if package == VARLEN else find_spec(package)):
             yield (
                 f"{key} needs a package that this machine does not have: pip install {wanted}; or write "
                 f"{instead}"

@@ -79,6 +79,12 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
             "model.compile=true with model.attention=flex_attention: torch cannot compile layers around flex "
             "attention (pytorch issue 167116); write model.compile=false, or model.attention=sdpa"
         )
+    if config.model.liger is True and config.model.activation_checkpointing == "selective":
+        yield (
+            "model.liger=true writes into results of products, which "
+            "model.activation_checkpointing=selective keeps; write model.liger=auto, or "
+            "model.activation_checkpointing=true"
+        )
     if config.model.attention == VARLEN and config.model.packing != "padding_free":
         yield (
             "model.attention=varlen takes rows without padding; write model.packing=padding_free, or "

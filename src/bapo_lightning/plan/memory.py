@@ -93,6 +93,10 @@ def kept_bytes(run: RunShape) -> int:
     model = run.model
     projected = model.query_size + 2 * model.kv_size + 2 * model.ffn_size + 2 * model.hidden_size
     attention = run.attention_bytes * model.query_size + SCORE_BYTES * model.num_heads
+    if run.lora is not None:  # each adapter has two products
+        shapes = run.model.linear_shapes
+        adapted = (run.lora.rank + shapes[name][1] for name in run.lora.targets)
+        projected += sum(adapted)
     return run.compute_bytes * projected + attention
 
 

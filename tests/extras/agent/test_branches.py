@@ -4,6 +4,7 @@ has the log-prob, recomputed by `compare_logprobs`, that its policy gave it in t
 
 import json
 import sys
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from tests.extras.agent.test_record import HERE, WITH_TOOLS, compare_logprobs, m
 from bapo_lightning.callbacks.writers import group_rows
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.conversations import Conversations
+from bapo_lightning.data.rollouts.feedback import PlainFeedback
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_running, unpack_running
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.environments.environment import Turn
@@ -25,7 +27,8 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.types import Problem, WorkItem
+from bapo_lightning.system.errors import EnvironmentFault
+from bapo_lightning.types import Problem, Reply, Rollout, Segment, WorkItem
 
 TURNS, TWO, SCORE = 7, 2, 7.0
 BRANCHES = [2, 1, 1, 2, 1]  # turns of each
@@ -165,6 +168,30 @@ def test_choices_continue_after_a_restart_and_are_refused_without_branches(tmp_p
     assert after == [-1, None, 1, None] and reply.score == 4.0 and state["edits"] == 0
     assert Agent(endpoint).respond(Turn(problem, "a", 0, False, None)).state["lost"] == "crashed"
     endpoint.close()
+
+
+def test_a_prompt_that_cannot_be_shown_cuts_the_conversation(words):
+    long, short = ("x" * 500, "y")
+    talk = Conversations(None, AgentFeedback(), words, 9, 400, 90_000, 50, 0)
+    rollout = Rollout(array("i", [1]), (Segment(array("i", [2]), array("f", [-1.0]), 1),))
+    for text, is_cut in ((long, True), (short, False)):
+        reply = Reply(prompt_text([{"role": "user", "content": text}], ()), after=-1)
+        found = talk.answered(rollout, reply)
+        assert (found.finish is not None, len(found.replies)) == (is_cut, 1)
+
+
+def test_only_a_rule_that_writes_prompts_takes_one(words):
+    class World:
+        def start(self, problem):
+            return None
+
+        def respond(self, turn):
+            return Reply("a", after=-1)
+
+    rollout = Rollout(array("i", [1]), (Segment(array("i", [2]), array("f", [-1.0]), 1),))
+    talk = Conversations(World(), PlainFeedback(), words, 9, 400, 900, 50, 0)
+    with pytest.raises(EnvironmentFault, match="is -1, a whole prompt"):
+        talk.ask(Problem("p", "q", ""), rollout)
 
 
 def test_no_part_of_another_prompt_becomes_a_control_token(words):

@@ -12,7 +12,13 @@ from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.record import read_run
 from bapo_lightning.tools.commands.compare import main
 from bapo_lightning.tools.comparison import event_files
-from bapo_lightning.tools.comparison.imported import ForeignRun, foreign_run, import_run, renamed
+from bapo_lightning.tools.comparison.imported import (
+    ForeignRun,
+    foreign_run,
+    import_run,
+    renamed,
+    updates_without,
+)
 
 UPDATES = 20
 
@@ -72,6 +78,12 @@ def test_a_state_of_trl_keeps_rows_of_one_update_together(tmp_path):
     assert record.series("train/reward")[1] == curve("grpo", 3)
     assert record.rows[9]["eval_reward"] == 0.4 and "train/loss" not in record.rows[9]
     assert {"algorithm": "grpo", "seed": 3, "staleness": 4}.items() <= record.manifest.items()
+
+
+def test_a_row_with_more_cells_than_names_is_read_without_them(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("step,train/grad_norm\n1,nan\n2,0.6,7\n")
+    assert updates_without(log, "train/grad_norm") == [1]
 
 
 def test_one_log_alone_gets_a_summary_without_what_it_does_not_say(tmp_path, capsys):

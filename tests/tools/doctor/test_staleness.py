@@ -63,6 +63,16 @@ def test_each_source_is_distinguished(curves, kind, since):
     assert (found.kind, found.since) == (kind, since) and found.why
 
 
+def test_two_faulty_batches_and_a_large_level_without_an_alarm_are_no_sure_kind():
+    late = recorded(lambda step, age: 0.5 if step >= 60 else policy(step, age), tilt=0.3)
+    assert staleness(late, FACTS).kind == "undecided"
+    bucket = next(name for name, (low, _) in names.AGED.items() if low == 0)
+    steps = [*UPDATES]
+    assert staleness({bucket: (steps, [5.0] * 64)}, FACTS).kind == "distribution"
+    huge = {names.RATE: ([0, 2**40], [1e-3] * 2), bucket: ([0, 2**40], [1e308] * 2)}
+    assert math.isfinite(staleness(huge, FACTS).mean)
+
+
 def test_slopes_on_age_and_on_time_are_found():
     healthy, sick = (staleness(recorded(each), FACTS).fits[0] for each in (policy, pinned))
     assert healthy.age.mean == pytest.approx(0.0105, abs=1e-3) and healthy.age.excludes_zero

@@ -46,7 +46,7 @@ class TurnMonitor(Monitor):
         most = min(MOST_TURNS, max(len(rollout.turns) for rollout in rollouts))
         own = getattr(self._environment, "metrics", None)
         return {
-            **(own([reply for rollout in rollouts for reply in rollout.replies]) if own else {}),
+            **(own([reply for rollout in rollouts for reply in rollout.replies]) if callable(own) else {}),
             **conversation_metrics([rollout for rollout in rollouts if rollout.aging_segments]),
             **{
                 f"turns/{POSITIVE_SHARE}_{n + 1}": positive_shares(update.tokens, weight, turn == n)[0]

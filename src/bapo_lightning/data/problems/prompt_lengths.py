@@ -56,7 +56,7 @@ def fits_by_bytes(rule: PromptRule, tokenizer: Any, num_embeddings: int) -> Fits
                 texts = iter(())
             for problem in chunk:
                 text = next(texts, None) if len(problem.prompt) < most else None
-                yield text is not None and _most_tokens(text, growth) <= most
+                yield text is not None and _is_short(text, growth, most)
 
     return fits
 
@@ -78,10 +78,13 @@ def _texts(rule: Any, tokenizer: Any, problems: Sequence[Problem]) -> list[str] 
     ]
 
 
-def _most_tokens(text: str, growth: int) -> int:
+def _is_short(text: str, growth: int, most: int) -> bool:
     if text.isascii():
-        return len(text) + BOS
-    return growth * len(text.encode("utf-8", "surrogatepass")) + BOS
+        return len(text) + BOS <= most
+    try:
+        return growth * len(text.encode()) + BOS <= most
+    except UnicodeEncodeError:  # half characters, which the tokenizer refuses
+        return False
 
 
 def growth_of_bytes(tokenizer: Any) -> int | None:
@@ -97,7 +100,7 @@ def growth_of_bytes(tokenizer: Any) -> int | None:
     splits = _parts(backend.pre_tokenizer)
     levels = [part for part in splits if part["type"] == "ByteLevel"]
     others = {part["type"] for part in splits} - {"ByteLevel"}
-    if not levels or any(part["add_prefix_space"] for part in levels) or others - SPLITTING:
+    if len(levels) != 1 or any(part["add_prefix_space"] for part in levels) or others - SPLITTING:
         return None
     normalisers = {part["type"] for part in _parts(backend.normalizer)} - {"Sequence"}
     return {frozenset(): 1, frozenset({"NFC"}): NFC_GROWTH}.get(frozenset(normalisers))

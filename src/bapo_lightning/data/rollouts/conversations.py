@@ -83,6 +83,7 @@ class Rounds:
 
 
 REPLY_FILE = "replies.jsonl"
+MOST_BLANKS, LONGEST_BLANK = 1000, 10_000  # that are kept, and characters of one
 _NOT_SHOWN = "(This reply cannot be shown.)"
 
 
@@ -295,7 +296,9 @@ class Conversations:
             return replace(ended, finish=FinishReason.STOP)
         if reply.is_lost or self._is_last(rollout):
             return ended.cut()
-        feedback = self._feedback(reply.text)
+        feedback = self._feedback(reply.text, is_prompt=reply.after == -1)
+        if feedback is None:
+            return ended.cut()
         if rollout.num_feedback_tokens + len(feedback) > self.max_feedback_tokens:
             return ended.cut()
         return rollout.answered(reply, feedback)
@@ -320,6 +323,8 @@ class Conversations:
             reply = _as_restored(self.environment.respond(turn))
             if reply.after is not None and not -1 <= reply.after <= number:
                 raise ValueError(f"Reply.after is {reply.after}; the turns so far are 0 to {number}, or -1")
+            if reply.after == -1 and not getattr(self.feedback, "writes_prompts", False):
+                raise ValueError("Reply.after is -1, a whole prompt, which environment.feedback cannot write")
             if not is_pure:
                 self.journal.write(problem, rollout, state, reply)
         except FOREIGN as error:
@@ -336,16 +341,19 @@ class Conversations:
             or rollout.num_feedback_tokens >= self.max_feedback_tokens
         )
 
-    def _feedback(self, text: str) -> array[int]:
+    def _feedback(self, text: str, is_prompt: bool = False) -> array[int] | None:
+        """Tokens of a reply, cut to its limit; None for a whole prompt that cannot be shown as it is."""
         text = self._controls.removed_from(text)
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if len(ids) > self.max_reply_tokens:
+            if is_prompt:
+                return None
             text = self._controls.removed_from(self.tokenizer.decode(ids[: self.max_reply_tokens]))
         feedback = self.feedback(self.tokenizer, text)
         # A rule that writes several messages has a method that empties them.
         blank = self.feedback.blank(text) if hasattr(self.feedback, "blank") else "0"
         if self._controls.among(feedback) != self._own_controls(blank):  # text and template made a token
-            return self.feedback(self.tokenizer, _NOT_SHOWN)
+            return None if is_prompt else self.feedback(self.tokenizer, _NOT_SHOWN)
         return feedback
 
     @cached_property
@@ -354,5 +362,7 @@ class Conversations:
 
     def _own_controls(self, blank: str) -> list[int]:
         if blank not in self._blanks:
+            if len(self._blanks) >= MOST_BLANKS or len(blank) > LONGEST_BLANK:  # programs write their tools
+                return self._controls.among(self.feedback(self.tokenizer, blank))
             self._blanks[blank] = self._controls.among(self.feedback(self.tokenizer, blank))
         return self._blanks[blank]

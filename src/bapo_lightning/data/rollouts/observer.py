@@ -271,9 +271,10 @@ class SelectionBias(SummingObserver):
         """Counts the samples that an update trains on; returns the metrics, once there is something to
         compare.
         """
-        self.trained += len(trained)
         self.trained_tokens += sum(sample.rollout.length for sample in trained)
-        self.trained_score += sum(sample.score.value for sample in trained)
+        whole = [sample for sample in trained if not sample.rollout.branch]  # one of each conversation
+        self.trained += len(whole)
+        self.trained_score += sum(sample.score.value for sample in whole)
         if not (self.sampled_tokens and self.ended and self.trained):
             return {}
         length, score = self.trained_tokens / self.trained, self.trained_score / self.trained

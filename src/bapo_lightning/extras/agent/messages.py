@@ -13,7 +13,7 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bapo_lightning.data.problems.prompts import MessagesPrompt, PlainPrompt, rendered
 from bapo_lightning.data.rollouts.feedback import PLACEHOLDER, ChatFeedback
@@ -91,6 +91,7 @@ class AgentPrompt(MessagesPrompt):
 class AgentFeedback(ChatFeedback):
     """The messages that a program adds, in the chat format of the model's tokenizer."""
 
+    writes_prompts: ClassVar[bool] = True  # for `Reply.after` of -1
     role: Literal["tool", "user"] = "user"  # of the messages with which the template is checked
 
     def __call__(self, tokenizer: Any, text: str) -> array[int]:
@@ -99,11 +100,11 @@ class AgentFeedback(ChatFeedback):
         if text.startswith(_PROMPT):
             tools = _read([text[1:].partition(_MESSAGE)[0]])
             options = {**self.template_options, **({"tools": tools} if tools else {})}
-            rule = MessagesPrompt(self.opening, options)
             try:
-                return rendered(tokenizer, messages, rule)
-            except DataError:
-                return rendered(tokenizer, [_as_one(messages)], rule)
+                return rendered(tokenizer, messages, MessagesPrompt(self.opening, options))
+            except DataError:  # of the roles, or of the tools
+                plain = MessagesPrompt(self.opening, self.template_options)
+                return rendered(tokenizer, [_as_one(messages)], plain)
         for message in messages:
             if message["role"] != "assistant":
                 message["content"] = self.template.replace(PLACEHOLDER, message["content"])

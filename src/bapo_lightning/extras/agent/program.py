@@ -137,6 +137,8 @@ class Program:
                 return prompt_text(asked.messages, asked.tools), -1
             text, after = self._added(self._answered[first][0], self._answered[:first], edits)
             return text, first - 1 if after is None else after
+        if edits != "branch":  # earlier ones are compared with no more
+            del self._answered[:-1]
         return self._added(asked, self._answered, edits)
 
     def _added(

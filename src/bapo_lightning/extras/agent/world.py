@@ -67,7 +67,7 @@ class Agent:
     def respond(self, turn: Turn) -> Reply:
         """Returns what the program's next request adds, or its end."""
         state: Mapping[str, Any] = turn.state or asdict(_Progress(uuid4().hex, [], []))
-        place, closes = _Progress(**state), self._endpoint.closes
+        place, closes, begun = _Progress(**state), self._endpoint.closes, time.monotonic()
         try:
             for _ in range(ATTEMPTS):
                 try:
@@ -80,7 +80,8 @@ class Agent:
         except ProgramLost as error:
             self._endpoint.check(closes)
             edits = place.edits + (error.reason == "edited")
-            state = {**state, "edits": edits, _LOST: error.reason}
+            seconds = round(place.seconds + time.monotonic() - begun, 3)
+            state = {**state, "edits": edits, "seconds": seconds, _LOST: error.reason}
             return Reply(str(error), state=state, calls=1, errors=1, is_lost=True)
 
     def metrics(self, replies: Sequence[Reply]) -> dict[str, float]:

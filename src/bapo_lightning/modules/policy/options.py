@@ -71,7 +71,8 @@ class ModelOptions:
         values = dict(section)
         if values.get("liger") == "auto":  # with its kernels, and a compiler for Triton's launcher
             is_here = find_spec("liger_kernel") is not None and missing_to_build("C") is None
-            values["liger"] = on_gpu and is_here and not values.get("compile")
+            is_alone = not values.get("compile") and values.get("activation_checkpointing") != "selective"
+            values["liger"] = on_gpu and is_here and is_alone
         if values.get("lora") is not None:
             values["lora"] = LoraOptions(**dict(values["lora"]))
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}

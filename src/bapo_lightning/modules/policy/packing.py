@@ -13,6 +13,7 @@ Position ids count from the start of each prompt. The kernel decides how attenti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,15 @@ def _laid_out(states: Tensor, indices: Tensor) -> Tensor:
     return embedding(indices, by_token.flatten(1)).unflatten(2, by_token.shape[1:]).transpose(1, 2)
 
 
+def has_varlen() -> bool:
+    """Returns whether this torch has the kernel of `varlen`, with heads that share keys (torch 2.13)."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "enable_gqa" in signature(varlen_attn).parameters
+
+
 def varlen(
     module: nn.Module,
     query: Tensor,
@@ -159,7 +169,7 @@ def varlen(
     the longest one's tokens, and `sliding_window` as `packed_sdpa`. Returns [1, T, H, d], and no attention
     weights.
     """
-    from torch.nn.attention.varlen import varlen_attn  # some versions of torch have no such module
+    from torch.nn.attention.varlen import varlen_attn
 
     # Under autocast, rotations leave queries and keys in float32.
     q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))

@@ -137,9 +137,9 @@ def _probed(session: ProbeSession, weights: Weights, others: Sequence[Weights]) 
     """
     if not weights.has_adapter:
         return session.probe(weights, others)
-    others = [*others, weights.without_adapter()]
+    others = [*others, weights.without_adapter]
     found = session.probe(weights, others)
-    again = session.probe(weights.apart(), others) if _code(found) else found
+    again = session.probe(weights.apart, others) if _code(found) else found
     return found if _code(again) else again
 
 

@@ -182,7 +182,8 @@ def updates_without(path: Path, metric: str) -> list[int]:
     found = set()
     for record in _records(_file_of(path)[0]):
         step = next((number for key in STEPS if (number := _number(record.get(key))) is not None), None)
-        values = [value for key, value in record.items() if renamed(key.rpartition(_EXPORTED)[2]) == metric]
+        named = {key: value for key, value in record.items() if isinstance(key, str)}  # not of too long rows
+        values = [value for key, value in named.items() if renamed(key.rpartition(_EXPORTED)[2]) == metric]
         if step is not None and 0 <= step < 1 << 53 and any(map(_is_lost, values)):
             found.add(int(step))
     return sorted(found)

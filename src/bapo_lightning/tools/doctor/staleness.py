@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean
 from typing import Literal
@@ -27,6 +27,9 @@ from bapo_lightning.tools.doctor.curves import Curves
 Kind = Literal["age", "numerics", "old weights", "distribution", "undecided"]
 Clock = Literal["update", "rate"]  # unit of age and time: an update, or 1 of summed learning rates
 STILL = 1e-12  # a smaller sum of learning rates moves no weight
+LARGE = 1.0  # nats per token at age 0 that no precision explains, if the alarm has no limit
+MOST_UPDATES = 1_000_000  # beyond them learning rates are not summed
+MOST = 1e30  # nats, which stand for more
 LEAST_CLUSTERS = 4  # rollout batches that an interval needs
 UNSEEN = "few tokens are seen at age 0"
 ELSE = "take make probe, or debug=canary regime=on_policy"
@@ -75,7 +78,7 @@ class Staleness:
 
 def staleness(curves: Curves, facts: Facts) -> Staleness | None:
     """Returns the verdict; None if no difference of engine and trainer is recorded."""
-    every = points(curves)
+    every = [replace(point, difference=min(max(point.difference, 0.0), MOST)) for point in points(curves)]
     if not every:
         return None
     fault = next(iter(engine(curves, facts)), None)
@@ -88,8 +91,8 @@ def staleness(curves: Curves, facts: Facts) -> Staleness | None:
     mean, level = fmean(point.difference for point in own), _level(own, is_still)
     if level is None:
         kind, why = _extrapolated(fits[0] if fits else None, mean, limit)
-    elif fault is not None or (is_still and level > (limit or math.inf)):
-        kind, why = _of_fault(tilt(curves, own[0].step), not is_still and bool(fits) and fits[0].grows)
+    elif fault is not None or level > (limit or LARGE):
+        kind, why = _of_fault(tilt(curves, own[0].step), fits, is_still)
     elif is_still or mean <= 2 * level:
         kind, why = "numerics", "age adds little to the difference at age 0, which is small"
     else:
@@ -97,8 +100,11 @@ def staleness(curves: Curves, facts: Facts) -> Staleness | None:
     return Staleness(kind, why, own[0].step, mean, level, fits)
 
 
-def _of_fault(tilted: float, grows: bool) -> tuple[Kind, str]:
+def _of_fault(tilted: float, fits: Sequence[Fit], is_still: bool) -> tuple[Kind, str]:
     """Kind of a difference at age 0, from the part of it in one direction, and from its growth with time."""
+    grows = not is_still and bool(fits) and fits[0].grows
+    if not fits and not is_still and not tilted > ONE_WAY:
+        return "undecided", "few rollout batches were seen since the fault; wait for more"
     if tilted < UNTILTED:
         return "distribution", "the difference at age 0 has no direction: log-probs of other tokens"
     if grows:
@@ -149,6 +155,8 @@ def points(curves: Curves) -> list[Point]:
 def summed_rates(curves: Curves) -> list[float]:
     """Summed learning rates before each update and after the last; empty without them, or if not finite."""
     steps, rates = series(curves, names.RATE)
+    if steps and steps[-1] >= MOST_UPDATES:
+        return []
     known = dict(zip(steps, rates, strict=True))
     last, each = rates[0] if rates else 0.0, list[float]()
     for step in range(steps[-1] + 1 if steps else 0):

@@ -60,6 +60,12 @@ def with_adapter(model: Any, folder: Path) -> Any:
         raise _misfit(folder, first_line(error)) from None
     if apart:
         raise _misfit(folder, f"{min(apart)} is in one of the two only")
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    if model.config.get_text_config().tie_word_embeddings and any(hasattr(end, "lora_A") for end in ends):
+        raise DataError(
+            f"the adapter in {folder} adapts a weight that embedding and head of its base model share; a "
+            "probe would add it to both, so merge it first, with separate weights"
+        )
     return made.merge_and_unload()
 
 

@@ -93,13 +93,18 @@ class Weights:
         """Parts of the weights that an adapter adds and that are not rounded, by name."""
         if not (self.has_adapter and self.is_apart):
             return {}
-        base = self.without_adapter().state
-        return {name: own - base[name] for name, own in self.state.items() if not own.equal(base[name])}
+        base = self.without_adapter.state
+        both = {name: (own, base[name]) for name, own in self.state.items() if name in base}
+        return {name: own - before for name, (own, before) in both.items() if not own.equal(before)}
 
+    @cached_property
     def apart(self) -> Weights:
         """The same adapter in a server that holds it next to its weights."""
-        return replace(self, is_apart=True)
+        made = replace(self, is_apart=True)
+        vars(made)["without_adapter"] = self.without_adapter  # read once
+        return made
 
+    @cached_property
     def without_adapter(self) -> Weights:
         """The base model of an adapter."""
         name = f"the base model of {self.name} without the adapter"

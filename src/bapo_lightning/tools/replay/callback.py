@@ -97,6 +97,8 @@ def step_columns(tokens: TokenTable, batch: TrainBatch) -> dict[str, Tensor]:
     columns["correction"] *= batch.factor.cpu()[sequence]
     rewards = [sample.reward for group in batch.groups for sample in group.samples]
     columns[LENGTH] = sequence.bincount(minlength=batch.num_samples)
+    if any(rollout.branch for rollout in batch.rollouts):  # rewards are of conversations, rows of branches
+        return columns
     return columns | {GROUP: torch.tensor(batch.group_numbers), REWARD: torch.tensor(rewards)}
 
 
