@@ -32,7 +32,7 @@ _NO_USAGE = {
 }
 
 
-class _Part(Answer):
+class _TextPart(Answer):
     type: Literal["input_text", "output_text", "text"]
     text: str
 
@@ -40,13 +40,13 @@ class _Part(Answer):
 class _Item(Answer):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Many[_Part] | None = None
+    content: str | Many[_TextPart] | None = None
     name: str | None = None
     arguments: str = "{}"
-    output: str | Many[_Part] = ""
+    output: str | Many[_TextPart] = ""
 
 
-class _Request(Answer):
+class _ResponsesRequest(Answer):
     model: str = ""
     input: str | Many[_Item]
     instructions: str | None = None
@@ -60,7 +60,7 @@ class _Request(Answer):
 def read_responses(body: bytes, refuses_settings: bool) -> Asked:
     """Returns the request of an HTTP body. Raises RequestRefused."""
     try:
-        asked = judged(_Request, body, "the program")
+        asked = judged(_ResponsesRequest, body, "the program")
     except PeerFault as fault:
         raise RequestRefused(str(fault).replace("an answer", "a request")) from None
     if refuses_settings:
@@ -100,7 +100,7 @@ def _messages(items: tuple[_Item, ...]) -> Iterator[SentMessage]:
         yield SentMessage(role="assistant", content=open_text, tool_calls=tuple(calls) or None)
 
 
-def _text(content: str | tuple[_Part, ...] | None) -> str:
+def _text(content: str | tuple[_TextPart, ...] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
