@@ -2,7 +2,7 @@
 
     python bench/start.py [--rows 10000 100000 1000000] [--model models/smollm2-135m-instruct]
 
-For each number of rows a new process writes a table of prompts of about 120 bytes, of which a tenth is
+For each number of rows a new process writes a table of prompts of about 100 bytes, of which a tenth is
 held out, and reads it as a run does. This prints CPU seconds, microseconds of a row, and the memory that it
 adds. `--tokenise` measures every prompt in tokens, as where bytes say nothing. A digest of the problems that
 are left, in their order, shows that both keep the same ones.
