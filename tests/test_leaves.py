@@ -32,7 +32,8 @@ class Leaf:
 
 OWN = {
     "extras.agent": Leaf(conf=("environment/agent.yaml", "environment/feedback/agent.yaml",
-                               "data/agent.yaml", "data/prompt/agent.yaml")),
+                               "data/agent.yaml", "data/prompt/agent.yaml"),
+                         tests=("rollout/vllm/test_openai_client.py",)),
     "extras.openenv": Leaf(conf=("environment/openenv.yaml", "environment/verifiers.yaml",
                                  "data/openenv.yaml", "data/verifiers.yaml")),
     "extras.python": Leaf(conf=("environment/python.yaml",)),
