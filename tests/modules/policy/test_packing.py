@@ -19,7 +19,7 @@ from bapo_lightning.data.batches.model_input import Layout, model_input
 from bapo_lightning.modules.policy import factory
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import FLASH, FLASH_HUB, VARLEN, ModelOptions
-from bapo_lightning.modules.policy.packing import row_arguments
+from bapo_lightning.modules.policy.packing import has_varlen, row_arguments
 from bapo_lightning.system import precision
 from bapo_lightning.system.errors import ConfigError
 
@@ -169,15 +169,16 @@ def varlen_attention(calls):
 
 
 def torch_varlen(calls):
-    """The same with the arguments of torch's function, which checks them."""
-    attend, signature = varlen_attention(calls), inspect.signature(torch.nn.attention.varlen.varlen_attn)
+    """The same with the arguments of torch's function, whose signature checks them where torch has it."""
+    attend, own = varlen_attention(calls), has_varlen()
+    signature = inspect.signature(torch.nn.attention.varlen.varlen_attn)
 
-    def attend_as_torch(*args, **kwargs):
-        given = signature.bind(*args, **kwargs).arguments
-        q, k = given["query"], given["key"]
-        assert given["enable_gqa"] == (q.shape[1] != k.shape[1]) and q.dtype == k.dtype
-        names = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale")
-        return attend(*(given[name] for name in names), causal=True, window_size=given["window_size"])
+    def attend_as_torch(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa):
+        rest = {"scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
+        assert not own or signature.bind(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, **rest)
+        assert enable_gqa == (q.shape[1] != k.shape[1]) and q.dtype == k.dtype
+        lengths = cu_seq_q, cu_seq_k, max_q, max_k
+        return attend(q, k, v, *lengths, scale, causal=True, window_size=window_size)
 
     return attend_as_torch
 
