@@ -11,7 +11,7 @@ from tests.import_graph import floors, reached
 ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
-    "lines of src": 57_500,
+    "lines of src": 57_530,
     "lines of the core": 24_140,
     "lines of tests": 51_470,
     "folders at the top": 18,

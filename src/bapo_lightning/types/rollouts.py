@@ -165,9 +165,8 @@ class Rollout:
             segment = earlier[-1].joined(segment)
             earlier = earlier[:-1]
         prompt_ids, origin, replies = self.prompt_ids, self.origin, self.replies
-        longer = Rollout(
-            prompt_ids, (*earlier, segment), self.finish, origin, replies
-        )  # faster than `replace`
+        # Faster than `replace`, for each call of a stream.
+        longer = Rollout(prompt_ids, (*earlier, segment), self.finish, origin, replies)
         if finish is not FinishReason.STOP and longer.length < max_new_tokens:
             return longer
         return Rollout(prompt_ids, _joined_segments(longer.segments), finish, origin, replies)

@@ -335,7 +335,7 @@ def test_an_adapter_that_was_never_delivered_is_found(adapted, probe):
     assert (code, found["verdict"]) == (1, "stale") and "without the adapter" in found["reason"]
 
 
-@pytest.mark.parametrize(("config", "told"), [
+@pytest.mark.parametrize(("config", "reason"), [
     ({"peft_type": "IA3"}, "does not describe a LoRA adapter"),
     ({"base_model_name_or_path": None}, "--base FOLDER"),
     ({"base_model_name_or_path": "no/such-model"}, "no/such-model"),
@@ -343,10 +343,10 @@ def test_an_adapter_that_was_never_delivered_is_found(adapted, probe):
     ({"target_modules": ["q_proj"]}, "does not fit its base model"),
     ({"r": "x"}, "does not fit its base model"),
 ])  # fmt: skip
-def test_an_adapter_that_cannot_be_added_is_one_sentence(config, told, adapted, tmp_path, url, capsys):
+def test_an_adapter_that_cannot_be_added_is_one_sentence(config, reason, adapted, tmp_path, url, capsys):
     shutil.copytree(adapted[0], tmp_path / "own")
     file = tmp_path / "own" / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
     assert main([url, str(tmp_path / "own"), *FEW]) == 2
     said = capsys.readouterr().err
-    assert told in said and "Traceback" not in said
+    assert reason in said and "Traceback" not in said

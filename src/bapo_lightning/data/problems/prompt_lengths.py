@@ -16,6 +16,7 @@ from bapo_lightning.data.problems.prompts import (
     PlainPrompt,
     PromptRule,
     chat_template,
+    opened,
     unknown_token,
 )
 from bapo_lightning.types import Problem
@@ -71,11 +72,8 @@ def _texts(rule: Any, tokenizer: Any, problems: Sequence[Problem]) -> list[str] 
         return None
     chats = [rule.messages(problem) for problem in problems]
     options = {"add_generation_prompt": True, **rule.template_options}
-    opening = rule.opening or ""
-    return [
-        text if text.endswith(opening) else text + opening
-        for text in tokenizer.apply_chat_template(chats, tokenize=False, **options)
-    ]
+    texts = tokenizer.apply_chat_template(chats, tokenize=False, **options)
+    return [opened(text, rule.opening) for text in texts]
 
 
 def _is_short(text: str, growth: int, most: int) -> bool:

@@ -183,8 +183,12 @@ def rendered(
             f"the chat template of the tokenizer of {name} cannot write the prompt ({reason}); choose "
             f"another prompt ({other}), other data.prompt.template_options, or another model"
         ) from None
-    text = text if text.endswith(prompt.opening) else text + prompt.opening
-    return array("i", tokenizer.encode(text, add_special_tokens=False))
+    return array("i", tokenizer.encode(opened(text, prompt.opening), add_special_tokens=False))
+
+
+def opened(text: str, opening: str | None) -> str:
+    """Returns a rendered chat with the beginning of the assistant's turn, unless it ends with it already."""
+    return text + opening if opening and not text.endswith(opening) else text
 
 
 def contradiction_of(problems: Sequence[Problem], prompt_text: Callable[[Problem], str]) -> str | None:

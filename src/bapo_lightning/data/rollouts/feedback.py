@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from bapo_lightning.data.problems.prompts import chat_template, template_problems
+from bapo_lightning.data.problems.prompts import chat_template, opened, template_problems
 from bapo_lightning.system.errors import DataError
 
 # transformers tokenizer, text of a reply -> token ids (typecode "i") from the end of a turn to the next turn
@@ -67,7 +67,7 @@ class ChatFeedback:
         """Returns messages as text; if it `opens` a turn, up to the point where the policy continues."""
         options = {"add_generation_prompt": opens, **self.template_options}
         text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
-        return text + self.opening if opens and self.opening and not text.endswith(self.opening) else text
+        return opened(text, self.opening) if opens else text
 
     def check(self, tokenizer: Any) -> None:
         """Raises DataError unless messages rendered one by one give the same text as all of them together."""

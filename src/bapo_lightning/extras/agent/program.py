@@ -132,37 +132,31 @@ class Program:
         allowed; an ignored one counts as a refused request. A later choice follows what the first one does.
         """
         if asked.choice:
-            first = self.digests.index(replace(asked, choice=0).digest)
-            if first == 0:
-                return prompt_text(asked.messages, asked.tools), -1
-            text, after = self._added(self._answered[first][0], self._answered[:first], edits)
-            return text, first - 1 if after is None else after
+            return self._begun_with(self.digests.index(replace(asked, choice=0).digest), asked)
         if edits != "branch":  # earlier ones are compared with no more
             del self._answered[:-1]
-        return self._added(asked, self._answered, edits)
-
-    def _added(
-        self, asked: Asked, answered: Sequence[tuple[Asked, str]], edits: Edits
-    ) -> tuple[str, int | None]:
-        last, text = answered[-1]
-        if (found := last.news(text, asked)) is not None:
-            return reply_text(found), None
-        self.num_edits += answered is self._answered
-        if edits == "ignore" and (found := last.news(text, asked, edits)) is not None:
+        if (text := _continued(asked, self._answered)) is not None:
+            return text, None
+        self.num_edits += 1
+        last, given = self._answered[-1]
+        if edits == "ignore" and (found := last.news(given, asked, edits)) is not None:
             self.num_refused += 1
             return reply_text(found), None
-        if edits == "branch":
-            fits = [
-                (len(before.messages), len(before.messages[-1]["content"]), number, reply_text(added))
-                for number, (before, given) in enumerate(answered)
-                if (added := before.news(given, asked, edits)) is not None
-            ]
-            if fits:
-                *_, number, added_text = max(fits)
-                return added_text, None if number == len(answered) - 1 else number
-            if asked.is_chat and asked.messages[-1]["role"] != "assistant":
-                return prompt_text(asked.messages, asked.tools), -1
+        if edits == "branch" and (place := _branched(asked, self._answered)) is not None:
+            text, number = place
+            return text, None if number == len(self._answered) - 1 else number
         raise ProgramLost("edited", "The program changed the conversation before its last answer.")
+
+    def _begun_with(self, first: int, asked: Asked) -> tuple[str, int]:
+        """What a later choice adds, and after which answer: as the `first` choice, by its number."""
+        before = self._answered[:first]
+        if not before:
+            return prompt_text(asked.messages, asked.tools), -1
+        if (text := _continued(asked, before)) is not None:
+            return text, first - 1
+        place = _branched(asked, before)
+        assert place is not None  # the first choice was answered
+        return place
 
     def score(self, has_ended: bool) -> float | None:
         """The reward that the program posted, or else, if it has ended, its last line if that is a number."""
@@ -274,6 +268,30 @@ class Program:
             output.close()
         if self._pending is not None:
             self._pending[1].cancel()
+
+
+def _continued(asked: Asked, answered: Sequence[tuple[Asked, str]]) -> str | None:
+    """What a request adds to the request that was answered last; None if it changes what came before."""
+    last, given = answered[-1]
+    found = last.news(given, asked)
+    return None if found is None else reply_text(found)
+
+
+def _branched(asked: Asked, answered: Sequence[tuple[Asked, str]]) -> tuple[str, int] | None:
+    """What a request adds to the answered one that it repeats furthest, and its number; -1: it is a whole
+    prompt. None if it can be neither.
+    """
+    fits = [
+        (len(before.messages), len(before.messages[-1]["content"]), number, reply_text(added))
+        for number, (before, given) in enumerate(answered)
+        if (added := before.news(given, asked, "branch")) is not None
+    ]
+    if fits:
+        *_, number, text = max(fits)
+        return text, number
+    if asked.is_chat and asked.messages[-1]["role"] != "assistant":
+        return prompt_text(asked.messages, asked.tools), -1
+    return None
 
 
 def judged_reward(value: Any) -> float:

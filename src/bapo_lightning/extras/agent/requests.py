@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG
 from bapo_lightning.system.peers import PeerFault
-from bapo_lightning.system.peers.answers import Answer, Json, Many, judged
+from bapo_lightning.system.peers.answers import Answer, Json, Kind, Many, judged
 from bapo_lightning.types import Problem
 
 Edits = Literal["cut", "ignore", "branch"]
@@ -43,9 +43,19 @@ class RequestRefused(Exception):
         self.status = status
 
 
-class _Part(Answer):
-    type: Literal["text"]
+class TextPart(Answer):
+    """A part of a content."""
+
     text: str
+
+
+class _Part(TextPart):
+    type: Literal["text"]
+
+
+def text_of(content: str | Sequence[TextPart] | None) -> str:
+    """Returns a content as one text."""
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
 class SentFunction(Answer):
@@ -70,9 +80,8 @@ class SentMessage(Answer):
 
     def plain(self) -> Message:
         """The message as chat templates read it."""
-        text = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content or ())
         calls = [(call.function.name, _read(call.function.arguments)) for call in self.tool_calls or ()]
-        return _message(_ROLES.get(self.role, self.role), text, calls)
+        return _message(_ROLES.get(self.role, self.role), text_of(self.content), calls)
 
 
 class _StreamOptions(Answer):
@@ -133,8 +142,8 @@ class Asked:
 
     def news(self, text: str, later: Asked, edits: Edits = "cut") -> list[Message] | None:
         """Returns the messages that a later request adds after the policy's `text`, its answer to this one;
-        None if it is no continuation. Ignored edits may change contents, calls and tools, or drop the answer;
-        a branch may add answers that the policy did not write.
+        None if it does not continue it. Ignored edits may change contents, calls and tools, or drop the
+        answer; a branch may add answers that the policy did not write.
         """
         ignores_edits = edits == "ignore"
         given, count = self.answer(text), len(self.messages)
@@ -168,12 +177,7 @@ class Asked:
 
 def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
     """Returns the request of an HTTP body. Raises RequestRefused."""
-    try:
-        asked = judged(_Request, body, "the program")
-    except PeerFault as fault:
-        raise RequestRefused(str(fault).replace("an answer", "a request")) from None
-    if refuses_settings:
-        refuse_settings(body, SAMPLING)
+    asked = accepted(_Request, body, SAMPLING if refuses_settings else ())
     if is_chat and asked.messages:
         messages = tuple(message.plain() for message in asked.messages)
     elif not is_chat and asked.prompt:
@@ -192,11 +196,18 @@ def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
     )
 
 
-def refuse_settings(body: bytes, names: Sequence[str]) -> None:
-    """Raises RequestRefused if a request sets one of these options."""
-    given = from_json(body)
-    if own := sorted(name for name in names if given.get(name) is not None):
+def accepted(kind: type[Kind], body: bytes, refused: Sequence[str]) -> Kind:
+    """Returns an HTTP body as a request of a kind. Raises RequestRefused: it is none, or sets one of the
+    `refused` options.
+    """
+    try:
+        asked = judged(kind, body, "the program")
+    except PeerFault as fault:
+        raise RequestRefused(str(fault).replace("an answer", "a request")) from None
+    given = from_json(body) if refused else {}
+    if own := sorted(name for name in refused if given.get(name) is not None):
         raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
+    return asked
 
 
 def completion(asked: Asked, *texts: str) -> dict[str, Any]:

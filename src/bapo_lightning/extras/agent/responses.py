@@ -19,11 +19,12 @@ from bapo_lightning.extras.agent.requests import (
     SentCall,
     SentFunction,
     SentMessage,
-    refuse_settings,
+    TextPart,
+    accepted,
     sent,
+    text_of,
 )
-from bapo_lightning.system.peers import PeerFault
-from bapo_lightning.system.peers.answers import Answer, Json, Many, judged
+from bapo_lightning.system.peers.answers import Answer, Json, Many
 
 _SETTINGS = (*SAMPLING, "max_output_tokens", "reasoning", "text", "truncation")
 _NO_USAGE = {
@@ -32,18 +33,17 @@ _NO_USAGE = {
 }
 
 
-class _TextPart(Answer):
+class _ItemPart(TextPart):
     type: Literal["input_text", "output_text", "text"]
-    text: str
 
 
 class _Item(Answer):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Many[_TextPart] | None = None
+    content: str | Many[_ItemPart] | None = None
     name: str | None = None
     arguments: str = "{}"
-    output: str | Many[_TextPart] = ""
+    output: str | Many[_ItemPart] = ""
 
 
 class _ResponsesRequest(Answer):
@@ -59,12 +59,7 @@ class _ResponsesRequest(Answer):
 
 def read_responses(body: bytes, refuses_settings: bool) -> Asked:
     """Returns the request of an HTTP body. Raises RequestRefused."""
-    try:
-        asked = judged(_ResponsesRequest, body, "the program")
-    except PeerFault as fault:
-        raise RequestRefused(str(fault).replace("an answer", "a request")) from None
-    if refuses_settings:
-        refuse_settings(body, _SETTINGS)
+    asked = accepted(_ResponsesRequest, body, _SETTINGS if refuses_settings else ())
     items = (_Item(role="user", content=asked.input),) if isinstance(asked.input, str) else asked.input
     first = [SentMessage(role="system", content=asked.instructions)] if asked.instructions else []
     messages = tuple(message.plain() for message in (*first, *_messages(items)))
@@ -74,34 +69,25 @@ def read_responses(body: bytes, refuses_settings: bool) -> Asked:
     return Asked(messages, tools, (), asked.model, bool(asked.stream))
 
 
-def _messages(items: tuple[_Item, ...]) -> Iterator[SentMessage]:
-    """One message for each item, but a text and the calls behind it are one."""
-    open_text: str | None = None  # of an assistant's message that may get calls
-    calls = list[SentCall]()
+def _messages(items: tuple[_Item, ...]) -> list[SentMessage]:
+    """One message for each item, but a text of the assistant and the calls behind it are one."""
+    found = list[tuple[Any, str | None, list[SentCall]]]()  # role, content, calls
     for item in items:
-        if item.type == "reasoning":
-            continue
         if item.type == "function_call":
+            if not found or found[-1][0] != "assistant":
+                found.append(("assistant", None, []))
             function = SentFunction(name=item.name or "", arguments=item.arguments)
-            calls.append(SentCall(function=function))
-            continue
-        if open_text is not None or calls:
-            yield SentMessage(role="assistant", content=open_text, tool_calls=tuple(calls) or None)
-            open_text, calls = None, []
-        if item.type == "function_call_output":
-            yield SentMessage(role="tool", content=_text(item.output))
-        elif item.role == "assistant":
-            open_text = _text(item.content)
-        elif item.role is None:
-            raise RequestRefused("a message of the input has no role")
-        else:
-            yield SentMessage(role=item.role, content=_text(item.content))
-    if open_text is not None or calls:
-        yield SentMessage(role="assistant", content=open_text, tool_calls=tuple(calls) or None)
-
-
-def _text(content: str | tuple[_TextPart, ...] | None) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+            found[-1][2].append(SentCall(function=function))
+        elif item.type == "function_call_output":
+            found.append(("tool", text_of(item.output), []))
+        elif item.type == "message":
+            if item.role is None:
+                raise RequestRefused("a message of the input has no role")
+            found.append((item.role, text_of(item.content), []))
+    return [
+        SentMessage(role=role, content=content, tool_calls=tuple(calls) or None)
+        for role, content, calls in found
+    ]
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

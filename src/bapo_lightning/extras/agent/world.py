@@ -13,12 +13,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 from uuid import uuid4
 
 from bapo_lightning.environments.environment import Turn
 from bapo_lightning.extras.agent.endpoint import Endpoint
 from bapo_lightning.extras.agent.program import Killed, Program, ProgramLost, Reason
+from bapo_lightning.extras.agent.requests import Edits
 from bapo_lightning.system.values import Size
 from bapo_lightning.types import Problem, Reply
 
@@ -35,6 +36,10 @@ class _Progress:
     answers: list[str]  # texts of the policy
     seconds: float = 0.0  # in which the run waited for the program
     edits: int = 0  # requests that changed the conversation
+
+    def seconds_with(self, begun: float) -> float:
+        """Returns `seconds` with those since a time of the monotonic clock."""
+        return round(self.seconds + time.monotonic() - begun, 3)
 
 
 class Agent:
@@ -53,9 +58,7 @@ class Agent:
 
     is_pure = False
 
-    def __init__(
-        self, endpoint: Endpoint, programs: Size = 128, edits: Literal["cut", "ignore", "branch"] = "cut"
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, programs: Size = 128, edits: Edits = "cut") -> None:
         self._endpoint, self._programs, self._edits = endpoint, programs, edits
         endpoint.makes_branches = edits == "branch"
         self._idle: OrderedDict[str, Program] = OrderedDict()
@@ -80,8 +83,8 @@ class Agent:
         except ProgramLost as error:
             self._endpoint.check(closes)
             edits = place.edits + (error.reason == "edited")
-            seconds = round(place.seconds + time.monotonic() - begun, 3)
-            state = {**state, "edits": edits, "seconds": seconds, _LOST: error.reason}
+            changed = {"edits": edits, "seconds": place.seconds_with(begun), _LOST: error.reason}
+            state = {**state, **changed}
             return Reply(str(error), state=state, calls=1, errors=1, is_lost=True)
 
     def metrics(self, replies: Sequence[Reply]) -> dict[str, float]:
@@ -118,7 +121,7 @@ class Agent:
             raise
         calls, errors, edits = program.take_counts()
         asked_so_far, given = list(program.digests), list(program.texts)
-        seconds = round(place.seconds + time.monotonic() - begun, 3)
+        seconds = place.seconds_with(begun)
         state = asdict(_Progress(place.name, asked_so_far, given, seconds, place.edits + edits))
         if is_over:
             self._endpoint.end(program)

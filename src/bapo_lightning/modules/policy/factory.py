@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
@@ -82,12 +87,11 @@ def build_policy(
     if options.lora is not None:
         with random_states_kept(seed):
             add_adapters(model, options.lora, on_meta)
-    keeps_products = options.activation_checkpointing == "selective"
-    if keeps_products:  # before compiling, since the operators of a compiled layer are hidden
-        checkpoint_layers(decoder_layers(model), keeps_products)
+    if options.activation_checkpointing == "selective":  # the operators of compiled layers are hidden
+        checkpoint_layers(decoder_layers(model), keeps_products=True)
     if options.compile:  # for any number of tokens; all layers share one function, compiled once
         _replace_forward(decoder_layers(model), lambda forward: torch.compile(forward, dynamic=True))
-    if options.activation_checkpointing and not keeps_products:
+    if options.activation_checkpointing is True:
         checkpoint_layers(decoder_layers(model))
     if frozen:
         model.requires_grad_(False)
@@ -169,15 +173,15 @@ def checkpoint_layers(layers: Sequence[nn.Module], keeps_products: bool = False)
     transformers' own checkpointing works only in train mode, and a policy is in eval mode; torch's wrapper
     changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
     """
+    contexts = _kept_products if keeps_products else noop_context_fn
 
     def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
         def kept(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             compute = partial(forward, self)
             if not torch.is_grad_enabled():
                 return compute(*args, **kwargs)
-            contexts = {"context_fn": _kept_products} if keeps_products else {}
-            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, **contexts}
-            return checkpoint(compute, *args, **how, **kwargs)
+            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+            return checkpoint(compute, *args, **how, context_fn=contexts, **kwargs)
 
         return kept
 

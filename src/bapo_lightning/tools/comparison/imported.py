@@ -181,12 +181,18 @@ def updates_without(path: Path, metric: str) -> list[int]:
     """Updates of a log that `log_rows` reads, at which a metric of this package is NaN or infinite."""
     found = set()
     for record in _records(_file_of(path)[0]):
-        step = next((number for key in STEPS if (number := _number(record.get(key))) is not None), None)
+        step = _step(record)
         named = {key: value for key, value in record.items() if isinstance(key, str)}  # not of too long rows
         values = [value for key, value in named.items() if renamed(key.rpartition(_EXPORTED)[2]) == metric]
-        if step is not None and 0 <= step < 1 << 53 and any(map(_is_lost, values)):
+        if step is not None and any(map(_is_lost, values)):
             found.add(int(step))
     return sorted(found)
+
+
+def _step(record: Mapping[str, Any]) -> float | None:
+    """The update of a row; None if it has none, or no number of one."""
+    step = next((number for key in STEPS if (number := _number(record.get(key))) is not None), None)
+    return step if step is not None and 0 <= step < 1 << 53 else None
 
 
 def _is_lost(value: Any) -> bool:
@@ -200,8 +206,7 @@ def _merged(records: Iterable[Mapping[str, Any]], rename: Callable[[str], str | 
     rows: Rows = {}
     runs: set[str] = set()  # whose columns an export of W&B has
     for record in records:
-        step = next((number for key in STEPS if (number := _number(record.get(key))) is not None), None)
-        if step is None or not 0 <= step < 1 << 53:
+        if (step := _step(record)) is None:
             continue
         if not step.is_integer():
             raise ValueError(f"step {step:g} is between two updates, so it is not a log of each update")

@@ -181,7 +181,7 @@ def tilt(curves: Curves, since: int) -> float:
 def fit(own: Sequence[Point], clock: Clock, travelled: Sequence[float]) -> Fit | None:
     """Returns least squares of the difference on age and time; None if points do not determine them.
 
-    Errors are those of clusters (Liang and Zeger 1986): tokens of a rollout batch err together.
+    Errors are clustered (Liang and Zeger 1986): tokens of a rollout batch err together.
 
     Args:
         own: points.

@@ -41,9 +41,8 @@ class Weights:
     name: str = ""  # in printed lines; "": the path
     base: str | None = None  # base model of an adapter; None: the one that it names
     has_adapter: bool | None = None  # whether an adapter is added; None: if the folder is one
-    is_apart: bool = (
-        False  # whether a server holds the adapter next to its weights, so that no sum is rounded
-    )
+    # Whether a server holds the adapter next to its weights, so that no sum is rounded.
+    is_apart: bool = False
     _known: dict[tuple[TokenLayout, str], Numbers] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
