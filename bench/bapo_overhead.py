@@ -37,7 +37,6 @@ from bapo_lightning.system.values import Count
 MODES = "exact", "guessed"
 STRETCHES = 32, 96, 192, 288  # updates at which a stretch of the run ends and another begins
 FIXED = "algorithm/bounds=fixed", "algorithm.bounds.low=0.8", "algorithm.bounds.high=1.28"
-PROMPTS = 16  # of an update
 
 
 class Copy:
@@ -113,6 +112,7 @@ def main() -> None:
     parser.add_argument(
         "--parts", type=number_type(Count), nargs="+", default=[1, 4, 16], help="micro-batches of an update"
     )
+    parser.add_argument("--prompts", type=number_type(Count), default=16, help="of an update")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--checkpointing", nargs="+", choices=["false", "true"], default=["false", "true"])
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all runs")
@@ -122,7 +122,7 @@ def main() -> None:
     record: dict[str, Any] = {}
     for staleness, checkpointing, parts in product(given.staleness, given.checkpointing, given.parts):
         common = [
-            f"scale.prompts_per_batch={staleness * PROMPTS}",
+            f"scale.prompts_per_batch={staleness * given.prompts}",
             f"scale.num_rollout_batches={-(-given.rounds // staleness)}",
             "regime.epochs=1",
             f"regime.minibatches={staleness}",

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import random
 
 import pytest
@@ -167,6 +168,19 @@ def test_a_path_without_one_log_is_refused_in_words(tmp_path, capsys):
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text("")
     assert main([f"grpo:0={tmp_path}"]) == 2 and "holds 2 logs" in capsys.readouterr().err
+
+
+def test_a_folder_that_vanishes_meanwhile_is_passed_over(tmp_path, capsys, monkeypatch):
+    (tmp_path / "checkpoint.partial").mkdir()
+    scandir = os.scandir
+
+    def vanishing(path):
+        if str(path).endswith(".partial"):
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert main([f"grpo:0={tmp_path}"]) == 2 and "holds 0 logs" in capsys.readouterr().err
 
 
 def test_two_logs_of_one_seed_are_refused(tmp_path, capsys):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -132,7 +133,9 @@ def _file_of(path: Path) -> tuple[Path, bool]:
         return newest, done >= wanted
     if path.is_file():
         return path, True
-    logs = [file for kind in ("*tfevents*", "*.jsonl", "*.csv") for file in sorted(path.rglob(kind))]
+    # A run in progress may remove a folder meanwhile, which `os.walk` passes over.
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    logs = [file for file in files if "tfevents" in file.name or file.suffix in (".jsonl", ".csv")]
     if len(logs) != 1:
         held = f"holds {len(logs)} logs" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {held}, but one is needed; {_FORMS}")
