@@ -18,7 +18,7 @@ LIMITS = {
     "files at the top": 3,
     "class names in several files": 2,  # the faces of the module and of its data in library.py
 }
-EXECUTED_FILES = 62  # by one rollout batch with its first update
+EXECUTED_FILES = 59  # by one rollout batch with its first update
 SLACK = 0.98  # of a limit, below which it is to be lowered
 FILES = {
     "errors.py": "class Wrong(ValueError):\n    pass\n",

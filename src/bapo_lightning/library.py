@@ -29,8 +29,8 @@ from bapo_lightning.configuration.run_config import RunConfig, share_problems
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.configuration.wording import value_problem
 from bapo_lightning.data import data_module
+from bapo_lightning.data.batches.batch import RolloutLoader
 from bapo_lightning.data.problems.prompts import dated
-from bapo_lightning.data.trainer_side import RolloutLoader
 from bapo_lightning.modules import bapo_module
 from bapo_lightning.modules.policy.folder import models_behind, refuse_other_models
 from bapo_lightning.rewards.functions import is_reward_function

@@ -131,6 +131,7 @@ class Alarm(Monitor):
     def __post_init__(self) -> None:
         if self.action not in (*get_args(Action), *OFF):
             raise ValueError(f"action must be one of {', '.join(get_args(Action))}, off, got {self.action!r}")
+        self._is_listed = is_listed(self.metric)
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -171,7 +172,7 @@ class Alarm(Monitor):
         elif self._state.num_measured == 0:
             self._seen |= update.metrics.keys()
             is_late = update.index + 1 >= UNSEEN_UPDATES
-            if not self._is_missed and (is_late or not is_listed(self.metric)):
+            if not self._is_missed and (is_late or not self._is_listed):
                 self._is_missed = True
                 self._tell_unseen()
         return {f"alarms/{self.name}": self._state.num_on}

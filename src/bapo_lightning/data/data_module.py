@@ -44,7 +44,7 @@ from typing import Any, cast
 
 import lightning as L
 
-from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.data.batches.batch import RolloutLoader, TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import TrainerState, collector_for, scheduler_kind
@@ -55,9 +55,8 @@ from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
-from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import Remembers
-from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
+from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, VersionedPolicyOwner
 from bapo_lightning.system.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group, Sample
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import lightning as L
 
-from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.data.trainer_side import RolloutLoader, VersionedPolicyOwner
+from bapo_lightning.data.batches.batch import RolloutLoader, TrainBatch
 from bapo_lightning.rollout.distributed import LocalEngine
+from bapo_lightning.rollout.weight_sync import VersionedPolicyOwner
 from bapo_lightning.system.errors import RankError
 from bapo_lightning.system.orphans import end_process, in_background
 from bapo_lightning.system.ranks.channel import Channel

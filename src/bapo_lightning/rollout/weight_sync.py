@@ -21,6 +21,8 @@ from itertools import chain
 from statistics import fmean
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from bapo_lightning.rollout.engine import (
     Generation,
     GenerationRequest,
@@ -56,6 +58,18 @@ class ScoringWeightSource(MeasuredWeights, Protocol):
 
     def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Returns log-probs under the run's first weights."""
+
+
+class VersionedPolicyOwner(Protocol):
+    """The part of the LightningModule that the data side needs."""
+
+    policy: ScoringWeightSource
+    micro_batch_tokens: int
+    last_entropy: float | Tensor  # nats, mean over the tokens of the last update
+
+    @property
+    def policy_version(self) -> int:
+        """Optimizer updates made so far."""
 
 
 @dataclass(frozen=True, slots=True)

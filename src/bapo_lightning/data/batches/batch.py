@@ -9,7 +9,7 @@ response's; they are context and never count among the N.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import add
@@ -376,3 +376,22 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
         candidates=None if noted is None else noted.new_full((1, 2, noted.shape[2]), -1),
         metrics={},
     )
+
+
+@dataclass(eq=False)
+class RolloutLoader:
+    """One pass over a run's updates. Has a length, so that Lightning does not fetch ahead, and is lazy, so
+    that a batch is produced only after the update before it.
+    """
+
+    num_updates: int
+    next_batch: Callable[[], TrainBatch]
+
+    def __len__(self) -> int:
+        """Updates of the whole run."""
+        return self.num_updates
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        """Batches without end; `__len__` ends the epoch."""
+        while True:
+            yield self.next_batch()

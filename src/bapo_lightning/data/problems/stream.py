@@ -99,8 +99,10 @@ class ProblemStream:
         self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
 
     def _next(self) -> WorkItem:
-        taken = {each: epoch * len(self._parts[each]) + n for each, (epoch, n) in self._places.items()}
-        name = furthest_behind(taken, self._shares)
+        name, *others = self._parts
+        if others:
+            taken = {each: epoch * len(self._parts[each]) + n for each, (epoch, n) in self._places.items()}
+            name = furthest_behind(taken, self._shares)
         epoch, position = self._places[name]
         if position == len(self._parts[name]):
             epoch, position = epoch + 1, 0

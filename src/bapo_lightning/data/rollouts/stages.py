@@ -20,10 +20,9 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.trainer_side import VersionedPolicyOwner
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers, RewardBatch
 from bapo_lightning.objectives.divergence import mismatch
-from bapo_lightning.rollout.weight_sync import ScoringWeightSource
+from bapo_lightning.rollout.weight_sync import ScoringWeightSource, VersionedPolicyOwner
 from bapo_lightning.system.phases import phase
 from bapo_lightning.types import Group, Sample
 
