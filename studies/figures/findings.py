@@ -16,7 +16,7 @@ from rich.table import Table as Printed
 from bapo_lightning.report.intervals import LEAST_VALUES, Interval, t_quantile
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.paired import LEVEL, holm, paired_difference, paired_p_value
-from bapo_lightning.report.progress.tables import fits
+from bapo_lightning.report.progress.terminal import fits
 from bapo_lightning.system.run_folder.text_file import write_json, write_text
 from studies.figures.catalogue import Claim, Figure
 

@@ -222,3 +222,17 @@ def weight_names(path: str) -> list[str]:
         return []
     with safe_open(file, "pt") as weights:
         return list(weights.keys())
+
+
+ATTENTION_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")  # keep keys and values
+
+
+def recurrent_part(config: Any) -> str | None:
+    """Returns the part that keeps a state, in words: `layers of type mamba`. None if only attention does."""
+    from transformers import AutoModelForCausalLM
+
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
+    if others:
+        return f"layers of type {', '.join(others)}"
+    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    return "a recurrent state" if getattr(model_class, "_is_stateful", False) else None

@@ -21,7 +21,7 @@ from bapo_lightning.report.progress.display import (
     shown,
     wrapped,
 )
-from bapo_lightning.report.progress.tables import fits, in_parts
+from bapo_lightning.report.progress.terminal import fits, in_parts
 from bapo_lightning.system.phases import Phase, advance, phase
 
 SHOW_CURSOR = "\x1b[?25h"

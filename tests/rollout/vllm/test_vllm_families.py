@@ -11,7 +11,7 @@ import torch
 from bench.family_checks import TOLERANCE, VOCAB, make, policy_of, synced, update
 from transformers import Olmo2Model
 
-from bapo_lightning.rollout.vllm import gpt_oss
+from bapo_lightning.rollout.vllm import families
 from bapo_lightning.rollout.vllm import weights as vllm_weights
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -55,7 +55,7 @@ def test_without_new_kernels_experts_are_wrong_and_the_probe_says_so(started, mo
 
 
 def test_what_a_loader_writes_where_nothing_is_kept_is_missing(started, monkeypatch):
-    monkeypatch.setattr(gpt_oss, "EXPERTS", re.compile("none"))
+    monkeypatch.setattr(families, "EXPERTS", re.compile("none"))
     policy, engine = started("gpt_oss")
     with closing(engine), pytest.raises(EngineError, match=r"weights unset, first 'model.layers.0.*experts"):
         engine.load_weights(policy, 1)

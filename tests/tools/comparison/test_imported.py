@@ -12,7 +12,7 @@ from tensorboardX import SummaryWriter
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.record import read_run
 from bapo_lightning.tools.commands.compare import main
-from bapo_lightning.tools.comparison import event_files
+from bapo_lightning.tools.comparison import imported
 from bapo_lightning.tools.comparison.imported import (
     ForeignRun,
     foreign_run,
@@ -121,11 +121,11 @@ def test_a_torn_event_file_keeps_what_is_whole(tmp_path):
     writer.close()
     (file,) = tmp_path.glob("*tfevents*")
     file.write_bytes(file.read_bytes()[:-3])
-    assert [step for step, _, _ in event_files.scalars(file)] == [0, 1, 2, 3]
+    assert [step for step, _, _ in imported.scalars(file)] == [0, 1, 2, 3]
 
 
 def test_without_a_package_event_files_are_refused_with_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(event_files, "_MESSAGES", ("no_such_package.event_pb2",))
+    monkeypatch.setattr(imported, "_MESSAGES", ("no_such_package.event_pb2",))
     (tmp_path / "events.out.tfevents.1").write_bytes(b"")
     with pytest.raises(DataError, match="pip install tensorboard"):
         import_run(ForeignRun("grpo", 0, 1, tmp_path), tmp_path / "out")

@@ -21,10 +21,9 @@ from bapo_lightning.data.problems.columns import (
     has_path,
     prefixes,
 )
+from bapo_lightning.data.problems.file_rows import Records, read_text_files, read_unlike_files
 from bapo_lightning.data.problems.formats import FORMATS, format_of, place_fault
 from bapo_lightning.data.problems.held_out import Part, is_in, share_that_divides
-from bapo_lightning.data.problems.parquet_files import read_unlike_files
-from bapo_lightning.data.problems.text_files import Records, read_text_files
 from bapo_lightning.system.errors import DataError, first_line
 from bapo_lightning.system.hub import stay_offline_without_hub
 from bapo_lightning.system.values import Count, Share

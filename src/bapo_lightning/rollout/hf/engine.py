@@ -32,12 +32,11 @@ from bapo_lightning.rollout.engine import (
 )
 from bapo_lightning.rollout.hf.decoder import RunningBatch
 from bapo_lightning.rollout.hf.reader import CACHED_SDPA, Reader
-from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.rollout.weight_digests import drawn_part, part_digests, summed
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.system.errors import ConfigError, EngineError
 from bapo_lightning.system.precision import round_blocks
-from bapo_lightning.system.pretrained import building
+from bapo_lightning.system.pretrained import building, recurrent_part
 from bapo_lightning.system.random_states import random_states_kept
 from bapo_lightning.system.values import MIXED, Count, CountOrZero, EngineDtype
 

@@ -19,10 +19,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from bapo_lightning.rollout.engine import GenerationRequest, check_prompts
-from bapo_lightning.rollout.recurrence import recurrent_part
 from bapo_lightning.system.errors import EngineError
 from bapo_lightning.system.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
-from bapo_lightning.system.pretrained import building, longest_short, read_model_config
+from bapo_lightning.system.pretrained import building, longest_short, read_model_config, recurrent_part
 from bapo_lightning.system.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30

@@ -49,9 +49,8 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 from vllm.platforms import current_platform
 
 from bapo_lightning.rollout.engine import FACTOR_MARK
-from bapo_lightning.rollout.vllm import gpt_oss
+from bapo_lightning.rollout.vllm.families import GPT_OSS, experts_apart, let_heads_be_rotated
 from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER, LOADING_ERRORS
-from bapo_lightning.rollout.vllm.rotary import let_heads_be_rotated
 from bapo_lightning.rollout.weight_digests import column_digest, drawn_columns, summed
 from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
 from bapo_lightning.system.orphans import end_with_parent
@@ -114,8 +113,8 @@ class Reload:
         for name, weight in weights:
             if FACTOR_MARK in name:
                 self._factors[name] = weight.cpu().clone()
-            elif type(self._model).__name__ == gpt_oss.MODEL:
-                yield from gpt_oss.experts_apart(name, weight)
+            elif type(self._model).__name__ == GPT_OSS:
+                yield from experts_apart(name, weight)
             else:
                 yield name, weight
 

@@ -14,8 +14,7 @@ from rich.table import Table
 
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.paired import LESS, MORE
-from bapo_lightning.report.progress.tables import fits, in_parts, simple_table
-from bapo_lightning.report.progress.terminal import Terminal
+from bapo_lightning.report.progress.terminal import Terminal, fits, in_parts, simple_table
 from bapo_lightning.tools.comparison.runs import COLUMNS
 from bapo_lightning.tools.comparison.table import Cell, Comparison
 

@@ -13,8 +13,10 @@ import json
 import math
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired
 
@@ -24,7 +26,6 @@ from bapo_lightning.report.metrics import is_listed
 from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.run_folder.shapes import Count, shaped
 from bapo_lightning.system.run_folder.text_file import write_json, write_text
-from bapo_lightning.tools.comparison.event_files import scalars
 
 _SPEC = re.compile(r"([A-Za-z0-9][\w.+-]*):(\d{1,9})(?::([1-9]\d{0,8}))?=(.+)", re.ASCII)
 # Columns of the number of updates, the most reliable first: W&B's also counts rows of validation.
@@ -245,3 +246,40 @@ def _number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+_MESSAGES = ("tensorboard.compat.proto.event_pb2", "tensorboardX.proto.event_pb2")
+_HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4  # length and its checksum; checksum of what follows
+
+
+def scalars(path: Path) -> Iterator[tuple[int, str, float]]:
+    """Yields step, tag and value of each scalar of a file, up to a last record that a kill tore. Raises
+    DataError if no package can read it, or it is not an event file.
+    """
+    event, content, place = _event(path), path.read_bytes(), 0
+    while place + _HEADER.size <= len(content):
+        (length,) = _HEADER.unpack_from(content, place)
+        begin, place = place + _HEADER.size, place + _HEADER.size + length + _CHECKSUM
+        if place > len(content):
+            return
+        try:
+            read = event.FromString(content[begin : begin + length])
+        except Exception as error:  # of protobuf, whose versions have different types
+            raise DataError(f"{path} is not an event file of TensorBoard, or damaged ({error})") from None
+        for value in read.summary.value:
+            if value.HasField("simple_value"):
+                yield read.step, value.tag, float(value.simple_value)
+            elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
+                yield read.step, value.tag, float(value.tensor.float_val[0])
+
+
+def _event(path: Path) -> Any:
+    for name in _MESSAGES:
+        try:
+            return import_module(name).Event
+        except ImportError:
+            continue
+    raise DataError(
+        f"{path} is TensorBoard's, for which a package is not installed: "
+        ".venv/bin/python -m pip install tensorboard"
+    )

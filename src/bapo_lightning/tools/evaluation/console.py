@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.report.progress.display import Pace, Place, bar_line, on_terminal, shown
-from bapo_lightning.report.progress.tables import in_parts, simple_table
-from bapo_lightning.report.progress.terminal import Terminal
+from bapo_lightning.report.progress.terminal import Terminal, in_parts, simple_table
 from bapo_lightning.tools.evaluation.results import LENGTH
 from bapo_lightning.types import Sample, ScoreStatus
 

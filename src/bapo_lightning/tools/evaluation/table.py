@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.report.markdown import markdown_table
-from bapo_lightning.report.progress.tables import fits, in_parts, simple_table
-from bapo_lightning.report.progress.terminal import Terminal
+from bapo_lightning.report.progress.terminal import Terminal, fits, in_parts, simple_table
 from bapo_lightning.system.printable import printable
 from bapo_lightning.system.run_folder.text_file import write_csv, write_text
 from bapo_lightning.tools.evaluation.comparison import ComparisonRow

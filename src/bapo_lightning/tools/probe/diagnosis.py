@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -14,7 +14,6 @@ from torch import Tensor
 from bapo_lightning.system.phases import phase
 from bapo_lightning.tools.probe.judge import FLOOR, LEAST_FACTOR, USUAL_FACTOR, Gap, Position, gaps, position
 from bapo_lightning.tools.probe.layout import Mask, Numbers, TokenLayout
-from bapo_lightning.tools.probe.mixtures import SEARCHED, nearest_mixture
 from bapo_lightning.tools.probe.weights import EXACT, Weights
 
 TEMPERATURES = (0.1, 10.0)
@@ -186,3 +185,55 @@ def mean_of(parts: Mapping[str, Gap]) -> float:
     """Mean difference over all tokens, in nats."""
     count = sum(gap.num_tokens for gap in parts.values())
     return sum(gap.mean * gap.num_tokens for gap in parts.values()) / count
+
+
+SEARCHED = 8  # sequences: the texts, and some random tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StaleLayers:
+    """Parts of a model that come from another folder than the rest."""
+
+    text: str  # names of those parts
+    names: frozenset[str]  # of their weights
+
+
+def mixtures(groups: list[tuple[str, list[str]]]) -> Iterator[StaleLayers]:
+    """Yields the states after a partial sync: only the first parts, or only one, are new or old."""
+    count = len(groups)
+    cuts = [set(range(cut, count)) for cut in range(1, count)]
+    cuts += [set(range(cut)) for cut in range(2, count)]
+    cuts += [{place} for place in range(count - 1)]  # the last one is a cut
+    cuts += [set(range(count)) - {place} for place in range(1, count - 1)]
+    for places in cuts:
+        names = frozenset(name for place in places for name in groups[place][1])
+        yield StaleLayers(_text([label for label, _ in groups], places), names)
+
+
+def nearest_mixture(
+    weights: Weights, other: Mapping[str, Tensor], layout: TokenLayout, server: Numbers, dtype: str
+) -> StaleLayers | None:
+    """Returns the mixture whose log-probs are nearest to the server's [N], by least squares over the first
+    sequences; None if the other's weights do not match these in place.
+    """
+    if any(other[name].shape != own.shape for name, own in weights.state.items() if name in other):
+        return None
+    part = layout.first(SEARCHED)
+    own = server[: len(part.places)]
+    found = list(mixtures(weights.groups()))
+    with phase("trying mixtures", len(found) * len(part.sequences)):
+        squares = [
+            np.square(weights.mixed_scores(part, dtype, other, each.names) - own).sum() for each in found
+        ]
+    finite = [square if np.isfinite(square) else np.inf for square in squares]
+    return found[int(np.argmin(finite))] if found else None
+
+
+def _text(labels: list[str], places: set[int]) -> str:
+    first, last = min(places), max(places)
+    if len(places) == 1:
+        return labels[first]
+    if len(places) == last - first + 1:
+        return f"{labels[first]} to {labels[last]}"
+    (left_out,) = set(range(len(labels))) - places
+    return f"everything but {labels[left_out]}"

@@ -28,8 +28,7 @@ from bapo_lightning.report.progress.display import (
     shown,
     signs_of_life,
 )
-from bapo_lightning.report.progress.tables import simple_table
-from bapo_lightning.report.progress.terminal import get_console
+from bapo_lightning.report.progress.terminal import get_console, simple_table
 from bapo_lightning.system.run_folder.find import SWEEP_RECORD, planned_runs
 from bapo_lightning.system.run_folder.record import finite, newest_rows
 from bapo_lightning.system.run_folder.text_file import write_json

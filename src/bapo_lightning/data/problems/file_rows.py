@@ -1,6 +1,6 @@
-"""Reads rows of .jsonl, .json, .csv and .tsv files as the files have them. General readers guess types: a
-text that looks like a date becomes a date, 0012 becomes 12, whole numbers lose digits, and a column whose
-first cells are null cannot take text.
+"""Reads rows of .jsonl, .json, .csv, .tsv and unlike .parquet files as the files have them. General readers
+guess types: a text that looks like a date becomes a date, 0012 becomes 12, whole numbers lose digits, and a
+column whose first cells are null cannot take text.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
 
 from bapo_lightning.data.problems.formats import PACKED, format_of
 from bapo_lightning.system.errors import DataError
@@ -23,7 +25,7 @@ _LONGEST_CELL = 2**31 - 1  # characters
 
 
 class Records:
-    """Rows of text files with a part of the interface of `datasets.Dataset`; a row's missing cell is None."""
+    """Rows of files with a part of the interface of `datasets.Dataset`; a row's missing cell is None."""
 
     def __init__(self, column_names: list[str], rows: list[dict[str, Any]]) -> None:
         self.column_names, self._rows = column_names, rows
@@ -127,3 +129,23 @@ def _csv_rows(path: str, name: str) -> Iterator[dict[str, Any]]:
             yield dict(zip(header, row, strict=False))
     except csv.Error as error:
         raise ValueError(f"line {cells.line_num}: {error}") from None
+
+
+def read_unlike_files(files: Sequence[tuple[str, str]], wanted: Collection[str]) -> Records | None:
+    """Reads parquet files, given as local path and name, if their `wanted` columns differ in type or are
+    missing in some, or if a file has no rows; each cell is as its own file has it. Returns None if all files
+    are alike, so that any reader will do. Raises DataError: a file has none of the columns of the others.
+    """
+    metadata = [pyarrow.parquet.read_metadata(path) for path, _ in files]
+    schemas = [each.schema.to_arrow_schema() for each in metadata]
+    types = [{name: schema.field(name).type for name in schema.names if name in wanted} for schema in schemas]
+    if all(own == types[0] for own in types) and all(each.num_rows for each in metadata):
+        return None
+    rows = list[dict[str, Any]]()
+    for (path, name), own in zip(files, types, strict=True):
+        if not own:
+            raise DataError(f"{name} has none of the columns {', '.join(sorted(set().union(*types)))}")
+        with pyarrow.parquet.ParquetFile(path) as file:
+            columns = datasets.Dataset(file.read(columns=list(own)).select(list(own)))[:]
+        rows.extend(dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
+    return Records(list(dict.fromkeys(name for schema in schemas for name in schema.names)), rows)

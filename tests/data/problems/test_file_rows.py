@@ -64,7 +64,7 @@ def test_files_without_rows_are_one_sentence(names, tmp_path):
 
 
 def test_files_that_are_alike_are_left_to_the_general_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr("bapo_lightning.data.problems.parquet_files.Records", None)
+    monkeypatch.setattr("bapo_lightning.data.problems.file_rows.Records", None)
     for name in "ab":
         write(tmp_path / f"{name}.parquet", pyarrow.array([name]))
     assert [problem.answer for problem in table(tmp_path)] == ["a", "b"]
