@@ -75,9 +75,7 @@ class RunManifest(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Records the time so far, in case the run is killed. A failed run stays failed, although its last
-        update may be saved after its error.
-        """
+        """Records the time so far, in case of a kill. A failed run stays failed, also if it saves later."""
         if "error" not in self._content:
             self._write("running", trainer)
 

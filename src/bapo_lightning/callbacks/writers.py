@@ -148,9 +148,7 @@ def to_floats(metrics: Metrics) -> dict[str, float]:
 
 
 def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
-    """Yields one row per sample; a conversation's row has its `turns`. `prompt` is what the policy was
-    given, special tokens included.
-    """
+    """Yields one row per sample, with the `turns` of a conversation; `prompt` has special tokens."""
     for sample, advantage in zip(group.samples, group.advantages, strict=True):
         rollout = sample.rollout
         yield {

@@ -24,16 +24,12 @@ from bapo_lightning.system.ranks.launch import leads
 
 
 def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
-    """Composes `conf/train.yaml` with overrides into plain values, also inside a command that Hydra composed.
-    Raises ConfigError if Hydra cannot.
-    """
+    """Composes `conf/train.yaml` into plain values, also inside a command of Hydra. Raises ConfigError."""
     return resolve(composed_run(overrides))
 
 
 def composed_run(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:
-    """`compose_run` before its values are resolved; `with_hydra` adds Hydra's own node, which knows the file
-    chosen in each group.
-    """
+    """`compose_run` before values are resolved; `with_hydra` adds Hydra's node, which has the choices."""
     installed_folders()  # Hydra would wrap its error in its own
     refuse_no_names(overrides)
     current = GlobalHydra.instance()

@@ -47,9 +47,7 @@ def _model_problems(node: Any) -> Iterator[str]:
 
 
 def early_problems(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules: bool = True) -> list[str]:
-    """The texts, all of which `validate` reports as well; rules between keys are included only on
-    request.
-    """
+    """The texts, all of which `validate` reports as well; `with_rules` adds rules between keys."""
     config, found = parse(kind, plain, has_open_keys=kind is EvaluationConfig)
     if with_rules and isinstance(config, RunSections):
         found += config.problems()

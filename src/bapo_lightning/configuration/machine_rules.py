@@ -79,9 +79,7 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _build_problems(config: RunConfig) -> Iterator[str]:
-    """Compilers whose absence would show only minutes after the start: for torch.compile on the host, for
-    Triton on GPUs.
-    """
+    """Compilers that are missed only minutes after the start: of torch.compile, and of Triton on GPUs."""
     model = config.model
     by_triton = missing_to_build("C") if uses_cuda(config.accelerator) else None
     for key, is_chosen, missing, instead in (

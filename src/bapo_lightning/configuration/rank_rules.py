@@ -207,9 +207,7 @@ def _note_problems(config: RunConfig) -> Iterator[str]:
 
 
 def length_problems(path: str, scale: Lengths) -> Iterator[str]:
-    """Prompt, response and feedback that do not fit into the model's positions. A hub model is left to the
-    engine.
-    """
+    """Texts that do not fit into the model's positions. A hub model is left to the engine."""
     response, feedback = scale.max_new_tokens, scale.max_feedback_tokens
     context = scale.max_prompt_tokens + feedback
     try:

@@ -69,9 +69,7 @@ class Bracketed:
 
 @dataclass(frozen=True, slots=True)
 class FencedCode:
-    """Blocks between lines of three or more backticks or tildes, the first of which names the language.
-    All other blocks are text.
-    """
+    """Blocks between lines of three or more backticks or tildes with one of `languages`."""
 
     tool: str = "python"
     languages: tuple[str, ...] = ("python", "py", "python3")
@@ -105,9 +103,7 @@ class JsonCalls:
 
 
 def pattern_problem(key: str, pattern: str | None, without: str) -> str | None:
-    """Returns why the option `key` is not a regular expression, and that null means `without` one; None if it
-    is one, or None.
-    """
+    """Returns why the option `key` is not a regular expression, and that null means `without`; or None."""
     try:
         re.compile(pattern or "")
     except re.error as error:

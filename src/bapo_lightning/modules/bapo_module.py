@@ -215,9 +215,7 @@ class BapoModule(L.LightningModule):
             self.get_buffer(name).copy_(values)
 
     def in_two_passes(self, scope: Sequence[MicroBatch], is_last: bool, num_own: int) -> SearchedPart:
-        """Bounds of a part of the update, maybe its last one, then its gradients. Blank micro-batches follow
-        the first `num_own`.
-        """
+        """Bounds of a part of the update, then its gradients. Blank micro-batches follow `num_own`."""
         start = time.perf_counter()
         scored = self.score_for_search(scope)  # r of every token
         bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
@@ -256,9 +254,7 @@ class BapoModule(L.LightningModule):
 
     @torch.no_grad()
     def mean_entropy(self, batch: TrainBatch) -> Tensor:
-        """Returns the mean entropy in nats of the minibatch's tokens under the current weights, 0-dim. Every
-        rank must call it, with its share.
-        """
+        """Returns the mean entropy [nats] of the minibatch's tokens, 0-dim. Every rank must call it."""
         micro_batches, num_own = self.micro_batches(batch)
         parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_own]
         reshard(self.policy)

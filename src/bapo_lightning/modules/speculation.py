@@ -96,9 +96,7 @@ def speculate(
 def samples_to_redo(
     tables: Sequence[TokenTable], guess: BoundSearch, bounds: BoundSearch, objective: Objective
 ) -> list[int] | None:
-    """Returns the numbers of this rank's samples that a guess misjudged, ascending; None if there are none on
-    any rank. Every rank must call it.
-    """
+    """Returns this rank's misjudged samples, ascending; None if no rank has any. Every rank must call it."""
     if (guess.low == bounds.low) & (guess.high == bounds.high):
         return None
     found = misjudged(tables, guess, bounds, objective) if tables else []

@@ -9,9 +9,7 @@ from torch import Tensor
 
 
 class QuadrantMasses(NamedTuple):
-    """Shares of sum |A X| by the sign of A and the token's probability (0-dim float64). They add up to 1, or
-    to 0 if no token is alive.
-    """
+    """Shares of sum |A X| by sign of A and probability, 0-dim float64; they add up to 1, or all are 0."""
 
     positive_high_prob: Tensor  # lowers entropy
     positive_low_prob: Tensor  # raises entropy

@@ -60,9 +60,7 @@ class Prepares(Protocol):
 
 
 class RemembersUpdates(Prepares, Protocol):
-    """An objective that also remembers earlier updates. As an `nn.Module` it has `past` as a buffer, which
-    checkpoints hold.
-    """
+    """An objective that remembers earlier updates in `past`, a buffer that checkpoints hold."""
 
     past: Tensor
 
@@ -81,9 +79,7 @@ def remembers(objective: object) -> TypeGuard[RemembersUpdates]:
 
 
 def needs_of(objective: Any) -> frozenset[str]:
-    """Returns the needs of an objective, possibly with options, or of its class. Raises ConfigError for
-    unknown ones.
-    """
+    """Returns the needs of an objective, of a partial or a class. Raises ConfigError for unknown ones."""
     found = frozenset(getattr(without_options(objective), "needs", ()))
     known = get_args(Need)
     for name in sorted(found.difference(known)):

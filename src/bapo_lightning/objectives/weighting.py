@@ -58,9 +58,7 @@ def weigh(
     num_sequences: float | Tensor,
     num_steps: float | Tensor | None = None,
 ) -> Tensor:
-    """Returns the weights of any weighting, called with the counts that it takes; without `num_steps` there
-    are as many steps as responses.
-    """
+    """Returns a weighting's weights; without `num_steps` there are as many steps as responses."""
     steps = num_sequences if num_steps is None else num_steps
     counts = {"total": total, "num_sequences": num_sequences, "num_steps": steps}
     takes = parameters_of(weighting)

@@ -81,9 +81,7 @@ def behind_thoughts(text: str) -> str:
 
 
 def closing_brace(text: str, start: int, end: int = sys.maxsize) -> int | None:
-    r"""Returns the index of the brace that closes the one right before `start`, `\{` and `\}` not counted;
-    None if `text[:end]` ends first.
-    """
+    r"""Returns the index of the brace that closes the one before `start`; None if `text[:end]` has none."""
     depth = 1
     for brace in _BRACE.finditer(text, start, end):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)

@@ -18,9 +18,7 @@ UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
 def pairs_of(problems: list[Problem], completions: list[Completion]) -> list[tuple[Problem, Completion]]:
-    """Returns each completion with the problem at the same index. Raises ValueError if the lists differ in
-    length.
-    """
+    """Returns each completion with the problem at its index. Raises ValueError for unequal lengths."""
     if len(problems) != len(completions):
         counts = f"{len(problems)} problems and {len(completions)} completions"
         raise ValueError(f"each completion needs its problem: got {counts}")

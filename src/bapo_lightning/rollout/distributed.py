@@ -195,9 +195,7 @@ class DistributedEngine(RolloutEngine):
             self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Restarts the dead engines. Raises EngineError if one does not start; the next call then restarts
-        only that engine.
-        """
+        """Restarts the dead engines. Raises EngineError; the next call restarts only those left."""
         dead = [rank in self._dead for rank in range(self.engines.size)]
         outcomes = self._ask("restart", dead, lambda: self.own.restart(dead[0]))
         self._dead = {rank for rank, outcome in enumerate(outcomes) if outcome.error is not None}

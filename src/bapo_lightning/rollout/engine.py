@@ -200,15 +200,11 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples one continuation per request; `progress.phases.advance` may count finished requests. Raises
-        EngineDied if the process is lost or hangs.
-        """
+        """Samples one continuation per request; raises EngineDied if the process is lost or hangs."""
 
     @abstractmethod
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Replaces all weights, streamed tensor by tensor, and clears caches of the old weights. Raises
-        EngineError unless every weight arrived.
-        """
+        """Replaces all weights, tensor by tensor, and clears caches; EngineError unless all arrived."""
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
         """Samples for some steps; returns the new tokens of each request that got any, by its number.
@@ -253,9 +249,7 @@ class RolloutEngine(ABC):
 
 
 def engine_class(named: object) -> type[RolloutEngine]:
-    """Returns the class of an engine that a configuration names; for a function that makes an engine, the
-    base class, which promises least.
-    """
+    """Returns the class of an engine; for a function, the base class, which promises least."""
     return named if isclass(named) and issubclass(named, RolloutEngine) else RolloutEngine
 
 

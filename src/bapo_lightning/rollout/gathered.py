@@ -1,6 +1,4 @@
-"""Keeps results of a stream's requests until they are taken: an engine continues the requests even while
-another call uses its model.
-"""
+"""Keeps results of a stream's requests, which an engine continues during other calls, until taken."""
 
 from __future__ import annotations
 

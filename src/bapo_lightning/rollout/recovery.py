@@ -128,9 +128,7 @@ class RestartingEngine:
 
     @phase("syncing weights")
     def prove(self) -> None:
-        """Proves weights that were handed over and are not proven yet, if any; needs no engine. Raises
-        EngineError if that fails.
-        """
+        """Proves weights handed over since the last proof; needs no engine. Raises EngineError."""
         proof, self._unproven = self._unproven, None
         if proof is not None:
             self.sync_reports.append(self.weight_sync.prove(proof))

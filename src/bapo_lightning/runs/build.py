@@ -187,9 +187,7 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
 def build_sampler(
     config: RunConfig, inputs: Inputs, engine: RestartingEngine, algorithm: Algorithm
 ) -> RolloutSampler:
-    """Returns the sampler, which turns problems into scored groups. Raises DataError if the problems have no
-    field that a rule of the algorithm needs.
-    """
+    """Returns the sampler. Raises DataError if the problems have no field that a rule needs."""
     parts = engine, inputs.tokenizer, inputs.prompt, config.reward.make(2), config.num_candidates
     sampler = make_sampler(config, *parts, advantages=algorithm.advantages, rules=algorithm.rules)
     sampler.rules.check(inputs.problems.train, sampler.encode_prompt)

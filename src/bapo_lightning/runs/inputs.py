@@ -182,9 +182,7 @@ def read_recorded_schedule(config: RunConfig, problems: Iterable[Problem]) -> li
 
 
 def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """Returns the tokens that end a response: the tokenizer's end token and the end tokens of the generation
-    configuration or, if it has none, of its config.json.
-    """
+    """Returns the tokens that end a response: the tokenizer's and the model configuration's."""
     configured = generation_config(path).eos_token_id
     listed = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
@@ -220,9 +218,7 @@ def make_sampler(
 def build_conversations(
     environment: EnvironmentSection | None, tokenizer: Any, ends: tuple[int, ...], scale: Lengths
 ) -> Conversations | None:
-    """Returns the conversations; None if a response is one turn. Raises DataError: the tokenizer's chat
-    template cannot be continued by feedback.
-    """
+    """Returns the conversations, if any. Raises DataError for a chat template that cannot be continued."""
     if environment is None:
         return None
     feedback = environment.feedback.make(2)

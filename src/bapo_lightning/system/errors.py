@@ -147,9 +147,7 @@ def in_words(error: BaseException) -> str:
 
 
 def pass_stops(error: BaseException) -> None:
-    """Raises an error again if it is the stop of a signal or of a library, and not an exit of the user's
-    code: a subclass of SystemExit.
-    """
+    """Raises a stop of a signal or of a library again, but not an exit of the user's code."""
     if isinstance(error, SystemExit) and type(error) is not SystemExit:
         raise error
 

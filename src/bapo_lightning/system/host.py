@@ -45,9 +45,7 @@ def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def unused_gpu() -> str | None:
-    """Why torch cannot use this machine's GPU, and what to do; None if it can, or if GPUs are hidden or
-    absent.
-    """
+    """Why torch cannot use this machine's GPU, and what to do; None if it can, or without visible GPUs."""
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -111,8 +109,6 @@ def answer(*command: str | Path) -> str:
 
 
 def let_segments_grow() -> None:
-    """Lets torch merge free memory of a GPU, as micro-batches differ in shape, unless torch's variables are
-    set.
-    """
+    """Lets torch merge free memory of a GPU, unless torch's variables are set: micro-batches differ."""
     if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         os.environ[ALLOCATOR_VARIABLES[0]] = GROWING_SEGMENTS

@@ -80,9 +80,7 @@ def refuse_scales(names: Iterable[str], where: str) -> None:
 
 
 def refuse_few_bits(file: Path, where: str) -> None:
-    """Raises DataError if a safetensors file has weights of 8 bits or fewer, or such weights packed into
-    integers.
-    """
+    """Raises DataError if a safetensors file has weights of 8 bits or fewer, also packed into integers."""
     from safetensors import safe_open
 
     with safe_open(file, "np") as weights:

@@ -1,6 +1,4 @@
-"""The global random generators of this process: Python's, NumPy's, and torch's on the CPU and on every CUDA
-device in use.
-"""
+"""The global random generators: Python's, NumPy's, and torch's on the CPU and on CUDA devices in use."""
 
 from __future__ import annotations
 

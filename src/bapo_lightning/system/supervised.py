@@ -116,9 +116,7 @@ def last_line(output: IO[bytes]) -> str:
 
 
 def _popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a command from a thread that lasts as long as the command: on Linux the parent of a process ends
-    with the thread that started it.
-    """
+    """Starts a command from a thread that lasts as long: Linux ends it with the thread that started it."""
     started: Future[subprocess.Popen[bytes]] = Future()
 
     def last() -> None:

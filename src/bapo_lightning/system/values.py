@@ -1,6 +1,4 @@
-"""Types of option values, and the dotted names among them. The range of a number is part of the
-signature that takes it.
-"""
+"""Types of option values, with their ranges, and the dotted names among them."""
 
 from __future__ import annotations
 

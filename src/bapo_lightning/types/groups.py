@@ -35,9 +35,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One use of a problem. An epoch of the problem stream holds every problem once, so epoch and problem id
-    together are unique in a run.
-    """
+    """One use of a problem; epoch and problem id together are unique in a run."""
 
     problem: Problem
     epoch: int
@@ -58,9 +56,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Verdict on one answer. `value` is 1.0 for correct and 0.0 otherwise, unless the reward uses other
-    values.
-    """
+    """Verdict on one answer. `value` is 1.0 or 0.0, unless the reward uses other values."""
 
     value: float
     status: ScoreStatus
@@ -151,9 +147,7 @@ class Group:
 
     @property
     def branched(self) -> Group:
-        """The group with a sample for each branch of its conversations, which has its conversation's score,
-        reward and advantage.
-        """
+        """The group with a sample for each branch of its conversations, with its conversation's reward."""
         rows = [sample.branches for sample in self.samples]
         if sum(map(len, rows)) == len(rows):
             return self

@@ -40,9 +40,7 @@ class Candidates:
 
 
 def joined_candidates(parts: Iterable[tuple[int, Candidates | None]]) -> Candidates | None:
-    """Returns the candidates of successive segments, given with their numbers of tokens; None if no segment
-    has any.
-    """
+    """Returns the candidates of successive segments with their numbers of tokens; None if none has any."""
     own = list(parts)
     if all(noted is None for _, noted in own):
         return None

@@ -179,9 +179,7 @@ def state_inputs(
 
 
 def state_logits(model: PreTrainedModel, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Returns the logits of the values at S states, [S], float32. Padding is on the right, which causal
-    attention never reads.
-    """
+    """Returns the logits of the values at S states, [S], float32; padding is on the right and never read."""
     logits = model(input_ids=input_ids, use_cache=False).logits
     return logits[rows, columns].squeeze(-1).float()
 

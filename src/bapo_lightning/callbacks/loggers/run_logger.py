@@ -17,9 +17,7 @@ Row = Mapping[str, Any]
 
 
 class RunLogger(Logger):
-    """Logger of a run, whose methods do nothing unless overridden. Any other Lightning logger works as well,
-    but only gets the rows of `log_metrics`.
-    """
+    """Logger of a run. Its methods do nothing by default; other Lightning loggers only get `log_metrics`."""
 
     def describe(self, config: Mapping[str, Any]) -> None:
         """Receives the resolved configuration, before any row: at the start, and at every resume."""

@@ -1,6 +1,4 @@
-"""Base of the callbacks that turn an optimizer update into metrics, and numbers that rollouts give for the
-tokens of a table.
-"""
+"""Base of the callbacks that turn an update into metrics, and numbers of the tokens of a table."""
 
 from __future__ import annotations
 
@@ -84,17 +82,13 @@ Run = tuple[int, int]  # a number, and how many sampled tokens in a row have it
 
 
 def context_lengths(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
-    """Returns the number of tokens of prompt, feedback and response before each token, [N]; arguments as in
-    `numbers_of_tokens`.
-    """
+    """Returns the number of tokens before each token, [N], of prompt, feedback and response."""
     unsampled = [list(_unsampled_before(rollout)) for rollout in rollouts]
     return numbers_of_tokens(unsampled, tokens) + tokens.position
 
 
 def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
-    """Returns the number of the turn that each token belongs to, counted from 0, [N]; arguments as in
-    `numbers_of_tokens`.
-    """
+    """Returns the number of the turn that each token belongs to, counted from 0, [N]."""
     runs = [[(number, len(turn)) for number, turn in enumerate(rollout.turns)] for rollout in rollouts]
     return numbers_of_tokens(runs, tokens)
 

@@ -112,9 +112,7 @@ def text_of(value: Any) -> str:
 
 
 def number_of(value: Any) -> float | None:
-    """Returns a number, or the first number in a text ("Level 5"), a fraction as its value ("3/8"); None if
-    there is none, and for 0/0.
-    """
+    """Returns a number, or the first in a text ("Level 5", "3/8" by value); None without one and for 0/0."""
     match = _NUMBER.search(text_of(value))
     above, below = (float((match[part] or "1").replace(",", "")) for part in (1, 2)) if match else (0.0, 0.0)
     return above / below if below else None

@@ -17,9 +17,7 @@ def is_in(part: Part, prompt: str, validation_share: float) -> bool:
 
 
 def share_that_divides(prompts: Sequence[str]) -> float | None:
-    """Returns the smallest hundredth that, as `validation_share`, gives both parts a problem; None if no
-    hundredth does.
-    """
+    """Returns the least hundredth that, as `validation_share`, leaves no part empty; None without one."""
     places = [_position(prompt) for prompt in prompts]
     shares = (hundredth / 100 for hundredth in range(1, 100))
     return next((share for share in shares if min(places) < share <= max(places)), None)

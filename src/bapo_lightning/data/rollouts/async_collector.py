@@ -82,9 +82,7 @@ class NumSteps:
 
 @dataclass(eq=False)
 class AsyncCollector(Collector):
-    """Keeps the engine busy as far as the age bound allows. An engine that dies is restarted, and unfinished
-    responses continue under newer weights.
-    """
+    """Keeps the engine busy as far as the age bound allows, and restarts it after a death."""
 
     needed: int  # groups in a batch
     _thread: threading.Thread | None = field(default=None, init=False)

@@ -115,9 +115,7 @@ def collector_for(
     needed: int,
     schedule: Sequence[Row] | None = None,
 ) -> Collector:
-    """Returns the collector of the scheduler's regime, for batches of `needed` groups; it follows a recorded
-    `schedule` if there is one.
-    """
+    """Returns the collector for batches of `needed` groups; it follows a recorded `schedule`, if any."""
     regime = scheduler.regime
     if not regime.async_generation:
         return SyncCollector(scheduler, sampler, trainer.refresh_engine)

@@ -65,9 +65,7 @@ class Observer:
 
 
 class FileObserver(Observer):
-    """An observer that writes rows into a file. A checkpoint holds the size of the file, and a resume cuts
-    the file back to that size.
-    """
+    """An observer that writes rows into a file, which a resume cuts to the size of its checkpoint."""
 
     size_key: ClassVar[str]  # of the checkpoint's entry
 
@@ -268,9 +266,7 @@ class SelectionBias(SummingObserver):
         self.sampled_tokens += sum(group.num_tokens for group in running)
 
     def metrics(self, trained: Sequence[Sample]) -> dict[str, float]:
-        """Counts the samples that an update trains on; returns the metrics, once there is something to
-        compare.
-        """
+        """Counts the samples that an update trains on; returns the metrics, none without samples yet."""
         self.trained_tokens += sum(sample.rollout.length for sample in trained)
         whole = [sample for sample in trained if not sample.rollout.branch]  # one of each conversation
         self.trained += len(whole)

@@ -46,9 +46,7 @@ class ReplayRule(BatchStage):
 
     @abstractmethod
     def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
-        """Returns the same groups with their advantages in a batch with the `fresh` groups. Called for
-        every batch, also if no group is replayed.
-        """
+        """Returns the groups with their advantages among `fresh` ones. Called for every batch."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -70,9 +70,7 @@ class RolloutSampler:
         partial_tokens: int,
         wanted: Callable[[RunningGroup], Sequence[int]] = RunningGroup.unfinished,
     ) -> list[GenerationRequest]:
-        """Returns a request of at most `partial_tokens` for each `wanted` sample of each group, with the
-        group's number in `groups`.
-        """
+        """Returns a request of at most `partial_tokens` for each `wanted` sample, with its group's number."""
         return [
             self._request(number, group, index, partial_tokens)
             for number, group in enumerate(groups)
@@ -189,9 +187,7 @@ class RolloutSampler:
         return made
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
-        """Returns the advantages of each row of samples, which do not depend on the other rows; zeros for a
-        row without trained samples.
-        """
+        """Returns the advantages of each row of samples, of this row alone; zeros if none is trained on."""
         if self.advantages is None or not rows:
             return [()] * len(rows)
         rewards = torch.tensor([[sample.reward for sample in row] for row in rows], dtype=torch.float32)

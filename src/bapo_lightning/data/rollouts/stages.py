@@ -68,9 +68,7 @@ def with_entry_scores(
 def with_reference_logprobs(
     groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds log-probs under the run's first weights to all samples. Returns the groups, and the
-    metric `time/reference_seconds`.
-    """
+    """Adds log-probs under the run's first weights; returns the groups, and `time/reference_seconds`."""
     start = time.perf_counter()
     rollouts = [sample.rollout for group in groups for sample in group.samples]
     logprobs = iter(policy.reference_logprobs(rollouts, token_budget))

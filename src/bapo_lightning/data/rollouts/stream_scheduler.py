@@ -122,9 +122,7 @@ class StreamScheduler(RolloutScheduler):
         return SampledPass(places, continued, time.perf_counter() - start, steps=steps)
 
     def forget(self) -> None:
-        """Lets the engine drop all its requests at once, so that a probe of new weights overlaps with none
-        of them.
-        """
+        """Lets the engine drop all its requests, so that a probe of new weights overlaps with none."""
         self.lose_engine()
         if self._given_up:
             self._call({}, 0)

@@ -197,9 +197,7 @@ def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
 
 
 def accepted(kind: type[Kind], body: bytes, refused: Sequence[str]) -> Kind:
-    """Returns an HTTP body as a request of a kind. Raises RequestRefused: it is none, or sets one of the
-    `refused` options.
-    """
+    """Returns an HTTP body as a request of a kind. Raises RequestRefused, also for `refused` options."""
     try:
         asked = judged(kind, body, "the program")
     except PeerFault as fault:

@@ -75,9 +75,7 @@ class Python:
             )
 
     def __call__(self, argument: str) -> ToolResult:
-        """Returns what the program printed, or the end of its traceback. Raises EnvironmentFault if no host
-        can be started, or the tool was closed in the meantime.
-        """
+        """Returns the printed text, or the end of a traceback. Raises EnvironmentFault without a host."""
         if self._owner != os.getpid():  # forked: hosts and locks belong to threads that do not exist here
             self.close()
             self._make_hosts()

@@ -29,9 +29,7 @@ def mean_staleness(concurrency: float, batch: float, tail: float, rho: float, qu
 
 
 def tail_factor(lengths: np.ndarray, group_size: int) -> float:
-    """Returns the mean longest of `group_size` draws from a table of equally likely lengths, int64[N], over
-    the mean length.
-    """
+    """Returns the mean longest of `group_size` draws from equally likely lengths, int64[N], over the mean."""
     places = np.arange(len(lengths) + 1) / len(lengths)
     longest = np.sort(lengths) @ np.diff(places**group_size)
     return float(longest / lengths.mean())

@@ -48,9 +48,7 @@ def model_path(path: str) -> str:
 
 
 def model_config(path: str) -> dict[str, Any]:
-    """Returns the config.json in a model's folder. Raises DataError if it is not a JSON object or describes
-    quantized weights, OSError if it is missing.
-    """
+    """Returns a folder's config.json. DataError: other JSON or quantized weights; OSError: it is missing."""
     content = Path(model_path(path), "config.json").read_text(encoding="utf-8", errors="replace")
     try:
         found = json.loads(content)
@@ -101,9 +99,7 @@ def _is_cached(path: str) -> bool:
 
 
 def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
-    """Yields faults of a local model folder, which the command `made_by` may make. Hub names are left to
-    transformers.
-    """
+    """Yields faults of a local model folder, which the command `made_by` may make; none of a hub name."""
     folder = Path(model_path(path))
     if not folder.exists():
         if made_by is not None:
@@ -242,9 +238,7 @@ def _slices(begin: int, end: int) -> Iterator[tuple[int, int]]:
 def changed_models(
     before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]
 ) -> list[tuple[str, str]]:
-    """Returns (key, part) of all differences between two results of `models_behind`; entries that are missing
-    in one of them are left out.
-    """
+    """Returns (key, part) of all differences between two results of `models_behind` that both have."""
     return [
         (key, part)
         for key, parts in before.items()

@@ -1,6 +1,4 @@
-"""log Z(x) of a prompt, estimated from the policy's hidden states; part of the policy only if an objective
-needs it.
-"""
+"""log Z(x) of a prompt from the policy's hidden states; part of the policy if an objective needs it."""
 
 from __future__ import annotations
 

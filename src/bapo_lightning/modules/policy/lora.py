@@ -144,9 +144,7 @@ def factors_of(model: PreTrainedModel, layer_name: str) -> tuple[Tensor, Tensor]
 
 
 class WeightPass:
-    """One pass over a model's weights in the form that an engine needs, and the share of the adapters' update
-    that this form keeps.
-    """
+    """One pass over a model's weights in an engine's form, and the share of the update that it keeps."""
 
     def __init__(self, model: PreTrainedModel, wanted: Wanted) -> None:
         self._model, self._wanted = model, wanted
@@ -155,9 +153,7 @@ class WeightPass:
 
     @property
     def update_kept(self) -> float | None:
-        """Projection of the update that arrives on the update that was trained: 1 if nothing is lost, 0 if
-        everything is. None before the first update.
-        """
+        """Projection of the delivered update on the trained one: 1 if nothing is lost; at first None."""
         kept, whole = (float(sum(part.double() for part in parts)) for parts in (self._kept, self._whole))
         return kept / whole if whole else None
 

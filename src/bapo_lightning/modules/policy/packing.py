@@ -55,9 +55,7 @@ def check_packable(model: PreTrainedModel) -> None:
 
 
 def row_layout(attention: str) -> Layout:
-    """Returns the layout of micro-batches without padding, by the name from `packed_attention`: only our own
-    attention can share prompts.
-    """
+    """Returns the layout without padding, by the name from `packed_attention`; only ours shares prompts."""
     return Layout.SHARED if attention == PACKED_SDPA else Layout.PACKED
 
 

@@ -132,9 +132,7 @@ class RunningBatch:
     def sample_now(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams, reader: Reader, version: int
     ) -> list[Generation]:
-        """Samples other requests, which get room at once. A stream continues meanwhile, and its next call
-        returns its results.
-        """
+        """Samples other requests at once, while a stream continues; its next call returns its results."""
         self._is_pass = not self.is_busy
         others = [_Row(None, request) for request in requests]
         self._sampling[False] = sampling

@@ -151,9 +151,7 @@ class RoomyLayer(DynamicLayer):
         self._show(count, length + shift)
 
     def put_behind(self, other: RoomyLayer) -> None:
-        """Puts the rows of another layer behind its own rows, for which there is room; both end in the same
-        column.
-        """
+        """Puts another layer's rows behind its own, in the room there; both end in the same column."""
         count, length, width = self._count, self.get_seq_length(), other.get_seq_length()
         end = count + other._count
         for buffer, states in zip(self._buffers, other._buffers, strict=True):

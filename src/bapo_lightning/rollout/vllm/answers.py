@@ -150,9 +150,7 @@ def vocabulary(model_path: str) -> int:
 
 
 def num_logprobs(sampling: SamplingParams, model_path: str) -> int:
-    """Returns the parameter `logprobs`: one more than is recorded, since the sampled token, which is always
-    included, may take the place of the last one.
-    """
+    """Returns the parameter `logprobs`: one more than recorded, as the sampled token may take a place."""
     wanted = sampling.num_candidates
     if sampling.top_k:
         wanted = min(wanted, sampling.top_k + TIES)

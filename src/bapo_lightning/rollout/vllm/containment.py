@@ -136,9 +136,7 @@ def default_group_kept() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Deadline:
-    """Ends the process, with all stacks on stderr, if native code, which cannot be interrupted, makes no
-    progress.
-    """
+    """Ends the process, with all stacks on stderr, if native code makes no progress."""
 
     seconds: float  # without progress
     _armed_at: float = field(default=0.0, init=False)

@@ -172,9 +172,7 @@ class VLLMOptions:
 
 
 def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, ...]) -> list[str]:
-    """Returns the names of adapted linear layers; vLLM's own choice includes head and embeddings, which the
-    trainer does not adapt.
-    """
+    """Returns the names of adapted layers; vLLM's own choice has head and embeddings as well."""
     if targets != "all-linear":
         return list(targets)
     with building(model_path) as config, torch.device("meta"):
@@ -235,9 +233,7 @@ def num_gpus(options: Mapping[str, Any]) -> int:
 
 
 def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:
-    """Raises EngineError for a request without a prompt or one that does not fit: vLLM would silently cut
-    its response.
-    """
+    """Raises EngineError for a request without a prompt, or one whose response vLLM would silently cut."""
     check_prompts(requests)
     for number, request in enumerate(requests):
         if len(request.token_ids) + request.max_new_tokens > max_model_len:

@@ -294,9 +294,7 @@ def judged_part(line: bytes, url: str) -> StreamedChoice | None:
 
 
 def check_spans(versions: Sequence[int], spans: Sequence[Span] | None) -> None:
-    """Raises PeerFault if vLLM's own spans of versions are missing, and EngineError if they differ from the
-    tokens' versions.
-    """
+    """Raises PeerFault without vLLM's spans of versions, EngineError if the tokens' versions differ."""
     if spans is None:
         raise PeerFault("it does not report which weights sampled a response")
     ours, end = [], 0

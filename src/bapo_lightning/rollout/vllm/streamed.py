@@ -70,9 +70,7 @@ class StreamedRequests:
         return self._gathered.take()
 
     def forget_stale(self, llm: Any) -> None:
-        """Makes vLLM drop results of old weights, except those that running requests may keep. Raises
-        EngineError if it does not.
-        """
+        """Makes vLLM drop results of old weights that no running request may keep. Raises EngineError."""
         if not self._running:
             is_reset = llm.reset_prefix_cache()
         elif self.stale_context == "recompute":

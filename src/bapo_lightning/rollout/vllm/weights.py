@@ -184,9 +184,7 @@ class WorkerExtension:
 
 
 def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Replaces the worker's only adapter; an adapter without factors adds nothing. Returns names of layers
-    that vLLM does not adapt.
-    """
+    """Replaces the worker's only adapter, maybe by none; returns names of layers that vLLM does not adapt."""
     manager = worker.model_runner.lora_manager
     adapters = manager._adapter_manager
     rank = max((factor.shape[0] for name, factor in factors.items() if name.endswith("A.weight")), default=1)

@@ -45,9 +45,7 @@ class Conversation:
 
 
 class _Talk:
-    """The part of a conversation inside the event loop. It reads all the time, as peers close connections
-    whose other side does not answer pings.
-    """
+    """A conversation inside the event loop, which always reads: peers expect answers to pings."""
 
     def __init__(self, url: str, wire: Wire, connection: aiohttp.ClientWebSocketResponse) -> None:
         self._url, self._wire, self._connection = url, wire, connection

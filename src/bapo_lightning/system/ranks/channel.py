@@ -51,9 +51,7 @@ class Channel:
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def together(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> list[Outcome]:
-        """Lets every rank do its part, `own` on this controller; returns outcomes in rank order. Raises
-        RankLost.
-        """
+        """Lets every rank do its part, here `own`; returns outcomes in rank order. Raises RankLost."""
         self._scatter([(name, payload) for payload in payloads])
         outcomes: list[Any] = [None] * self.size
         mine = outcome_on(self.rank, own)

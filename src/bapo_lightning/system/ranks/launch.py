@@ -68,9 +68,7 @@ def _number(environment: Mapping[str, str], default: int, *names: str) -> int:
 
 
 def has_launcher(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the parent of this process started it as a rank: this file's launcher, torchrun or Lightning's
-    own. SLURM ends the tasks of a step itself.
-    """
+    """Whether a launcher started this process as a rank. SLURM ends the tasks of a step itself."""
     return "LOCAL_RANK" in environment
 
 

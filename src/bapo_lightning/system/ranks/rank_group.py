@@ -116,9 +116,7 @@ def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, ne
 
 
 def find_environment() -> ClusterEnvironment:
-    """Lightning's description of the launcher of this process. Raises LaunchError if Lightning refuses the
-    options of srun.
-    """
+    """Lightning's description of this process's launcher. Raises LaunchError for refused options of srun."""
     if STARTED_BY_RUN not in os.environ:
         if TorchElasticEnvironment.detect():
             return TorchElasticEnvironment()

@@ -110,9 +110,7 @@ def is_listed(key: str) -> bool:
 
 
 def may_differ_in_evaluation(key: str) -> bool:
-    """Whether an evaluation may continue with another value. Weights and problems are known by their digests,
-    whatever their paths.
-    """
+    """Whether an evaluation may continue with another value; digests identify weights and problems."""
     return role_of(key) in {*_PERIPHERAL, Role.WEIGHTS}
 
 
@@ -129,9 +127,7 @@ def shapes_schedule(key: str) -> bool:
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """The shortest ending of each dotted key that no other key has: {"a.low", "b.low", "c.x"} -> a.low,
-    b.low, x.
-    """
+    """The shortest ending that no other dotted key has: {"a.low", "b.low", "c.x"} -> a.low, b.low, x."""
     shortened = {}
     for key in keys:
         parts = key.lstrip("+~").split(".")
@@ -177,9 +173,7 @@ ABSENT = "nothing"
 
 
 def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
-    """Returns differences as "key: stored -> present": (allowed ones, refused ones), without places and paths
-    within the run folder.
-    """
+    """Returns "key: stored -> present", (allowed, refused), without places and paths in the run folder."""
     allowed: list[str] = []
     refused: list[str] = []
     for key, before, now in differences(stored, present):

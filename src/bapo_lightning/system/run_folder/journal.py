@@ -33,9 +33,7 @@ class JournalDigest:
 
 
 class Journal:
-    """A file in an existing folder, whose rows are written as soon as they are appended. Nothing is
-    rewritten; a resume truncates it to the size that its checkpoint recorded.
-    """
+    """A file whose rows are written when appended and never rewritten; a resume only shortens it."""
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         """`durable`: every append waits for the disk, so that rows survive a power failure as well."""

@@ -114,9 +114,7 @@ def finite(value: object) -> float | None:
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Reads one run folder; without `metrics.jsonl` no update was finished. Raises DataError if
-    manifest.json or config.yaml is missing or corrupt.
-    """
+    """Reads a run folder, maybe without updates. DataError: a bad manifest.json or config.yaml."""
     folder = Path(path)
     _refuse_no_run(folder)
     rows, unreadable, rolled_back = _rows(_text(folder / "metrics.jsonl"))
@@ -221,9 +219,7 @@ class RunReader:
         self._rollouts: list[Row] = []
 
     def read_on(self) -> tuple[RunRecord, list[Row]]:
-        """Returns the run as it is now, without its ledger, and its recorded texts. Raises DataError as
-        `read_run` does.
-        """
+        """Returns the run without its ledger, and its recorded texts. Raises DataError as `read_run`."""
         _refuse_no_run(self._folder)
         added, is_cut = self._metrics.read_on()
         if is_cut:
@@ -247,9 +243,7 @@ def read_rollouts(folder: Path) -> list[Row]:
 
 
 def read_lines(path: Path, shape: type, remedy: str, begin: int = 0) -> list[Row]:
-    """Reads rows that all count, from the byte `begin`, without an unfinished last line. Raises
-    DataError with the first line that is not a row.
-    """
+    """Reads whole lines from the byte `begin`. Raises DataError with the first that is not a row."""
     content = path.read_bytes()[begin:] if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace")
     rows, faults = _lines(whole, shape)
@@ -284,9 +278,7 @@ def read_tokens(folder: str | Path) -> Columns:
 
 
 def read_mapping(path: Path, shape: type, remedy: str) -> dict[str, Any]:
-    """Reads a file that holds one JSON object of this shape, or YAML if so named. Raises DataError if it is
-    corrupt.
-    """
+    """Reads a file with one JSON object (or YAML, by its name) of this shape. Raises DataError."""
     is_yaml = path.suffix == ".yaml"
     form, top = ("YAML", "a mapping") if is_yaml else ("JSON", "a JSON object")
     try:

@@ -45,9 +45,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def write_json(path: Path, content: object) -> Path:
-    """Writes JSON, with dataclasses as objects, and creates its folder; returns `path`. Raises ValueError
-    for a number that is not finite.
-    """
+    """Writes JSON, also of dataclasses, and its folder; returns `path`. ValueError: a number not finite."""
     text = json.dumps(content, indent=2, allow_nan=False, default=_as_object) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_text(path, text)

@@ -253,9 +253,7 @@ _HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4  # length and its checksum; checks
 
 
 def scalars(path: Path) -> Iterator[tuple[int, str, float]]:
-    """Yields step, tag and value of each scalar of a file, up to a last record that a kill tore. Raises
-    DataError if no package can read it, or it is not an event file.
-    """
+    """Yields step, tag and value of each scalar of a file, up to a torn record. Raises DataError."""
     event, content, place = _event(path), path.read_bytes(), 0
     while place + _HEADER.size <= len(content):
         (length,) = _HEADER.unpack_from(content, place)

@@ -193,9 +193,7 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
 def loaded_sampler(
     config: EvaluationConfig, task: Task, engine: RolloutEngine, reward: Any
 ) -> RolloutSampler:
-    """Makes the sampler of an evaluation, whose engine has the checkpoint's weights. Raises EngineError if
-    the engine did not take them, and everything that `load_policy` raises.
-    """
+    """Makes the sampler, with the checkpoint's weights. Raises EngineError, and as `load_policy`."""
     rollout = config.rollout
     # Under greedy sampling every log-prob is 0, which would prove nothing.
     temperature = rollout.temperature or 1.0

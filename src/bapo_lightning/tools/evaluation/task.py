@@ -45,9 +45,7 @@ class Task:
 
 
 def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig, Task]:
-    """The configuration and its task. Raises ConfigError with all that is wrong, DataError for tokenizer
-    or problems that cannot be loaded.
-    """
+    """The configuration and its task. Raises ConfigError for its faults, DataError for unreadable inputs."""
     is_longest = composed.scale.max_prompt_tokens is None
     if is_longest:
         composed.scale.max_prompt_tokens = 1  # until prompts are known

@@ -69,9 +69,7 @@ def short(values: Iterable[float]) -> list[float]:
 def axis_limits(
     means: Sequence[float], log: bool, lower: Sequence[float] = (), upper: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Limits of the vertical axis with a little room; a band so wide that it would flatten every mean is cut
-    off one range of the means beyond them, on either side.
-    """
+    """Limits of the vertical axis; a band counts up to one range of the means beyond them."""
     to, back = (math.log, math.exp) if log else (float, float)
     middle = [to(value) for value in means]
     if not middle:

@@ -148,9 +148,7 @@ def write_step(file: Path, step: Step) -> Path:
 
 
 def read_step(file: str | Path) -> Step:
-    """Reads a step. Raises DataError if it is missing, torn, too large, of another version, or if a column
-    is missing, unknown, of another shape or not finite.
-    """
+    """Reads a step. Raises DataError if it is missing, torn, too large, or not of this version's form."""
     path = Path(file)
     try:
         return _read(path)
