@@ -47,16 +47,6 @@ from bapo_lightning.tools.evaluation.subject import find_subject
 from bapo_lightning.tools.export.checkpoint_weights import load_checkpoint_weights
 from bapo_lightning.tools.replay.step import capture as capture
 
-# Argument -> beginnings of overrides with the same meaning.
-_SAME = {
-    "experiment": ("experiment=",),
-    "model": ("model=", "model.path="),
-    "data": ("data=", "data.train.path="),
-    "reward": ("reward=", "reward.functions="),
-    "algorithm": ("algorithm=",),
-    "staleness": ("regime=", "regime.epochs=", "regime.minibatches="),
-}
-
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
@@ -80,14 +70,17 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and value_problem(Size, "staleness", value) is None
 
 
-# Argument -> check of a value, and a description of valid ones.
-_NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "experiment": (_is_text, "the name of one experiment"),
-    "model": (_is_place, "one name or path"),
-    "data": (_is_place, "one name or path"),
-    "reward": (_are_rewards, "a name, a function, or a list of them"),
-    "algorithm": (_is_text, "the name of one algorithm"),
-    "staleness": (_is_size, "a whole number in [1, 1000000] (1 is on-policy)"),
+# Argument -> check of a value, description of valid ones, beginnings of overrides with the same meaning.
+_NAMED: dict[str, tuple[Callable[[Any], bool], str, tuple[str, ...]]] = {
+    "experiment": (_is_text, "the name of one experiment", ("experiment=",)),
+    "model": (_is_place, "one name or path", ("model=", "model.path=")),
+    "data": (_is_place, "one name or path", ("data=", "data.train.path=")),
+    "reward": (_are_rewards, "a name, a function, or a list of them", ("reward=", "reward.functions=")),
+    "algorithm": (_is_text, "the name of one algorithm", ("algorithm=",)),
+    "staleness": (
+        *(_is_size, "a whole number in [1, 1000000] (1 is on-policy)"),
+        ("regime=", "regime.epochs=", "regime.minibatches="),
+    ),
 }
 Reward = str | Callable[..., Sequence[float | None]]
 
@@ -115,7 +108,8 @@ def configure(
     Raises:
         ConfigError: lists all mistakes.
     """
-    keys = _overrides(overrides, experiment, model, data, reward, algorithm, staleness)
+    given = (experiment, model, data, reward, algorithm, staleness)
+    keys = _overrides(overrides, dict(zip(_NAMED, given, strict=True)))
     with name_origins(keys):
         return validate(_composed(keys, staleness))
 
@@ -132,7 +126,7 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
     """
     for name in named.keys() - _NAMED.keys():
         raise ConfigError([f"fit has no argument {name}; {suggestion(name, list(_NAMED))}"])
-    keys = _overrides(overrides, **named)
+    keys = _overrides(overrides, named)
     plain = _composed(keys, named.get("staleness"))
 
     def choose() -> dict[str, Any]:
@@ -264,35 +258,27 @@ class RolloutDataModule(data_module.RolloutDataModule):
         dated(self._tokenizer, self._date)
 
 
-def _overrides(
-    overrides: Sequence[str],
-    experiment: str | None = None,
-    model: str | Path | None = None,
-    data: str | Path | None = None,
-    reward: Reward | Sequence[Reward] | None = None,
-    algorithm: str | None = None,
-    staleness: int | None = None,
-) -> list[str]:
+def _overrides(overrides: Sequence[str], named: Mapping[str, Any]) -> list[str]:
     """Returns all named arguments as overrides, followed by the written ones. Raises ConfigError for
     arguments of a wrong type, and for arguments that overrides repeat.
     """
-    problems = _argument_problems(
-        overrides, dict(zip(_NAMED, (experiment, model, data, reward, algorithm, staleness), strict=True))
-    )
-    if problems:
+    given = {name: value for name, value in named.items() if value is not None}
+    if problems := _argument_problems(overrides, given):
         raise ConfigError(problems)
-    keys: dict[str, Any] = {"experiment": experiment or ("quickstart" if model is data is None else "own")}
-    for group, named in (("model", model), ("data", data)):
-        if named is not None:
-            keys |= {group: named} if _is_choice(group, named) else keys_of_place(group, str(named))
-    if algorithm is not None:
-        keys["algorithm"] = algorithm
+    default = "quickstart" if given.keys().isdisjoint(("model", "data")) else "own"
+    keys: dict[str, Any] = {"experiment": given.get("experiment", default)}
+    for group in ("model", "data"):
+        if (place := given.get(group)) is not None:
+            keys |= {group: place} if _is_choice(group, place) else keys_of_place(group, str(place))
+    if "algorithm" in given:
+        keys["algorithm"] = given["algorithm"]
+    reward = given.get("reward")
     if isinstance(reward, str):
         keys["reward"] = reward
     elif reward is not None:
         functions = [reward] if callable(reward) else list(reward)
         keys |= {"reward": "functions", "reward.functions": [_name_of(function) for function in functions]}
-    if staleness is not None:
+    if (staleness := given.get("staleness")) is not None:
         keys |= {"regime": "on_policy"} if staleness == 1 else {"regime": "replay"}
         keys |= {"regime.epochs": 1, "regime.minibatches": staleness}
     return [*hydra_overrides(keys), *overrides]
@@ -305,13 +291,12 @@ def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> li
         if type(item) is not str or not item.strip("= ")
     ]
     for name, value in named.items():
-        fits, wanted = _NAMED[name]
-        if value is not None and not fits(value):
+        fits, wanted, same = _NAMED[name]
+        if not fits(value):
             several = isinstance(value, list | tuple) and name != "reward"
             found.append(f"{name}={value!r} must be {wanted}{'; call it once for each' if several else ''}")
-    for name in (name for name, value in named.items() if value is not None):
-        clash = [item for item in overrides if str(item).startswith(_SAME[name])]
-        found += [f"{name}={named[name]!r} and {item} say the same; write one of them" for item in clash]
+        clash = [item for item in overrides if str(item).startswith(same)]
+        found += [f"{name}={value!r} and {item} say the same; write one of them" for item in clash]
     return found
 
 

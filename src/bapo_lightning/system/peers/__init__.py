@@ -19,6 +19,9 @@ from bapo_lightning.system.errors import BapoLightningError
 class PeerFault(BapoLightningError, RuntimeError):
     """A peer did something forbidden; the message names the peer."""
 
+    def __str__(self) -> str:
+        return str(self.args[0])
+
 
 class PeerTooLate(PeerFault):
     """A peer did not answer in time."""
@@ -31,9 +34,6 @@ class PeerRefusal(PeerFault):
         super().__init__(message, status)
         self.status = status
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class PeerUnasked(PeerFault):
     """A peer spoke without being asked."""
@@ -41,6 +41,3 @@ class PeerUnasked(PeerFault):
     def __init__(self, message: str, said: str) -> None:
         super().__init__(message, said)
         self.said = said
-
-    def __str__(self) -> str:
-        return str(self.args[0])
