@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from bapo_lightning.configuration.compose import node_at
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.wording import wrong
-from bapo_lightning.system.errors import suggestion
+from bapo_lightning.system.errors import ConfigError, suggestion
 
 S = TypeVar("S", bound=Section)
 
@@ -32,6 +32,19 @@ def parse(
         return section.read(plain), []
     except ValidationError as error:
         return None, list(_messages(section, plain, error.errors(), has_open_keys))
+
+
+def added_node(name: str, options: type[S], plain: dict[str, Any]) -> S:
+    """Takes the node that a command adds to a run's configuration out of it, and returns its typed options.
+    Raises ConfigError with everything that is wrong with them.
+    """
+    section = create_model(name, __base__=Section, **{name: (options, ...)})  # type: ignore[call-overload]
+    found, problems = parse(section, {name: plain.pop(name, {})})
+    node: S | None = getattr(found, name, None)
+    problems += [f"{name}.{text}" for text in node.problems()] if node is not None else []
+    if node is None or problems:
+        raise ConfigError(problems)
+    return node
 
 
 def _messages(

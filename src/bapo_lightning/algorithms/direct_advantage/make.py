@@ -28,7 +28,7 @@ from bapo_lightning.algorithms.direct_advantage.training import (
     with_completions,
 )
 from bapo_lightning.configuration.machine import check_machine
-from bapo_lightning.configuration.parse import parse
+from bapo_lightning.configuration.parse import added_node
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import validate
@@ -42,7 +42,7 @@ from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.runs.build import build_algorithm, build_engine, build_sampler
 from bapo_lightning.runs.inputs import Inputs, read_inputs
 from bapo_lightning.runs.train import quiet_libraries
-from bapo_lightning.system.errors import ConfigError, DataError
+from bapo_lightning.system.errors import DataError
 from bapo_lightning.system.phases import phase
 from bapo_lightning.system.ranks.rank_group import ALONE, uses_cuda
 from bapo_lightning.system.values import MOST, Count, Positive, Size
@@ -72,12 +72,6 @@ class CriticOptions(Section):
             re.compile(str(self.split))
         except re.error as error:
             yield f"split={self.split} is not a regular expression ({error}); write one or a number of tokens"
-
-
-class CriticCommand(Section):
-    """The node that `make critic` adds to the configuration of a run."""
-
-    critic: CriticOptions
 
 
 def make_critic(plain: dict[str, Any]) -> Path:
@@ -134,16 +128,13 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
     Raises:
         ConfigError: with everything that is wrong.
     """
-    found, problems = parse(CriticCommand, {"critic": plain.pop("critic", {})})
-    problems += [f"critic.{text}" for text in found.critic.problems()] if found is not None else []
-    if found is None or problems:
-        raise ConfigError(problems)
+    options = added_node("critic", CriticOptions, plain)
     algorithm = plain["algorithm"]
     plain["algorithm"] = {**algorithm, "stages": {**algorithm["stages"], "step_advantages": None}}
     config = validate(plain)
     if not uses_cuda(config.accelerator):  # with CUDA a critic needs one GPU, however many its run uses
         check_machine(config)
-    return config, found.critic
+    return config, options
 
 
 def split_problems(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from bapo_lightning.configuration.parse import parse
+from bapo_lightning.configuration.parse import added_node
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
@@ -76,12 +76,6 @@ class SimulateOptions(Section):
                 yield f"{key}=[] tries nothing; leave it out"
 
 
-class SimulateCommand(Section):
-    """The node that `make simulate` adds to the configuration of a run."""
-
-    simulate: SimulateOptions
-
-
 def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
     """Makes the study that `simulate` of a resolved configuration requests, and its page; returns both.
     Raises ConfigError with all that is wrong, DataError for a model of unknown sizes or an unusable run.
@@ -110,11 +104,8 @@ def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
 
 def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
     """Returns the typed configuration. Raises ConfigError with everything that is wrong."""
-    found, problems = parse(SimulateCommand, {"simulate": plain.pop("simulate", {})})
-    problems += [f"simulate.{text}" for text in found.simulate.problems()] if found is not None else []
-    if found is None or problems:
-        raise ConfigError(problems)
-    config, options = validate(plain, "run"), found.simulate
+    options = added_node("simulate", SimulateOptions, plain)
+    config = validate(plain, "run")
     updates = config.staleness.updates_per_rollout_batch
     if small := [age for age in options.max_ages or [] if age < updates - 1]:
         raise ConfigError([
