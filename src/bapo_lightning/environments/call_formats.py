@@ -17,6 +17,7 @@ _FENCE = re.compile(
     r"^[ \t]*((?P<mark>[`~])(?P=mark){2,})[ \t]*(\w*)[^\n`]*\n(.*?)(^[ \t]*\1(?P=mark)*[ \t]*$|\Z)",
     re.MULTILINE | re.DOTALL,
 )
+DEEPEST = 100  # of nested objects in a call, since JSON is written and compared recursively
 TAG, _CLOSING_TAG = re.compile(r"<tool_call>\s*"), "</tool_call>"
 _USUAL = ("expression", "code")  # names of an argument, if a call has several
 
@@ -100,6 +101,12 @@ class JsonCalls:
             calls.append(_read(text[tag.end() : closing]))
             place = closing + len(_CLOSING_TAG)
         return calls
+
+
+def is_deeper(value: Any, most: int = DEEPEST) -> bool:
+    """Returns whether a JSON value is nested more than `most` deep."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most == 0 or any(is_deeper(each, most - 1) for each in inner)
 
 
 def pattern_problem(key: str, pattern: str | None, without: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen
 from pydantic_core import from_json
 
-from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG
+from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG, is_deeper
 from bapo_lightning.system.peers import PeerFault
 from bapo_lightning.system.peers.answers import Answer, Json, Kind, Many, judged
 from bapo_lightning.types import Problem
@@ -31,7 +31,6 @@ SAMPLING = (
 )
 _ROLES = {"developer": "system", "function": "tool"}  # other names of roles
 MOST_CHOICES = 16  # of a request
-_DEPTH = 100  # of arguments; deeper ones stay a text, since JSON is written and compared recursively
 TEXT = "text"  # role of the prompt of /v1/completions
 
 
@@ -289,12 +288,7 @@ def _read(arguments: str) -> Any:
         value = LENIENT_JSON.decode(arguments)
     except (ValueError, RecursionError):
         return arguments
-    return arguments if _is_deeper(value) else value
-
-
-def _is_deeper(value: Any, most: int = _DEPTH) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return most == 0 or any(_is_deeper(each, most - 1) for each in inner)
+    return arguments if is_deeper(value) else value  # deep ones stay a text
 
 
 def _calls(text: str) -> Iterator[tuple[str, Any] | None]:
@@ -303,7 +297,7 @@ def _calls(text: str) -> Iterator[tuple[str, Any] | None]:
         try:
             call, _ = LENIENT_JSON.raw_decode(text, match.end())
             name, given = call["name"], call["arguments"]
-            is_call = isinstance(name, str) and isinstance(given, dict) and not _is_deeper(given)
+            is_call = isinstance(name, str) and isinstance(given, dict) and not is_deeper(given)
             yield (name, given) if is_call else None
         except (ValueError, RecursionError, TypeError, KeyError):
             yield None

@@ -6,10 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from bapo_lightning.environments.call_formats import LENIENT_JSON, TAG, last_match, pattern_problem
+from bapo_lightning.environments.call_formats import (
+    DEEPEST,
+    LENIENT_JSON,
+    TAG,
+    is_deeper,
+    last_match,
+    pattern_problem,
+)
 
 MAX_CHARACTERS = 20_000  # of a turn that are searched, from its end
-DEEPEST = 100  # of nested objects in an action, which the state of the conversation keeps
 MOST_OBJECTS = 64  # places at which JSON may start, from the end
 
 
@@ -71,7 +77,7 @@ class JsonAction:
                     value, after = LENIENT_JSON.raw_decode(text, place)
                 except (ValueError, RecursionError):
                     continue
-                found = [value] if _depth(value) <= DEEPEST else found
+                found = found if is_deeper(value) else [value]
         return found
 
 
@@ -105,20 +111,6 @@ def _call(text: str, start: int) -> dict[str, Any]:
     given = call.get("arguments", call.get("parameters", {})) if isinstance(call, dict) else None
     if not isinstance(given, dict) or not isinstance(name := call.get("name"), str):
         raise ValueError('the call must be {"name": "the tool", "arguments": {...}}')
-    if _depth(given) > DEEPEST:
+    if is_deeper(given):
         raise ValueError(f"the arguments are nested more than {DEEPEST} deep")
     return {"type": "call_tool", "tool_name": name, "arguments": given}
-
-
-def _depth(value: Any) -> int:
-    """Depth of a nested JSON value, without recursion."""
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [
-            part
-            for each in level
-            if isinstance(each, dict | list)
-            for part in (each.values() if isinstance(each, dict) else each)
-        ]
-    return depth
