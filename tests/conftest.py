@@ -1,6 +1,4 @@
-"""Settings that every test shares, set before a library that reads them is imported; processes started by
-tests inherit them.
-"""
+"""Settings of all tests and of processes they start, set before a library reads them."""
 
 import os
 import signal

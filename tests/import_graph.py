@@ -21,9 +21,7 @@ def dotted_name(file: PurePath) -> Name:
 
 
 def imported_modules(tree: ast.AST, module: Name, is_package: bool) -> Iterator[tuple[int, Name]]:
-    """Yields line and full dotted name of everything imported, at the top or inside functions, relative
-    imports resolved.
-    """
+    """Yields line and full dotted name of each import, also inside functions; relative ones are resolved."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -1,6 +1,4 @@
-"""The curves and the search against the slowest and plainest thing that can be written: loops in numpy,
-Algorithm 1 as a loop.
-"""
+"""The curves and the search against loops in numpy, and Algorithm 1 as a loop."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Evaluation problems hidden in a training set, as they stand and altered; neighbours that only sound alike
-stay.
-"""
+"""Evaluation problems hidden in a training set, unchanged or altered; those that only sound alike stay."""
 
 import random
 from itertools import product

@@ -1,6 +1,4 @@
-"""Tables in the layouts of the field, written by the tests: GSM8K's, verl's, SkyWork's, MATH's,
-OlympiadBench's.
-"""
+"""Tables in the layouts of the field: GSM8K's, verl's, SkyWork's, MATH's, OlympiadBench's."""
 
 import json
 import re

@@ -74,9 +74,7 @@ class Witness(L.Callback):
 
 
 class WitnessedEngine(HFEngine):
-    """Writes down syncs and generations, and checks at each generation that it holds the trainer's weights to
-    the bit.
-    """
+    """Records syncs and generations; at each generation it must hold the trainer's weights to the bit."""
 
     def __init__(self, path, witness, policy):
         super().__init__(path)

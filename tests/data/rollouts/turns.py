@@ -1,6 +1,4 @@
-"""A scripted engine and environments for conversations: tokens count up over all turns, those of feedback
-begin at 500.
-"""
+"""A scripted engine and environments: tokens count up over all turns, those of feedback from 500 on."""
 
 import random
 import threading

@@ -1,6 +1,4 @@
-"""Hostile answers: nothing of them runs, each is judged within its deadline, the pool keeps its size and its
-memory.
-"""
+"""Hostile answers: none runs, each is judged within its deadline, the pool keeps its size and memory."""
 
 import re
 import resource
