@@ -1,6 +1,4 @@
-"""bapo-lightning: off-policy reinforcement learning of language models with BAPO (arXiv 2510.18927) on
-Lightning.
-"""
+"""bapo-lightning: off-policy RL of language models with BAPO (arXiv 2510.18927) on Lightning."""
 
 from __future__ import annotations
 

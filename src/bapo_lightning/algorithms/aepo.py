@@ -1,6 +1,4 @@
-"""AEPO: GRPO, plus REINFORCE on right answers of another temperature to steer the policy's entropy (arXiv
-2510.08141).
-"""
+"""AEPO (arXiv 2510.08141): GRPO, plus REINFORCE on another temperature's right answers to steer entropy."""
 
 from __future__ import annotations
 

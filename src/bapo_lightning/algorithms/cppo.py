@@ -1,6 +1,4 @@
-"""CPPO: a trust region that is narrow at a response's start, and has a budget for each prefix
-(arXiv 2606.10968).
-"""
+"""CPPO (arXiv 2606.10968): a trust region, narrow at a response's start, with a budget for each prefix."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""GHPO: samples groups without a right answer again with a part of the solution in their prompt (arXiv
-2507.10628).
-"""
+"""GHPO (arXiv 2507.10628): groups without a right answer get a part of the solution in their prompt."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Score centering: removes the part of a weighted score that does not vanish on average
-(arXiv 2609.20807).
-"""
+"""Score centering (arXiv 2609.20807): removes a weighted score's part that does not vanish on average."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ class SingleStream:
         self._tracked: dict[str, tuple[float, float]] = {}
 
     def __call__(self, batch: RewardBatch) -> Tensor:
-        """Returns the advantages of P groups, [P, G], and learns from the new groups. Advantages are exactly
-        zero if all X are equal.
-        """
+        """Returns advantages of P groups, [P, G], zero if all X are equal, and learns from the new groups."""
         before = [self._tracked.get(problem, (self._prior, self._prior)) for problem in batch.problems]
         values = torch.tensor([[right / (right + wrong)] for right, wrong in before], dtype=torch.float64)
         gains = batch.rewards.double() - values

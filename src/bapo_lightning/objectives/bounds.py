@@ -227,9 +227,7 @@ def _sum_per_bin(bins: Tensor, values: Tensor, lows: Tensor, highs: Tensor) -> T
 
 
 def _alive_sums(area: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the sums of w r |A| over positives alive under each high, [H], and negatives alive under each
-    low, [L].
-    """
+    """Returns sums of w r |A| over positives alive under each high, [H], and negatives at each low, [L]."""
     negatives, _, positives, _ = area.split([len(lows), 1, len(highs), 2])
     # abs, not neg: a sum of nothing must not become -0
     return positives.cumsum(0), negatives.cumsum(0).flip(0).abs()

@@ -101,16 +101,12 @@ def group_sum(values: Tensor, table: TokenTable) -> Tensor:
 
 
 def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
-    """Divides `values`, equal for all tokens of a response, among its tokens, so that sums over tokens are
-    sums over responses, [N].
-    """
+    """Divides `values`, equal in a response, among its tokens: their sums are sums over responses, [N]."""
     return values / sequence_length(table)
 
 
 def per_step(values: Tensor, table: TokenTable) -> Tensor:
-    """Divides `values`, equal for all tokens of a step, among its tokens, so that sums over tokens are sums
-    over steps, [N].
-    """
+    """Divides `values`, equal in a step, among its tokens: their sums are sums over steps, [N]."""
     return values / step_sum(torch.ones_like(table.count), table)
 
 

@@ -135,9 +135,7 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Last non-empty line of an error's message, or else its type: libraries that wrap an error put their own
-    words first.
-    """
+    """Last non-empty line of an error's message, or its type: wrappers put their own words first."""
     return next(iter(str(error).strip().splitlines()[::-1]), "") or type(error).__name__
 
 

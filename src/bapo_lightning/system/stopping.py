@@ -54,9 +54,7 @@ class Request:
         return code and (self.code or code)
 
     def listen(self) -> None:
-        """Installs the handlers. An ignored signal stays ignored: nohup wants a run to outlive its
-        terminal.
-        """
+        """Installs the handlers, except for ignored signals: with nohup a run outlives its terminal."""
         self.received, self._ends_next, self._owner = None, False, os.getpid()
         heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
         self._earlier = {number: signal.signal(number, self._hear) for number in heard}

@@ -34,9 +34,7 @@ class GroupRule:
         """Raises DataError, beginning with an option, if the problems have no field that the rule needs."""
 
     def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
-        """Returns finished rollouts to the prompt of `start`, which come first in the problem's group;
-        rollouts longer than a response may be are left out.
-        """
+        """Returns finished rollouts to `start`'s prompt, first in the group; too long ones are left out."""
         return []
 
     def shape(self, rollout: Rollout, version: int) -> float:

@@ -12,9 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """P groups of G responses that enter training together. Groups that were not admitted are not included;
-    they have advantages of zero.
-    """
+    """P groups of G responses that enter training together; groups not admitted have advantages of zero."""
 
     rewards: Tensor  # [P, G]
     lengths: Tensor  # [P, G], tokens of each response
@@ -50,9 +48,7 @@ class Remembers(Protocol):
 def lone_advantages(
     advantages: Callable[[Tensor], Tensor], batch_advantages: BatchAdvantages | None = None
 ) -> Tensor:
-    """Returns the advantages [2, 1] of a right and a wrong answer, each the only one to its problem, by the
-    rule for groups or, if there is one, for batches.
-    """
+    """Returns advantages [2, 1] of a right and a wrong answer, each the only one to its problem."""
     rewards = torch.tensor([[1.0], [0.0]])
     found = advantages(rewards)
     if batch_advantages is None:

@@ -16,9 +16,7 @@ from bapo_lightning.system.printable import printable
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a file in an existing folder, to the disk; returns `path`. Halves of characters, which names
-    of files may contain, become question marks.
-    """
+    """Writes a file in an existing folder, to the disk; halves of characters become `?`. Returns `path`."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("w", encoding="utf-8", errors="replace") as file:
@@ -52,9 +50,7 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> Path:
-    """Writes a table in an existing folder; None is an empty cell, and no text
-    controls a terminal that shows it. Returns `path`.
-    """
+    """Writes a table of printable texts in an existing folder; None is an empty cell. Returns `path`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
