@@ -110,11 +110,11 @@ def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
 
 def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
     """Returns the typed configuration. Raises ConfigError with everything that is wrong."""
-    found, problems = parse(SimulateCommand, {"simulate": plain.pop("simulate", {})})
-    problems += [f"simulate.{text}" for text in found.simulate.problems()] if found is not None else []
-    if found is None or problems:
+    command, problems = parse(SimulateCommand, {"simulate": plain.pop("simulate", {})})
+    problems += [f"simulate.{text}" for text in command.simulate.problems()] if command is not None else []
+    if command is None or problems:
         raise ConfigError(problems)
-    config, options = validate(plain, "run"), found.simulate
+    config, options = validate(plain, "run"), command.simulate
     updates = config.staleness.updates_per_rollout_batch
     if small := [age for age in options.max_ages or [] if age < updates - 1]:
         raise ConfigError([
