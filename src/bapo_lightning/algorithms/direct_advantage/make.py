@@ -134,16 +134,16 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
     Raises:
         ConfigError: with everything that is wrong.
     """
-    found, problems = parse(CriticCommand, {"critic": plain.pop("critic", {})})
-    problems += [f"critic.{text}" for text in found.critic.problems()] if found is not None else []
-    if found is None or problems:
+    command, problems = parse(CriticCommand, {"critic": plain.pop("critic", {})})
+    problems += [f"critic.{text}" for text in command.critic.problems()] if command is not None else []
+    if command is None or problems:
         raise ConfigError(problems)
     algorithm = plain["algorithm"]
     plain["algorithm"] = {**algorithm, "stages": {**algorithm["stages"], "step_advantages": None}}
     config = validate(plain)
     if not uses_cuda(config.accelerator):  # with CUDA a critic needs one GPU, however many its run uses
         check_machine(config)
-    return config, found.critic
+    return config, command.critic
 
 
 def split_problems(
@@ -168,14 +168,14 @@ def sampled_examples(
     parts = split_problems(inputs.problems.train, options, config.seed)
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
-    asked = [all_samples(part, options.samples) for part in parts]
+    requests = [all_samples(part, options.samples) for part in parts]
     with closing(policy_sampler(config, inputs)) as sampler:
         splitter = StepSplitter(inputs.tokenizer, options.split, sampler.ends)
         with phase("sampling"):
-            sampled = [sample_answers(sampler, part) for part in asked]
+            sampled = [sample_answers(sampler, part) for part in requests]
         train, held_out = (examples_of(samples, splitter) for samples in sampled)
         if options.completions:
-            problems = [problem for problem, _ in asked[0]]
+            problems = [problem for problem, _ in requests[0]]
             train = with_completions(train, problems, sampler, options.completions)
     outcomes, prefixes = [example.outcome for example in train], sum(len(example.states) for example in train)
     print(
