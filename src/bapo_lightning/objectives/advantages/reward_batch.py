@@ -54,7 +54,7 @@ def lone_advantages(
     rule for groups or, if there is one, for batches.
     """
     rewards = torch.tensor([[1.0], [0.0]])
-    found = advantages(rewards)
+    values = advantages(rewards)
     if batch_advantages is None:
-        return found
-    return batch_advantages(RewardBatch.example(rewards, found))
+        return values
+    return batch_advantages(RewardBatch.example(rewards, values))
