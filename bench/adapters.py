@@ -106,10 +106,10 @@ def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
     sync.push(policy, engine, 0, vocab)
     before = engine.generate(requests, sampling)
     rollouts = answered(requests, before)
-    own_before = policy.response_logprobs(rollouts, 2048)
+    old_logp = policy.response_logprobs(rollouts, 2048)
     update(policy, rollouts, RATE * updates)
-    own_gain = [
-        new[0] - old[0] for old, new in zip(own_before, policy.response_logprobs(rollouts, 2048), strict=True)
+    by_trainer = [
+        new[0] - old[0] for old, new in zip(old_logp, policy.response_logprobs(rollouts, 2048), strict=True)
     ]
     seconds, digests = [], []
     for version in range(1, 6):
@@ -121,9 +121,9 @@ def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
     gains = [gain for _, gain in paired(requests, before, engine.generate(requests, sampling))]
     error = statistics.stdev(gains) / len(gains) ** 0.5
     sync_ms, digests_ms = (statistics.median(times) * 1000 for times in (seconds, digests))
-    own, engines = statistics.fmean(own_gain), statistics.fmean(gains)
+    ours, engines = statistics.fmean(by_trainer), statistics.fmean(gains)
     print(
-        f"{form:8}  kept {report.update_kept:5.3f}  gain {own:.4f} (trainer), {engines:7.4f} +- {error:.4f} "
+        f"{form:8}  kept {report.update_kept:5.3f}  gain {ours:.4f} (trainer), {engines:7.4f} +- {error:.4f} "
         f"(engine, {len(gains)} tokens)  sync {sync_ms:5.0f} ms  digests {digests_ms:4.0f} ms",
         flush=True,
     )

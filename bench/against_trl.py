@@ -138,19 +138,19 @@ def trl_job(
 
 
 def commands(job: Job, given: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
-    threads, found = given.threads, {}
+    threads, lines = given.threads, {}
     config = compose_run([*our_overrides(job, given.engines[0], threads), f"run_folder={folder}"])
     for variant in given.trl:
         description = folder / f"{variant}.json"
         options = TRL_VARIANTS[variant] | given.trl_options
         description.write_text(json.dumps(trl_job(job, config, threads, options, folder / f"trl-{variant}")))
-        found[f"TRL, {variant}"] = [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]
+        lines[f"TRL, {variant}"] = [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]
     for engine in given.engines:
         logger = ["+logger.turns._target_=against_trl.TurnLogger", f"+logger.turns.updates={job.updates}"]
-        own = our_overrides(job, engine, threads, given.ours)
-        overrides = [*own, *logger, f"run_folder={folder / engine}"]
-        found[f"ours, {engine}"] = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
-    return found
+        ours = our_overrides(job, engine, threads, given.ours)
+        overrides = [*ours, *logger, f"run_folder={folder / engine}"]
+        lines[f"ours, {engine}"] = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
+    return lines
 
 
 def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitStack) -> dict[str, Worker]:

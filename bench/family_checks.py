@@ -66,8 +66,8 @@ ONE_OF: dict[str, dict[str, Any]] = {
 def make(family: str, folder: Path) -> Path:
     """Saves a model whose tokens depend on all before them, with a tokenizer; returns its folder."""
     default = AutoConfig.for_model(family)
-    own = [name for name in SIZES if not is_fixed(default, name) and hasattr(default, name)]
-    sizes = {name: SIZES[name] for name in own}
+    settable = [name for name in SIZES if not is_fixed(default, name) and hasattr(default, name)]
+    sizes = {name: SIZES[name] for name in settable}
     if "qk_rope_head_dim" in sizes:  # of which the head's size is made
         sizes.pop("head_dim", None)
     config = AutoConfig.for_model(family, **{**sizes, **ONE_OF.get(family, {})})
@@ -88,8 +88,8 @@ def make(family: str, folder: Path) -> Path:
 
 def is_fixed(config: Any, name: str) -> bool:
     """Whether a value of a configuration follows from others."""
-    found = getattr(type(config), name, None)
-    return (isinstance(found, property) and found.fset is None) or (
+    member = getattr(type(config), name, None)
+    return (isinstance(member, property) and member.fset is None) or (
         config.model_type == "gemma4_text" and name == "head_dim"
     )
 
@@ -124,8 +124,8 @@ def synced(policy: Policy, engine: RolloutEngine) -> str:
     WeightSync(tolerance=TOLERANCE).push(policy, engine, 1, VOCAB)
     prompts = [array("i", range(5, 5 + length)) for length in (3, 12, 3, 20)]
     requests = [GenerationRequest(prompt, 16, seed) for seed, prompt in enumerate(prompts)]
-    made = engine.generate(requests, SamplingParams(1.0, ()))
-    sampled = [Rollout(p, (one.segment,), one.finish) for p, one in zip(prompts, made, strict=True)]
+    answers = engine.generate(requests, SamplingParams(1.0, ()))
+    sampled = [Rollout(p, (one.segment,), one.finish) for p, one in zip(prompts, answers, strict=True)]
     scored = policy.response_logprobs(sampled, 1000)
     worst = max(
         abs(a - b)
@@ -143,8 +143,8 @@ def exported(policy: Policy, folder: Path, target: Path) -> Path:
     write_model_folder(target, str(folder), weights, "card", torch.float32)
     loaded = AutoModelForCausalLM.from_pretrained(target)
     loaded.save_pretrained(target.with_name("again"))
-    if names_in(target) != (again := names_in(target.with_name("again"))):
-        raise ValueError(f"names differ from save_pretrained's: {sorted(names_in(target) ^ again)[:3]}")
+    if names_in(target) != (expected := names_in(target.with_name("again"))):
+        raise ValueError(f"names differ from save_pretrained's: {sorted(names_in(target) ^ expected)[:3]}")
     if names_in(target) != names_in(folder):
         raise ValueError(f"names differ from the model's: {sorted(names_in(target) ^ names_in(folder))[:3]}")
     if (worst := float((logits(loaded) - logits(policy.model)).abs().max())) > 1e-4:
@@ -224,14 +224,14 @@ def reloaded_in_vllm(folder: Path) -> None:
     try:
         with transformers_classes_kept(eager=True):
             llm = LLM(str(target), dtype="float32", enforce_eager=True, **sizes)
-        (made,) = llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+        (answer,) = llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
     except Exception as error:  # noqa: BLE001: whatever vLLM raises without us
         raise vllm_lacks(reason_of(error)) from None
-    output = made.outputs[0]
+    output = answer.outputs[0]
     tokens = torch.tensor([[*prompt, *output.token_ids]])
     with torch.no_grad():
-        own = policy.model(tokens, use_cache=False).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    pairs = zip(output.token_ids, output.logprobs, own, strict=True)
+        logprobs = policy.model(tokens, use_cache=False).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    pairs = zip(output.token_ids, output.logprobs, logprobs, strict=True)
     worst = max(abs(held[token].logprob - float(row[token])) for token, held, row in pairs)
     if worst > 2 * TOLERANCE:
         raise ConfigError([f"not on a CPU: log-probs of vLLM itself are wrong by {worst:.1g} nats"])
@@ -263,23 +263,23 @@ COLUMNS = tuple(name for name in CHECKS if name not in VLLM_COLUMNS)
 
 def checked(family: str, columns: Sequence[str], folder: Path) -> dict[str, str]:
     """Cells of a family."""
-    found = {}
+    cells = {}
     try:
         make(family, folder / "made")
     except Exception as error:  # noqa: BLE001: the result is what is asked for
         return dict.fromkeys(columns, f"fault: cannot be made ({one_line(error)})")
     for name in columns:
-        own = folder / name.replace(" ", "_")
-        shutil.copytree(folder / "made", own / "made")
+        place = folder / name.replace(" ", "_")
+        shutil.copytree(folder / "made", place / "made")
         try:
-            said = CHECKS[name](own / "made")
-            found[name] = said if isinstance(said, str) else "yes"
+            said = CHECKS[name](place / "made")
+            cells[name] = said if isinstance(said, str) else "yes"
         except (ConfigError, DataError) as error:
             problems = getattr(error, "problems", None) or [str(error)]
-            found[name] = " ".join(problems).replace(str(own / "made"), "FOLDER")
+            cells[name] = " ".join(problems).replace(str(place / "made"), "FOLDER")
         except Exception as error:
-            found[name] = f"fault: {type(error).__name__}: {one_line(error)}".replace(str(own), "")
-    return json.loads(json.dumps(found))
+            cells[name] = f"fault: {type(error).__name__}: {one_line(error)}".replace(str(place), "")
+    return json.loads(json.dumps(cells))
 
 
 def one_line(error: Exception) -> str:

@@ -25,15 +25,15 @@ class ForcedLengths(HFEngine):
     shape: Shape = "uniform"
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        made = super().generate([self._cut(request) for request in requests], self._endless(sampling))
-        return [replace(each, finish=FinishReason.STOP) for each in made]
+        generations = super().generate([self._cut(request) for request in requests], self._endless(sampling))
+        return [replace(each, finish=FinishReason.STOP) for each in generations]
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
         cut = {number: self._cut(request) for number, request in call.begun.items()}
-        made = super().stream(replace(call, begun=cut), self._endless(sampling))
+        streamed = super().stream(replace(call, begun=cut), self._endless(sampling))
         return {
             number: each if each.finish is None else replace(each, finish=FinishReason.STOP)
-            for number, each in made.items()
+            for number, each in streamed.items()
         }
 
     def _cut(self, request: GenerationRequest) -> GenerationRequest:

@@ -40,8 +40,8 @@ def turn_times(moves: int, repeats: int) -> Spread:
     codes = [f"[{' '.join(map(str, code))}]" for code in permutations(range(1, 7), 4)]
     codes.remove(next(code for code in codes if wins(played, code)))
     environment = TextArena()
-    asked = Turn(played, codes[moves], moves, False, codes[:moves])
-    return Spread.of([turn(lambda: environment.respond(asked)).cpu for _ in range(repeats)])
+    last = Turn(played, codes[moves], moves, False, codes[:moves])
+    return Spread.of([turn(lambda: environment.respond(last)).cpu for _ in range(repeats)])
 
 
 def wins(played: Problem, code: str) -> bool:

@@ -56,8 +56,8 @@ Record = dict[str, Any]
 
 def checks_of(stage: str, like: Sequence[Experiment] = (), num_gpus: int = 0) -> tuple[Check, ...]:
     """Returns the checks of a stage; rehearsals are of the experiments `like`."""
-    found: tuple[Check, ...] = import_module(f"gpu.{stage}").CHECKS
-    return (*rehearsals(like, num_gpus), *found) if stage == "rehearsal" else found
+    checks: tuple[Check, ...] = import_module(f"gpu.{stage}").CHECKS
+    return (*rehearsals(like, num_gpus), *checks) if stage == "rehearsal" else checks
 
 
 def lacking(check: Check, device: str, num_gpus: int) -> str:
@@ -91,11 +91,11 @@ def run_apart(stage: str, check: Check, options: Sequence[str], seconds: float) 
         finally:
             shutil.rmtree(FILES, ignore_errors=True)
     lines = output.splitlines()
-    found = [Finding(**json.loads(line.removeprefix(MARK))) for line in lines if line.startswith(MARK)]
+    findings = [Finding(**json.loads(line.removeprefix(MARK))) for line in lines if line.startswith(MARK)]
     if process.returncode:
         last = (errors.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
-        found.append(Finding(check.name, None, verdict="FAILED", note=last))
-    return found
+        findings.append(Finding(check.name, None, verdict="FAILED", note=last))
+    return findings
 
 
 def run_one(check: Check, device: str) -> None:
@@ -114,20 +114,20 @@ def run_stages(given: argparse.Namespace, deadline: float, record: Record, path:
             if name in record["checks"]:
                 continue
             if reason := lacking(check, given.device, num_gpus):
-                found: list[Finding] | None = [skipped(check.name, reason)]
+                findings: list[Finding] | None = [skipped(check.name, reason)]
                 seconds = 0.0
             else:
                 begun = time.monotonic()
                 room = min(check.seconds, deadline - begun)
-                found = run_apart(stage, check, options, room) if room > 0 else None
+                findings = run_apart(stage, check, options, room) if room > 0 else None
                 seconds = time.monotonic() - begun
-                if found is None and room == check.seconds:
+                if findings is None and room == check.seconds:
                     note = f"took more than {check.seconds:.0f} s"
-                    found = [Finding(check.name, None, verdict="FAILED", note=note)]
-            if found is None:
+                    findings = [Finding(check.name, None, verdict="FAILED", note=note)]
+            if findings is None:
                 left.append(name)
                 continue
-            record["checks"][name] = {"seconds": seconds, "findings": [asdict(each) for each in found]}
+            record["checks"][name] = {"seconds": seconds, "findings": [asdict(each) for each in findings]}
             write_json(path, record)
             print(f"{name}: {seconds:.0f} s", flush=True)
     return left
@@ -142,10 +142,10 @@ def machine_facts(device: str) -> dict[str, Any]:
         except PackageNotFoundError:
             facts[package] = "not installed"
     if device == "cuda":
-        own = torch.cuda.get_device_properties(0)
+        gpu = torch.cuda.get_device_properties(0)
         facts |= {
-            **{"gpu": own.name, "number of GPUs": torch.cuda.device_count()},
-            **{"memory of each": f"{own.total_memory / 1e9:.0f} GB", "CUDA": torch.version.cuda},
+            **{"gpu": gpu.name, "number of GPUs": torch.cuda.device_count()},
+            **{"memory of each": f"{gpu.total_memory / 1e9:.0f} GB", "CUDA": torch.version.cuda},
         }
     return {"gpu": "none", **facts}
 
@@ -168,9 +168,9 @@ def page(record: Record, command: str) -> str:
     lines = [f"# GPU check: {record['machine']['gpu']}", "", f"`{command}`", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in record["machine"].items()]
     stage = ""
-    for own, each in findings_of(record):
-        if own != stage:
-            stage = own
+    for name, each in findings_of(record):
+        if name != stage:
+            stage = name
             lines += ["", f"## {stage}", "", "| check | value | limit | verdict | |", "|---|---|---|---|---|"]
         shown = " ".join(filter(None, (number(each.value), each.unit)))
         note = " ".join(each.note.split()).replace("|", "/")

@@ -94,14 +94,14 @@ def trained(harness: str, python: Path, updates: int, place: Path) -> int:
     chosen = [*SETTINGS, *(f"{key}={value}" for key, value in places.items())]
     chosen += [f"scale.num_rollout_batches={updates}", *program(harness, python, place)]
     subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", *chosen], check=True)
-    found = read_run(place / "run").rows
+    updates_run = read_run(place / "run").rows
     print(f"{harness}:")
-    for number, update in enumerate(found):
+    for number, update in enumerate(updates_run):
         print(f"  update {number + 1}: " + ", ".join(f"{name} {update[name]:.3g}" for name in METRICS))
     best = max(read_rollouts(place / "run"), key=lambda row: row["reward"])
     texts = " | ".join(turn["text"] for turn in best.get("turns", ()))
     print(f"  reward {best['reward']}: {texts!r}", flush=True)
-    return len(found)
+    return len(updates_run)
 
 
 def program(harness: str, python: Path, place: Path) -> list[str]:
@@ -109,16 +109,16 @@ def program(harness: str, python: Path, place: Path) -> list[str]:
     if harness == MINI:
         (place / "start.sh").write_text(SCRIPT)
         command = ["sh", place / "start.sh", python.with_name("mini"), "{task}"]
-        own = {}
+        passed = {}
     else:
         player = "agent" if harness == "vf_words" else "player"
         seat = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
         config = json.dumps({"taskset": {"id": harness}, player: seat})
         command = [python, verifiers_episode.__file__, config]
-        own = {name: os.environ[name] for name in PASSED if name in os.environ}
-        own |= {"PYTHONPATH": str(HERE), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+        passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+        passed |= {"PYTHONPATH": str(HERE), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     words = ",".join(quoted(str(word)) for word in command)
-    variables = [f"+environment.answers.endpoint.variables.{name}={quoted(own[name])}" for name in own]
+    variables = [f"+environment.answers.endpoint.variables.{name}={quoted(passed[name])}" for name in passed]
     return [f"environment.answers.endpoint.command=[{words}]", *variables]
 
 

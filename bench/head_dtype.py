@@ -40,9 +40,9 @@ def measure(head_dtype: str, temperature: float, requests: list[GenerationReques
     trainers = policy.response_logprobs(answered(requests, generations), 2048)
     differences = torch.tensor(
         [
-            abs(own - theirs)
+            abs(ours - theirs)
             for mine, each in zip(trainers, generations, strict=True)
-            for own, theirs in zip(mine, each.segment.logprobs, strict=True)
+            for ours, theirs in zip(mine, each.segment.logprobs, strict=True)
         ]
     )
     print(

@@ -180,7 +180,7 @@ def drill(
     if "stopped" in name:
         start_seconds = seconds_to_update(folder / "timed", overrides)
         stops = [stop(killed, overrides, start_seconds, moments) for _ in range(num_kills)]
-        kills, faults = Counter(moment for moment, _ in stops), [each for _, found in stops for each in found]
+        kills, faults = Counter(moment for moment, _ in stops), [each for _, lines in stops for each in lines]
     else:
         seconds = [median(step_seconds)] * num_kills
         if SLOWLY in overrides:  # the second of two kills comes before the next checkpoint
@@ -260,12 +260,12 @@ def end(process: int, folder: Path, before: int, ended: bool, moments: random.Ra
 
 def programs_of(process: int) -> list[psutil.Process]:
     """The programs of an agent's conversations that a run has started and that have not ended."""
-    found = []
+    programs = []
     for child in psutil.Process(process).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if PROGRAM in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
-                found.append(child)
-    return found
+                programs.append(child)
+    return programs
 
 
 def seconds_to_update(folder: Path, overrides: Sequence[str]) -> float:
@@ -315,8 +315,8 @@ def log_of(folder: Path) -> str:
 
 
 def updates_saved(folder: Path) -> int:
-    found = list_checkpoints(folder / "checkpoints")
-    return int(found[0].name.removeprefix("update")) if found else 0
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    return int(checkpoints[0].name.removeprefix("update")) if checkpoints else 0
 
 
 def start_run(folder: Path, overrides: Sequence[str], is_command: bool = False) -> int:
@@ -356,10 +356,10 @@ def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:
     """Checks that the environment of the killed run got the same turns as the other's, each as often. With
     asynchronous generation the two end in different passes, so that it must have got all that was trained on.
     """
-    asked, others = (Counter(calls_file(folder).read_text().splitlines()) for folder in (killed, whole))
-    missing, extra = others - asked, asked - others
+    turns, others = (Counter(calls_file(folder).read_text().splitlines()) for folder in (killed, whole))
+    missing, extra = others - turns, turns - others
     if is_async:
-        missing, extra = Counter(set(answered_turns(killed)) - asked.keys()), Counter()
+        missing, extra = Counter(set(answered_turns(killed)) - turns.keys()), Counter()
     problems = [f"{missing.total()} turns were never asked"] * bool(missing)
     return problems + [f"{extra.total()} turns were asked again"] * bool(extra)
 

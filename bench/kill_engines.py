@@ -95,15 +95,15 @@ def engines_of(run: subprocess.Popen[bytes], words: str) -> list[psutil.Process]
     """The engines' processes that live below a run, without those that an engine forks itself."""
     if run.poll() is not None:
         return []
-    found = []
+    engines = []
     for process in psutil.Process(run.pid).children(recursive=True):
         try:
             if words in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                engines.append(process)
         except psutil.NoSuchProcess:
             continue
-    pids = {process.pid for process in found}
-    return [process for process in found if process.ppid() not in pids]
+    pids = {process.pid for process in engines}
+    return [process for process in engines if process.ppid() not in pids]
 
 
 def all_work(folder: Path, count: int) -> bool:

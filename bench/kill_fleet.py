@@ -115,17 +115,17 @@ def drill(
     folder: Path, whole: Path, overrides: Sequence[str], victim: str, num_kills: int, moments: random.Random
 ) -> list[str]:
     began, killed = time.monotonic(), 0
-    made = Drill(folder, overrides)
+    fleet_run = Drill(folder, overrides)
     try:
-        while killed < num_kills and made.run.poll() is None:
+        while killed < num_kills and fleet_run.run.poll() is None:
             before, until = updates_saved(folder), moments.randint(1, pace(overrides, num_kills))
-            while made.run.poll() is None and updates_saved(folder) < before + until:
+            while fleet_run.run.poll() is None and updates_saved(folder) < before + until:
                 time.sleep(0.002)
             time.sleep(moments.uniform(0, 0.2))
-            killed += made.run.poll() is None and made.kill(victim, moments)
-        status = made.run.wait()
+            killed += fleet_run.run.poll() is None and fleet_run.kill(victim, moments)
+        status = fleet_run.run.wait()
     finally:
-        made.close()
+        fleet_run.close()
     if status:
         return [f"it ended with status {status}: {log_of(folder)}"]
     problems = [f"the run ended after {killed} kills"] if killed < num_kills else []
@@ -138,12 +138,12 @@ def drill(
         counts.update({name: int(row[name]) for name in names})
     regime = next(each.removeprefix("regime=") for each in overrides if each.startswith("regime="))
     oldest = max(row["staleness/age_max"] for row in record.rows)
-    told = ", ".join(f"{name.rpartition('/')[2]} {count}" for name, count in counts.items())
+    events = ", ".join(f"{name.rpartition('/')[2]} {count}" for name, count in counts.items())
     verdict = (
         "FAILED" if problems else "equal to the bit" if whole.exists() else "one fate each, ages in bounds"
     )
     print(
-        f"{regime}, {victim}: {killed} kills, {told}, oldest token {oldest:g}, "
+        f"{regime}, {victim}: {killed} kills, {events}, oldest token {oldest:g}, "
         f"{time.monotonic() - began:.0f} s: {verdict}",
         flush=True,
     )

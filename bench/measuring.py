@@ -106,7 +106,7 @@ class Spread:
 
 def ratio(reference: Sequence[float], ours: Sequence[float]) -> Spread:
     """Spread of the ratios reference / ours over neighbouring turns."""
-    return Spread.of([theirs / own for theirs, own in zip(reference, ours, strict=True)])
+    return Spread.of([theirs / one for theirs, one in zip(reference, ours, strict=True)])
 
 
 def bench_parser(doc: str | None, has_json: bool = True, **numbers: int) -> ArgumentParser:

@@ -51,9 +51,9 @@ def main() -> None:
     words = sorted(known)[:NUM_WORDS]
     print("\nfound evaluation problems in %, by share of altered words:")
     print("  " + " " * 24 + "".join(f"{rate:>8.0%}" for rate in RATES))
-    found = {rate: recall(rule, largest, held_out, rate, words) for rate in RATES}
+    shares = {rate: recall(rule, largest, held_out, rate, words) for rate in RATES}
     for name, problems in held_out.items():
-        print(f"  {name:<18} {len(problems):>5}" + "".join(f"{found[rate][name]:>8.1f}" for rate in RATES))
+        print(f"  {name:<18} {len(problems):>5}" + "".join(f"{shares[rate][name]:>8.1f}" for rate in RATES))
 
 
 def recall(
@@ -72,9 +72,9 @@ def recall(
         for problems in held_out.values()
         for problem in problems
     ]
-    found = rule([*training, *copies], held_out)
+    removed = rule([*training, *copies], held_out)
     return {
-        name: 100 * sum(f"copy/{problem.id}" in found for problem in problems) / len(problems)
+        name: 100 * sum(f"copy/{problem.id}" in removed for problem in problems) / len(problems)
         for name, problems in held_out.items()
     }
 

@@ -110,9 +110,9 @@ def measure(variant: str, given: argparse.Namespace) -> dict[str, float]:
     return {**vars(taken), "bytes": peak, "loss": sum(losses), **counts}
 
 
-def report(found: dict[str, list[dict[str, Any]]]) -> None:
-    padded = Spread.of([one["wall"] for one in found["padded"]]).median
-    for variant, rounds in found.items():
+def report(timings: dict[str, list[dict[str, Any]]]) -> None:
+    padded = Spread.of([one["wall"] for one in timings["padded"]]).median
+    for variant, rounds in timings.items():
         wall, cpu = (Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu"))
         first = rounds[0]
         print(
@@ -121,7 +121,7 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
             f"({padded / wall.median:.2f}x)  peak "
             f"{first['bytes'] / 1e9:.2f} GB  loss {first['loss']:.6f}"
         )
-    losses = [rounds[0]["loss"] for rounds in found.values()]
+    losses = [rounds[0]["loss"] for rounds in timings.values()]
     assert max(losses) - min(losses) < 1e-2, "the variants do not agree"
 
 
@@ -142,12 +142,12 @@ def main() -> None:
         + f"; {given.rounds} rounds in turns; median (least .. most)"
     )
     options = [f"--{name.replace('_', '-')}={value}" for name, value in used.items()]
-    found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
+    timings: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
     for _ in range(given.rounds):
         for variant in VARIANTS:
-            found[variant].append(apart(__file__, [*options, "--measure", variant]))
-    report(found)
-    write_json(given.json, {"options": used, "rounds": found})
+            timings[variant].append(apart(__file__, [*options, "--measure", variant]))
+    report(timings)
+    write_json(given.json, {"options": used, "rounds": timings})
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ class LawfulEngine(HFEngine):
             for item, left in zip(requests, lefts, strict=True)
         ]
         return [
-            replace(made, finish=FinishReason.STOP if left <= item.max_new_tokens else FinishReason.LENGTH)
-            for made, item, left in zip(super().generate(limited, sampling), requests, lefts, strict=True)
+            replace(each, finish=FinishReason.STOP if left <= item.max_new_tokens else FinishReason.LENGTH)
+            for each, item, left in zip(super().generate(limited, sampling), requests, lefts, strict=True)
         ]
 
 
@@ -137,11 +137,11 @@ class ScheduledWay:
 
     def batch(self, tally: Tally) -> None:
         groups = self._collector.next_groups(self._groups, TrainerState(self._version, self._version))
-        made = self._scheduler.statistics.take()
-        tally.seconds += made.rollout_seconds
-        tally.sampled += made.num_tokens
-        tally.dropped += made.wasted_tokens
-        tally.read_again += made.resumed_tokens
+        counts = self._scheduler.statistics.take()
+        tally.seconds += counts.rollout_seconds
+        tally.sampled += counts.num_tokens
+        tally.dropped += counts.wasted_tokens
+        tally.read_again += counts.resumed_tokens
         tally.add_groups(groups, self._version, self._regime.age_bound)
         self._version += 1
 
@@ -175,10 +175,10 @@ class OverStarted:
             GenerationRequest(ids, end, seed) for ids, row in zip(prompts, seeds, strict=True) for seed in row
         ]
         start = time.perf_counter()
-        made = self._engine.generate(requests, SAMPLING)
+        generations = self._engine.generate(requests, SAMPLING)
         tally.seconds += time.perf_counter() - start
         lengths = [
-            [len(item.segment.token_ids) for item in made[size * number : size * (number + 1)]]
+            [len(item.segment.token_ids) for item in generations[size * number : size * (number + 1)]]
             for number in range(2 * needed)
         ]
         tally.sampled += sum(map(sum, lengths))
@@ -197,27 +197,27 @@ def ways(
         )
         return ScheduledWay(regime, engine, policy, sizes)
 
-    found: dict[str, ScheduledWay | OverStarted] = {
+    kinds: dict[str, ScheduledWay | OverStarted] = {
         "whole": ScheduledWay(Regime("whole", 1, 1, max_new_tokens=LIMIT), engine, policy, sizes)
     }
-    found |= {f"limit/{parts}": partial_regime(parts) for parts in (2, 4, 8, 16)}
-    found["limit/8, max_age=4, evict"] = partial_regime(8, max_age=4)
-    found["limit/8, max_age=4, mask"] = partial_regime(8, max_age=4, stale_action="mask")
-    found["over-started"] = OverStarted(engine, policy, sizes)
-    return found
+    kinds |= {f"limit/{parts}": partial_regime(parts) for parts in (2, 4, 8, 16)}
+    kinds["limit/8, max_age=4, evict"] = partial_regime(8, max_age=4)
+    kinds["limit/8, max_age=4, mask"] = partial_regime(8, max_age=4, stale_action="mask")
+    kinds["over-started"] = OverStarted(engine, policy, sizes)
+    return kinds
 
 
 def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
     rates = [item.trained / item.seconds for item in rounds]
     ratios = [rate / (other.trained / other.seconds) for rate, other in zip(rates, reference, strict=True)]
     trained, sampled = sum(item.trained for item in rounds), sum(item.sampled for item in rounds)
-    dropped, masked, again, ages = (
+    dropped, masked, resumed, ages = (
         sum(getattr(item, key) for item in rounds) for key in ("dropped", "masked", "read_again", "ages")
     )
     print(
         f"{name:26}{median(rates):7.0f} tokens/s ({min(rates):.0f} to {max(rates):.0f})  "
         f"{median(ratios):5.2f} x whole ({min(ratios):.2f} to {max(ratios):.2f})  read again "
-        f"{again / sampled:5.2f}  dropped {dropped / sampled:4.0%}  masked {masked / sampled:4.0%}  age "
+        f"{resumed / sampled:5.2f}  dropped {dropped / sampled:4.0%}  masked {masked / sampled:4.0%}  age "
         f"{ages / trained:4.1f}, at most {max(item.oldest for item in rounds):2}  trained length "
         f"{fmean(length for item in rounds for length in item.lengths):4.0f}"
     )

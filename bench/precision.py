@@ -117,15 +117,15 @@ def mismatches(size: Size) -> Iterator[tuple[str, str, list[float]]]:
     policy = modules["float32"].policy
     requests = requests_of(random_batch(size, policy.model.config.vocab_size), size)
     for dtype in ENGINES:
-        made = engine_of("smollm2", dtype, policy).generate(requests, SAMPLING)
+        generations = engine_of("smollm2", dtype, policy).generate(requests, SAMPLING)
         rollouts = [
             Rollout(request.token_ids, (one.segment,), one.finish)
-            for request, one in zip(requests, made, strict=True)
+            for request, one in zip(requests, generations, strict=True)
         ]
         for way, module in modules.items():
             scored = module.policy.response_logprobs(rollouts, 4096)
             pairs = [
-                zip(rollout.logprobs, own, strict=True) for rollout, own in zip(rollouts, scored, strict=True)
+                zip(row.logprobs, scores, strict=True) for row, scores in zip(rollouts, scored, strict=True)
             ]
             yield dtype, way, [abs(theirs - ours) for pair in pairs for theirs, ours in pair]
 

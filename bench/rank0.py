@@ -77,9 +77,9 @@ def main() -> None:
         *(f"{f'{name}: {clock}':>26}" for name, clock in product(checkouts, CLOCKS)),
     )
     for ranks in arguments.ranks:
-        found = {name: measured(path, ranks, arguments) for name, path in checkouts.items()}
-        for rows in zip(*found.values(), strict=True):
-            sides = dict(zip(found, rows, strict=True))
+        results = {name: measured(path, ranks, arguments) for name, path in checkouts.items()}
+        for rows in zip(*results.values(), strict=True):
+            sides = dict(zip(results, rows, strict=True))
             record.append({"ranks": ranks, "sides": sides})
             cells = (Spread(**side[clock]).text(scale=1e3, digits=1) for side, clock in product(rows, CLOCKS))
             print(
@@ -93,12 +93,12 @@ def main() -> None:
 def measured(checkout: Path, ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     command = [sys.executable, __file__, f"--repeats={arguments.repeats}"]
     command += ["--tokens", *map(str, arguments.tokens)]
-    own = {"PYTHONPATH": str(checkout.resolve() / "src"), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+    variables = {"PYTHONPATH": str(checkout.resolve() / "src"), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     port = str(free_port())
     started = [
         subprocess.Popen(
             [*command, "--rank", str(rank), str(ranks), port],
-            env=os.environ | own,
+            env=os.environ | variables,
             stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
             text=True,
         )
@@ -171,14 +171,14 @@ def unread(problems: Any, completions: Any) -> list[Score]:
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level tokenizer like those of Qwen and Llama, trained on the documents of this repository."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
     )
-    made.train([str(path) for path in sorted((ROOT / "docs").rglob("*.md"))], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+    bpe.train([str(path) for path in sorted((ROOT / "docs").rglob("*.md"))], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<end>")
 
 
 class SampleSize:
@@ -195,14 +195,14 @@ class SampleSize:
 
 def tables_of(rank: int, tokens: int) -> list[TokenTable]:
     generator = torch.Generator().manual_seed(rank)
-    made = []
+    tables = []
     for start in range(0, tokens, AT_ONCE):
         count = min(AT_ONCE, tokens - start)
         number, row = torch.rand(count, generator=generator), torch.arange(start, start + count)
         columns = dict.fromkeys(("entropy", "advantage", "weight", "count"), number)
         whole = dict.fromkeys(("age", "sequence", "group", "position", "origin", "step"), row)
-        made.append(table_of(-number, -number.square(), **columns, **whole | {"origin": 0 * row}))
-    return made
+        tables.append(table_of(-number, -number.square(), **columns, **whole | {"origin": 0 * row}))
+    return tables
 
 
 if __name__ == "__main__":

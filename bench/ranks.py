@@ -50,8 +50,8 @@ METRICS = {
 
 
 def train(folder: Path, variant: str, num_batches: int, changes: Sequence[str], resume: bool = False) -> None:
-    own = any(text.startswith("experiment=") for text in changes)
-    experiment = [] if own else ["experiment=additions"]
+    is_named = any(text.startswith("experiment=") for text in changes)
+    experiment = [] if is_named else ["experiment=additions"]
     sizes = [f"scale.num_rollout_batches={num_batches}", *["resume=auto"] * resume]
     options = [*RUN, *experiment, *changes, *VARIANTS[variant], *sizes]
     run_comparison.train(folder, options, OMP_NUM_THREADS="1")
@@ -73,14 +73,14 @@ def differences(reference: Path, folder: Path) -> dict[str, float]:
     """Returns the largest relative differences. Each metric is relative to its largest value, because single
     losses may be close to zero.
     """
-    expected, found = read_rows(reference), read_rows(folder)
-    if len(expected) != 10 or len(found) != 10:
-        raise RuntimeError(f"expected 10 updates, got {len(expected)} and {len(found)}")
+    expected, rows = read_rows(reference), read_rows(folder)
+    if len(expected) != 10 or len(rows) != 10:
+        raise RuntimeError(f"expected 10 updates, got {len(expected)} and {len(rows)}")
     result = {}
     for title, names in METRICS.items():
         measured = [
             (row[name], other[name])
-            for row, other in zip(expected, found, strict=True)
+            for row, other in zip(expected, rows, strict=True)
             for name in names
             if name in row
         ]
@@ -117,12 +117,12 @@ def main() -> int:
         for case in arguments.cases:
             folder = Path(temporary, case.replace(" ", "_").replace(">", ""))
             run_case(folder, case, arguments.set)
-            found = differences(reference, folder)
-            good = found["weights"] <= most_of_weights and max(found.values()) <= most
+            largest = differences(reference, folder)
+            good = largest["weights"] <= most_of_weights and max(largest.values()) <= most
             failed += not good
             print(
                 f"{case:24}"
-                + "  ".join(f"{name} {value:.0e}" for name, value in found.items())
+                + "  ".join(f"{name} {value:.0e}" for name, value in largest.items())
                 + ("" if good else "  DIFFERENT"),
                 flush=True,
             )

@@ -61,13 +61,13 @@ def main() -> None:
     for per_call in arguments.per_call:
         with ExitStack() as stack:
             inner = partial(HFEngine, max_rows=per_call)
-            made: dict[str, RolloutEngine] = {"child": ChildEngine(path, inner, cpu_threads=1)}
+            engines: dict[str, RolloutEngine] = {"child": ChildEngine(path, inner, cpu_threads=1)}
             for count in arguments.engines:
                 fleet = {"actors": count, "cpus": 0.25, "cpu_threads": 1, "requests_per_call": per_call}
-                made[f"fleet of {count}"] = RayEngine(path, inner, **fleet)
-            for engine in made.values():
+                engines[f"fleet of {count}"] = RayEngine(path, inner, **fleet)
+            for engine in engines.values():
                 stack.callback(engine.close)
-            record[str(per_call)] = measured(made, policy, arguments.requests, per_call, arguments.repeats)
+            record[str(per_call)] = measured(engines, policy, arguments.requests, per_call, arguments.repeats)
     write_json(arguments.json, record)
 
 
@@ -83,19 +83,19 @@ def measured(
         record[f"sync, {name}"] = spread = Spread.of([each.wall for each in turns])
         print(f"  sync, {name}: {spread.text('ms', 1000, 1)}")
     for count in counts:
-        asked = requests(count)
+        batch = requests(count)
         passes: dict[str, Callable[[], object]] = {
-            name: partial(engine.generate, asked, SAMPLING) for name, engine in engines.items()
+            name: partial(engine.generate, batch, SAMPLING) for name, engine in engines.items()
         }
         walls = {name: [each.wall for each in turns] for name, turns in in_turns(passes, repeats).items()}
         for name, seconds in walls.items():
-            speed, beside = Spread.of([count * NEW_TOKENS / each for each in seconds]), ""
+            speed, note = Spread.of([count * NEW_TOKENS / each for each in seconds]), ""
             if name != "child":
                 extra = Spread.of([a - b for a, b in zip(seconds, walls["child"], strict=True)])
-                beside = f"; {ratio(walls['child'], seconds).text()} times the child's speed"
-                beside += f", {extra.text('ms', 1000, 1)} more for a pass" if name == "fleet of 1" else ""
+                note = f"; {ratio(walls['child'], seconds).text()} times the child's speed"
+                note += f", {extra.text('ms', 1000, 1)} more for a pass" if name == "fleet of 1" else ""
             record[f"{count}, {name}"] = speed
-            print(f"  {count} requests, {name}: {speed.text('tokens/s', digits=0)}{beside}")
+            print(f"  {count} requests, {name}: {speed.text('tokens/s', digits=0)}{note}")
     return record
 
 

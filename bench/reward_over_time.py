@@ -36,9 +36,9 @@ def curve(options: list[str], cores: set[int], seed: int, batches: int) -> Curve
     return list(accumulate(row["time/step_seconds"] for row in rows)), [row["train/reward"] for row in rows]
 
 
-def reward_at(made: Curve, seconds: float) -> float:
+def reward_at(points: Curve, seconds: float) -> float:
     """Mean reward of the last updates that had ended by then; 0 before the first."""
-    times, rewards = made
+    times, rewards = points
     known = rewards[: bisect_right(times, seconds)][-WINDOW:]
     return fmean(known) if known else 0.0
 
@@ -53,24 +53,24 @@ def main() -> None:
             curves[name].append(curve(*kinds[name], seed, arguments.batches))
             times, _ = curves[name][-1]
             print(f"seed {seed} {name:6} {times[-1]:6.1f} s", flush=True)
-    whole = {name: [times[-1] for times, _ in made] for name, made in curves.items()}
+    whole = {name: [times[-1] for times, _ in points] for name, points in curves.items()}
     print(f"a run: async / stream {ratio(whole['async'], whole['stream']).text()} of its seconds")
     pairs = list(zip(curves["async"], curves["stream"], strict=True))
-    found = []
+    rows = []
     for share in SHARES:
         ends = [share * min(passes[0][-1], stream[0][-1]) for passes, stream in pairs]
         rewards = [
-            [reward_at(made, end) for made, end in zip(curves[name], ends, strict=True)] for name in kinds
+            [reward_at(points, end) for points, end in zip(curves[name], ends, strict=True)] for name in kinds
         ]
         difference = mean_interval([stream - passes for passes, stream in zip(*rewards, strict=True)])
         assert difference is not None
-        found.append({"share": share, "seconds": ends, **dict(zip(kinds, rewards, strict=True))})
+        rows.append({"share": share, "seconds": ends, **dict(zip(kinds, rewards, strict=True))})
         print(
             f"after {Spread.of(ends).text('s', 1, 0)}: async {fmean(rewards[0]):.3f}, stream "
             f"{fmean(rewards[1]):.3f}, stream - async {difference.text(3, '+')}",
             flush=True,
         )
-    write_json(arguments.json, {"arguments": vars(arguments), "curves": curves, "compared": found})
+    write_json(arguments.json, {"arguments": vars(arguments), "curves": curves, "compared": rows})
 
 
 if __name__ == "__main__":

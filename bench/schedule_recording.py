@@ -60,10 +60,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(pairs):
             order = (True, False) if number % 2 else (False, True)
-            found = {records: seconds(Path(folder, f"{number}-{records}"), records) for records in order}
-            ratios.append(found[True] / found[False])
-            print(f"pair {number + 1}: {1e3 * found[True]:.1f} ms an update recorded, "
-                  f"{1e3 * found[False]:.1f} ms not: ratio {ratios[-1]:.3f}", flush=True)  # fmt: skip
+            taken = {records: seconds(Path(folder, f"{number}-{records}"), records) for records in order}
+            ratios.append(taken[True] / taken[False])
+            print(f"pair {number + 1}: {1e3 * taken[True]:.1f} ms an update recorded, "
+                  f"{1e3 * taken[False]:.1f} ms not: ratio {ratios[-1]:.3f}", flush=True)  # fmt: skip
     print(f"median ratio {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) of {pairs} pairs")
 
 

@@ -37,8 +37,8 @@ def comparison(one: Path, other: Path) -> str:
     equal = [first == second for first, second in zip(*rows, strict=True)]
     num_equal = equal.index(False) if False in equal else len(equal)
     schedules = [(run / "schedule.jsonl").read_bytes() for run in (one, other)]
-    found, expected = weights(other), weights(one)
-    apart = max(float((found[name] - weight).abs().max()) for name, weight in expected.items())
+    held, expected = weights(other), weights(one)
+    apart = max(float((held[name] - weight).abs().max()) for name, weight in expected.items())
     return (
         f"schedule {'equal' if schedules[0] == schedules[1] else 'differs'}, metrics equal in the first "
         f"{num_equal} of {len(equal)} updates, last weights at most {apart:.1e} apart"

@@ -71,7 +71,7 @@ def main() -> None:
     for kind, tried in (("async", OVERLAPPING), ("stream", STREAMS)):
         shared = streamed(WORLD, *cores)[kind][0]
         settings |= {name: [*shared, *options] for name, options in tried.items()}
-    found: dict[str, list[dict[str, Look]]] = {name: [] for name in settings}
+    looks_of: dict[str, list[dict[str, Look]]] = {name: [] for name in settings}
     with tempfile.TemporaryDirectory() as outputs:
         for number in range(arguments.repeats):
             times_of_turns = None
@@ -82,22 +82,22 @@ def main() -> None:
                 quiet.append("callbacks.rollout_writer.every=20")
                 train(folder, WORLD, arguments.batches, [*options, *quiet], {cores[0]})
                 record = read_run(folder)
-                own = measured_times(record, number)
-                times_of_turns = times_of_turns or own
-                looks = {"measured": real(record), "from its own times": simulated(record, own, number)}
+                times = measured_times(record, number)
+                times_of_turns = times_of_turns or times
+                looks = {"measured": real(record), "from its own times": simulated(record, times, number)}
                 if name == TURNS:
-                    check_equal_ages(record, own)
+                    check_equal_ages(record, times)
                 elif name in OVERLAPPING:
                     looks["from the times of turns"] = simulated(record, times_of_turns, number)
-                found[name].append(looks)
-    show(found)
+                looks_of[name].append(looks)
+    show(looks_of)
     write_json(
         arguments.json,
         {
             "arguments": vars(arguments),
             "runs": {
-                name: [{who: asdict(look) for who, look in looks.items()} for looks in every]
-                for name, every in found.items()
+                name: [{who: asdict(look) for who, look in looks.items()} for looks in runs]
+                for name, runs in looks_of.items()
             },
         },
     )
@@ -189,11 +189,11 @@ def entry_ages(folder: Path) -> dict[int, float]:
     return {age: count / ages.total() for age, count in sorted(ages.items())}
 
 
-def show(found: dict[str, list[dict[str, Look]]]) -> None:
-    for name, every in found.items():
-        print(f"\n{name}: {len(every)} runs, median (least .. most)")
-        for who in every[0]:
-            looks = [looks[who] for looks in every]
+def show(looks_of: dict[str, list[dict[str, Look]]]) -> None:
+    for name, runs in looks_of.items():
+        print(f"\n{name}: {len(runs)} runs, median (least .. most)")
+        for who in runs[0]:
+            looks = [looks[who] for looks in runs]
             print(
                 f"  {who:26} update {text([1e3 * look.update_seconds for look in looks], 1)} ms  idle: "
                 f"trainer {text([100 * look.trainer_idle for look in looks])} %, engine "
@@ -201,21 +201,21 @@ def show(found: dict[str, list[dict[str, Look]]]) -> None:
                 f"{text([look.age_mean for look in looks], 2)}, most {text([look.age_max for look in looks])}"
             )
             if who != "measured":
-                print(f"  {'':26} {beside_measured(every, who)}")
+                print(f"  {'':26} {against_measured(runs, who)}")
             ages = sorted({age for look in looks for age in look.entry_ages})
             shares = {age: fmean(look.entry_ages.get(age, 0.0) for look in looks) for age in ages}
             if shares:
-                told = ", ".join(f"{age}: {share:.0%}" for age, share in shares.items() if share >= 0.005)
-                print(f"  {'':26} groups enter at age {told}")
+                spread = ", ".join(f"{age}: {share:.0%}" for age, share in shares.items() if share >= 0.005)
+                print(f"  {'':26} groups enter at age {spread}")
     print(f"\nages of every update {TURNS} are those of the simulation, exactly")
 
 
-def beside_measured(every: list[dict[str, Look]], who: str) -> str:
-    pairs = [(looks[who], looks["measured"]) for looks in every]
-    times = [made.update_seconds / found.update_seconds for made, found in pairs]
-    trainer = [100 * (made.trainer_idle - found.trainer_idle) for made, found in pairs]
-    engine = [100 * (made.engine_idle - found.engine_idle) for made, found in pairs]
-    ages = [made.age_mean - found.age_mean for made, found in pairs]
+def against_measured(runs: list[dict[str, Look]], who: str) -> str:
+    pairs = [(looks[who], looks["measured"]) for looks in runs]
+    times = [look.update_seconds / measured.update_seconds for look, measured in pairs]
+    trainer = [100 * (look.trainer_idle - measured.trainer_idle) for look, measured in pairs]
+    engine = [100 * (look.engine_idle - measured.engine_idle) for look, measured in pairs]
+    ages = [look.age_mean - measured.age_mean for look, measured in pairs]
     return (
         f"to measured: update x {text(times, 2)}, idle: trainer {text(trainer)} points, engine "
         f"{text(engine)} points, mean age {text(ages, 2)}"

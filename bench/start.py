@@ -50,14 +50,14 @@ def measured(rows: int, model: str, limit: int, tokenise: bool) -> dict[str, Any
         overrides = [f"model.path={model}", "data=table", f"data.train.path={table}", "reward=math"]
         overrides += ["experiment=smollm2_arithmetic", "rollout=hf", f"scale.max_prompt_tokens={limit}"]
         config = validate(compose_run([*overrides, f"run_folder={folder}/run"]))
-        found: list[Any] = []
+        problems_read: list[Any] = []
 
         def start() -> None:
-            found.append(inputs.read_inputs(config).problems)
-            ProblemStream(found[0].train, config.seed).take(16)
+            problems_read.append(inputs.read_inputs(config).problems)
+            ProblemStream(problems_read[0].train, config.seed).take(16)
 
         taken, peak = with_peak(start)
-    problems = found[0]
+    problems = problems_read[0]
     return {
         "cpu_seconds": taken.cpu,
         "mebibytes": peak / 2**20,

@@ -36,12 +36,12 @@ def operations(work: Callable[[], object]) -> list[tuple[str, float]]:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         work()
     events = sorted((event for event in profiler.events()), key=lambda event: event.time_range.start)
-    own = [(event.name, event.self_cpu_time_total / 1e3) for event in events]
+    named = [(event.name, event.self_cpu_time_total / 1e3) for event in events]
     end, idle = events[0].time_range.start, 0.0
     for event in events:
         idle += max(0.0, event.time_range.start - end)
         end = max(end, event.time_range.end)
-    return [*own, (BETWEEN, idle / 1e3)]
+    return [*named, (BETWEEN, idle / 1e3)]
 
 
 def shortest(work: Callable[[], object], threads: int, rounds: int) -> dict[str, float]:
@@ -51,10 +51,10 @@ def shortest(work: Callable[[], object], threads: int, rounds: int) -> dict[str,
     taken = [operations(work) for _ in range(rounds)]
     names = [name for name, _ in taken[0]]
     alike = [each for each in taken if [name for name, _ in each] == names]
-    found: dict[str, float] = defaultdict(float)
+    sums: dict[str, float] = defaultdict(float)
     for place, name in enumerate(names):
-        found[name] += min(each[place][1] for each in alike)
-    return dict(found) | {"rounds": len(alike)}
+        sums[name] += min(each[place][1] for each in alike)
+    return dict(sums) | {"rounds": len(alike)}
 
 
 def main() -> None:
@@ -84,12 +84,12 @@ def main() -> None:
 
 def show(title: str, taken: dict[int, dict[str, float]]) -> None:
     first = next(iter(taken.values()))
-    rounds = [found.pop("rounds") for found in taken.values()]
-    ordered = sorted(first, key=lambda name: -max(found.get(name, 0.0) for found in taken.values()))
+    rounds = [times.pop("rounds") for times in taken.values()]
+    ordered = sorted(first, key=lambda name: -max(times.get(name, 0.0) for times in taken.values()))
     print(f"{title}: milliseconds with {', '.join(map(str, taken))} threads (rounds alike: {rounds})")
-    rows = {name: [found.get(name, 0.0) for found in taken.values()] for name in ordered[:SHOWN]}
-    rows["others"] = [sum(found.get(name, 0.0) for name in ordered[SHOWN:]) for found in taken.values()]
-    rows["all"] = [sum(found.values()) for found in taken.values()]
+    rows = {name: [times.get(name, 0.0) for times in taken.values()] for name in ordered[:SHOWN]}
+    rows["others"] = [sum(times.get(name, 0.0) for name in ordered[SHOWN:]) for times in taken.values()]
+    rows["all"] = [sum(times.values()) for times in taken.values()]
     for name, values in rows.items():
         print(f"  {name:44} " + " ".join(f"{value:9.1f}" for value in values), flush=True)
 

@@ -71,10 +71,10 @@ def measure(variant: str, passes: str, given: argparse.Namespace) -> dict[str, f
     return {"wall": taken.wall, "cpu": taken.cpu, "bytes": peak, "check": check[0]}
 
 
-def report(passes: str, found: Found) -> dict[str, Any]:
+def report(passes: str, timings: Found) -> dict[str, Any]:
     spreads = {
         variant: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")}
-        for variant, rounds in found.items()
+        for variant, rounds in timings.items()
     }
     title = "forward" if passes == "forward" else "forward and backward"
     for variant, spread in spreads.items():
@@ -89,8 +89,8 @@ def report(passes: str, found: Found) -> dict[str, Any]:
         f"{TARGETS['bytes']}x)",
         flush=True,
     )
-    assert abs(found["fused"][0]["check"] - found["naive"][0]["check"]) < 1e-3, "the two do not agree"
-    return {"rounds": found, "ratios": ratios}
+    assert abs(timings["fused"][0]["check"] - timings["naive"][0]["check"]) < 1e-3, "the two do not agree"
+    return {"rounds": timings, "ratios": ratios}
 
 
 def main() -> None:
@@ -111,13 +111,13 @@ def main() -> None:
     )
     record: dict[str, Any] = {"sizes": sizes, "precision": precision}
     for passes in given.passes:
-        found: Found = {variant: [] for variant in VARIANTS}
+        timings: Found = {variant: [] for variant in VARIANTS}
         for _ in range(given.rounds):
             for variant in VARIANTS:
                 options = [f"--{name}={value}" for name, value in sizes.items()]
                 options += ["--mixed"] if given.mixed else []
-                found[variant].append(apart(__file__, [*options, "--measure", variant, passes]))
-        record[passes] = report(passes, found)
+                timings[variant].append(apart(__file__, [*options, "--measure", variant, passes]))
+        record[passes] = report(passes, timings)
     write_json(given.json, record)
 
 

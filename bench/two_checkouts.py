@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def difference(other: Path, this: Path) -> str:
-    if found := differing_metrics(read_rows(other), read_rows(this)):
-        return found
+    if differing := differing_metrics(read_rows(other), read_rows(this)):
+        return differing
     if not same(end_weights(other), end_weights(this)):
         return "end weights differ"
     if (other / "ledger.jsonl").read_bytes() != (this / "ledger.jsonl").read_bytes():

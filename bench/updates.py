@@ -55,9 +55,9 @@ def built(config: RunConfig) -> BapoModule:
 def attach(module: BapoModule) -> BapoModule:
     """Makes the model and its optimizer, so that the module can be stepped without a trainer."""
     module.configure_model()
-    made: Any = module.configure_optimizers()
-    module.optimizers = lambda: made["optimizer"]  # type: ignore[method-assign]
-    module.lr_schedulers = lambda: made["lr_scheduler"]["scheduler"]  # type: ignore[method-assign]
+    optimizers: Any = module.configure_optimizers()
+    module.optimizers = lambda: optimizers["optimizer"]  # type: ignore[method-assign]
+    module.lr_schedulers = lambda: optimizers["lr_scheduler"]["scheduler"]  # type: ignore[method-assign]
     module.manual_backward = lambda loss: loss.backward()  # type: ignore[assignment, method-assign]
     module._trainer = Attached()  # type: ignore[assignment]
     return module

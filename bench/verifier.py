@@ -109,8 +109,8 @@ def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
         f"{len(pairs)} {name}: {shown}; {faster.text(digits=1)} times as fast; same verdict on {same}",
         flush=True,
     )
-    found = {"answers_per_second": rates, "times_as_fast": faster, "same_verdicts": same}
-    return {**found, "answers": len(pairs)}
+    numbers = {"answers_per_second": rates, "times_as_fast": faster, "same_verdicts": same}
+    return {**numbers, "answers": len(pairs)}
 
 
 def integers(count: int) -> list[Pair]:
@@ -222,18 +222,18 @@ def errors_by_kind(rows: list[dict[str, Any]]) -> list[list[str]]:
     counts: dict[str, Counter[str]] = {}
     for row, is_right, is_theirs in zip(rows, ours, theirs, strict=True):
         kind = "false negatives" if row["right"] else "false positives"
-        found = ["pairs"]
+        errors = ["pairs"]
         if is_right != row["right"]:
-            found += [kind, f"{kind} by rule"] if row.get("note") == "convention" else [kind]
+            errors += [kind, f"{kind} by rule"] if row.get("note") == "convention" else [kind]
         if is_theirs != row["right"]:
-            found.append(f"their {kind}")
-        counts.setdefault(row["kind"], Counter()).update(found)
+            errors.append(f"their {kind}")
+        counts.setdefault(row["kind"], Counter()).update(errors)
     counts["all"] = sum(counts.values(), Counter())
     columns = [
         *("pairs", "false positives", "false positives by rule", "false negatives"),
         *("false negatives by rule", "their false positives", "their false negatives"),
     ]
-    return [[kind, *(str(found[column]) for column in columns)] for kind, found in counts.items()]
+    return [[kind, *(str(errors[column]) for column in columns)] for kind, errors in counts.items()]
 
 
 def print_counts(

@@ -33,13 +33,13 @@ def keep_plain_settings(plain: dict[str, Any], folder: Path) -> None:
     """Writes settings next to the map. Raises ConfigError if others are there, except for added methods."""
     file = folder / "map.yaml"
     if file.exists():
-        found = [
+        differing = [
             f"{key}={now}: {folder} began with {before}"
             for key, before, now in differences(read_mapping(file, Plain, _ANOTHER), plain)
             if not (before == ABSENT and key.startswith("methods."))
         ]
-        if found:
-            raise ConfigError([*found, f"{_ANOTHER} for another map"])
+        if differing:
+            raise ConfigError([*differing, f"{_ANOTHER} for another map"])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
 
@@ -52,15 +52,15 @@ def typed(kind: type[T], plain: Mapping[str, Any], chosen: Callable[[T], T] = la
     if config is None:
         raise ConfigError(problems)
     config = chosen(config)
-    if found := list(config.problems()):
-        raise ConfigError(distinct(found))
+    if faults := list(config.problems()):
+        raise ConfigError(distinct(faults))
     return config
 
 
-def with_parts(page: str, made_by: str, parts: Mapping[str, str]) -> str:
+def with_parts(page: str, command: str, parts: Mapping[str, str]) -> str:
     """Returns a page with its parts between `<!-- NAME: COMMAND -->` and `<!-- end -->` written again."""
-    part = re.compile(rf"(<!-- (\w+): {re.escape(made_by)} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-    return part.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+    part = re.compile(rf"(<!-- (\w+): {re.escape(command)} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+    return part.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
 def write_results(
@@ -115,9 +115,9 @@ def claim_lines(rows: Iterable[Mapping[str, str]]) -> str:
     """Returns a line for each claim of a table: cells in which it came true, and largest difference."""
     lines = []
     for claim, group in groupby(rows, key=lambda row: row["in words"]):
-        own = list(group)
-        largest = max((row["difference"] for row in own), key=lambda text: abs(float(text.partition(" ")[0])))
-        lines.append(f"- {claim} {sum(row['came true'] == 'yes' for row in own)} of {len(own)}; {largest}")
+        part = list(group)
+        largest = max((row["difference"] for row in part), key=lambda one: abs(float(one.partition(" ")[0])))
+        lines.append(f"- {claim} {sum(row['came true'] == 'yes' for row in part)} of {len(part)}; {largest}")
     return "\n".join(lines)
 
 

@@ -76,7 +76,7 @@ def test_where_torch_has_cuda_so_has_vllm_on_any_processor(has_gpu, check, said,
     assert said in capsys.readouterr().out
 
 
-def test_vllm_is_refused_beside_a_torch_for_an_older_cuda(script, monkeypatch):
+def test_vllm_is_refused_next_to_a_torch_for_an_older_cuda(script, monkeypatch):
     monkeypatch.setattr(script, "CHECK_CUDA", "print('12.6')")
     assert "vLLM 0.32 is built for CUDA 13, and the torch of .venv for CUDA 12.6" in stopped(script)
     assert script.done == []
@@ -180,7 +180,7 @@ def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
     assert done == [(tmp_path / f".venv-{name}", *step) for step in steps]
 
 
-def test_another_python_than_that_of_the_environment_is_told(script, monkeypatch):
+def test_another_python_than_that_of_the_environment_is_reported(script, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["make_venv.py", "is", sys.executable])
     script.main()
     cases = {"python2.7": "there is no 'python2.7'", "python3.99": "python3.99 is 3.99; make clean"}
@@ -194,7 +194,7 @@ def test_another_python_than_that_of_the_environment_is_told(script, monkeypatch
     assert 'make_venv.py is "python9"' in asked.stdout
 
 
-def test_an_interpreter_that_is_none_is_told_where_nothing_is_set_up_yet(tmp_path):
+def test_an_interpreter_that_is_none_is_reported_where_nothing_is_set_up_yet(tmp_path):
     (tmp_path / "scripts").mkdir()
     for file in ("Makefile", "pyproject.toml", "setup.py", "scripts/make_venv.py"):
         shutil.copy(ROOT / file, tmp_path / file)

@@ -37,7 +37,7 @@ def cell(source):
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
 
 
-def test_lines_are_printed_once_beside_a_bar_of_rich(tmp_path):
+def test_lines_are_printed_once_next_to_a_bar_of_rich(tmp_path):
     shown = texts(cell(BAR), tmp_path)
     assert [shown.count(line) for line in ("held out", "  right", "  wrong")] == [1, 1, 1]
 

@@ -70,7 +70,7 @@ class Machine:
         return torch.cuda.max_memory_allocated() - before
 
 
-def own_folder() -> tempfile.TemporaryDirectory[str]:
+def empty_folder() -> tempfile.TemporaryDirectory[str]:
     """Returns a context with an empty folder, which may hold models and checkpoints."""
     FILES.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(dir=FILES.resolve())

@@ -66,9 +66,9 @@ def gradients(scores: Scores, hidden: Tensor, head: Tensor, targets: Tensor) -> 
     return logp.detach(), left.grad, right.grad
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
+def apart(value: Tensor, expected: Tensor) -> float:
     """Returns the norm of the difference, relative to that of what is expected."""
-    return float((found.double() - expected.double()).norm() / expected.double().norm())
+    return float((value.double() - expected.double()).norm() / expected.double().norm())
 
 
 def scores_accuracy(machine: Machine) -> Iterator[Finding]:
@@ -77,12 +77,12 @@ def scores_accuracy(machine: Machine) -> Iterator[Finding]:
     for name, dtype in DTYPES.items():
         rounded = hidden.to(dtype), head.to(dtype)
         expected = gradients(naive_scores, *(each.double() for each in rounded), targets)
-        found = gradients(token_scores, *rounded, targets)
+        fused = gradients(token_scores, *rounded, targets)
         nats, relative = ACCURACY[name]
-        error = float((found[0].double() - expected[0]).abs().max())
+        error = float((fused[0].double() - expected[0]).abs().max())
         yield at_most(f"token scores, {name}: log-probs from float64", error, nats, "nats")
-        for factor, own, theirs in zip(("hidden states", "head"), found[1:], expected[1:], strict=True):
-            yield at_most(f"token scores, {name}: gradient of the {factor}", apart(own, theirs), relative)
+        for factor, ours, theirs in zip(("hidden states", "head"), fused[1:], expected[1:], strict=True):
+            yield at_most(f"token scores, {name}: gradient of the {factor}", apart(ours, theirs), relative)
 
 
 def forward(scores: Scores, *given: Tensor) -> None:
@@ -157,9 +157,9 @@ def packing(machine: Machine) -> Iterator[Finding]:
             yield skipped(title, f"{package} is not installed")
         else:
             packed = {"packing": "padding_free", "attention": name}
-            found = scored(**({"liger": True} if name == "Liger" else packed))
-            yield at_most(title, float((found[0] - plain[0]).abs().mean()), PACKED[dtype][0], "nats")
-            yield at_most(f"{title}, gradient", apart(found[1], plain[1]), PACKED[dtype][1])
+            packed_row = scored(**({"liger": True} if name == "Liger" else packed))
+            yield at_most(title, float((packed_row[0] - plain[0]).abs().mean()), PACKED[dtype][0], "nats")
+            yield at_most(f"{title}, gradient", apart(packed_row[1], plain[1]), PACKED[dtype][1])
 
 
 def gradient_of(policy: Policy) -> Tensor:
@@ -180,7 +180,7 @@ def checkpointing(machine: Machine) -> Iterator[Finding]:
     size = Size(1, 4, *machine.size((64, 960), (8, 16)))
     batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
     weights = batch.response_mask / batch.num_tokens
-    found, peaks = [], []
+    gradients_of, peaks = [], []
     for kept in (False, "selective", True):
         policy = random_policy(architecture, machine.device, activation_checkpointing=kept)
         (micro_batch,) = batch.split(size.tokens, weights, policy.layout)
@@ -191,10 +191,10 @@ def checkpointing(machine: Machine) -> Iterator[Finding]:
 
         peaks.append(machine.peak_bytes(work) if machine.on_gpu else 0)
         work()
-        found.append(gradient_of(policy))
+        gradients_of.append(gradient_of(policy))
     names = "selective checkpointing", "checkpointing"
-    for name, gradient, peak in zip(names, found[1:], peaks[1:], strict=True):
-        yield at_most(f"{name}: gradient from that without", apart(gradient, found[0]), 1e-4)
+    for name, gradient, peak in zip(names, gradients_of[1:], peaks[1:], strict=True):
+        yield at_most(f"{name}: gradient from that without", apart(gradient, gradients_of[0]), 1e-4)
         if machine.on_gpu:
             yield at_most(f"{name}: peak memory / without", peak / peaks[0], 1.0, "x")
 

@@ -23,7 +23,7 @@ from bapo_lightning.system.host import answer, driver_version, has_nvidia_gpu, m
 from bapo_lightning.system.hub import stay_offline_without_hub
 from bapo_lightning.system.ranks.launch import RankPlace, free_port
 from bapo_lightning.system.ranks.rank_group import join
-from gpu.checks import FILES, Check, Finding, Machine, at_least, holds, measured, own_folder, skipped
+from gpu.checks import FILES, Check, Finding, Machine, at_least, empty_folder, holds, measured, skipped
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED = 1.0  # GB, for NCCL and for weights on their way to servers; Docker gives 0.06
@@ -134,7 +134,7 @@ def gloo(machine: Machine) -> Iterator[Finding]:
 def disk(machine: Machine) -> Iterator[Finding]:
     """Writes a checkpoint where runs keep theirs."""
     weights = torch.ones(machine.size(1 << 30, 1 << 22))
-    with own_folder() as folder:
+    with empty_folder() as folder:
         start = time.perf_counter()
         DirectCheckpointIO().save_checkpoint({"weights": weights}, f"{folder}/trainer.ckpt")
         with open(f"{folder}/trainer.ckpt", "rb") as file:

@@ -63,10 +63,10 @@ def prediction(machine: Machine) -> Iterator[Finding]:
         for variant, (options, _) in VARIANTS.items():
             run = described(machine, cut, size, variant)
             fullest = max(moments(run, size.groups), key=lambda moment: moment.bytes)
-            found = update_peak(machine, cut, size, options)
-            note = f"{found / 1e9:.2f} GB, {depth} layers, fullest at {fullest.name}"
+            peak = update_peak(machine, cut, size, options)
+            note = f"{peak / 1e9:.2f} GB, {depth} layers, fullest at {fullest.name}"
             yield at_most(
-                f"plan of {name}, {variant}: off by", abs(fullest.bytes / found - 1), TOLERANCE, note=note
+                f"plan of {name}, {variant}: off by", abs(fullest.bytes / peak - 1), TOLERANCE, note=note
             )
 
 
@@ -101,12 +101,12 @@ def largest(machine: Machine) -> Iterator[Finding]:
         return
     deepest = with_layers(architecture, depth)
     try:
-        found = update_peak(machine, deepest, size, VARIANTS["checkpointing"][0])
+        taken = update_peak(machine, deepest, size, VARIANTS["checkpointing"][0])
     except torch.OutOfMemoryError as error:
         yield holds(f"{depth} layers of 7B's width fit, as planned", False, str(error).splitlines()[0])
         return
     parameters = model_shape(deepest).num_parameters
-    note = f"{parameters / 1e9:.2f} billion parameters in float32, {found / 1e9:.1f} of {room / 1e9:.1f} GB"
+    note = f"{parameters / 1e9:.2f} billion parameters in float32, {taken / 1e9:.1f} of {room / 1e9:.1f} GB"
     yield holds(f"{depth} layers of 7B's width fit, as planned", True, note)
 
 

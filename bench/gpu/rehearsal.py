@@ -20,7 +20,7 @@ from bapo_lightning.system.errors import BapoLightningError, ConfigError
 from bapo_lightning.system.run_folder.record import read_rows
 from bapo_lightning.tools.rehearsal.script import write_script
 from bapo_lightning.tools.rehearsal.steps import Rehearsal, table
-from gpu.checks import Check, Finding, Machine, at_least, at_most, holds, own_folder, skipped
+from gpu.checks import Check, Finding, Machine, at_least, at_most, empty_folder, holds, skipped
 from gpu.models import SHAPES, TINY
 
 Experiment = Sequence[str]  # EXP=NAME and overrides
@@ -44,7 +44,7 @@ def rehearsals(like: Sequence[Experiment], num_gpus: int) -> tuple[Check, ...]:
     """Returns the checks of experiments that were asked for, or else of those of 7B for so many GPUs."""
     several = [["EXP=bapo_7b", f"trainer.devices={num_gpus}"]] if num_gpus > 1 else []
     return tuple(
-        Check(partial(asked, words=words, is_asked=bool(like)), title=title_of(words), seconds=LONGEST)
+        Check(partial(experiment, words=words, is_named=bool(like)), title=title_of(words), seconds=LONGEST)
         for words in like or [["EXP=bapo_7b_lora"], *several]
     )
 
@@ -54,12 +54,12 @@ def title_of(words: Experiment) -> str:
     return " ".join((words[0].removeprefix("EXP="), *words[1:]))
 
 
-def asked(machine: Machine, words: Experiment, is_asked: bool) -> Iterator[Finding]:
+def experiment(machine: Machine, words: Experiment, is_named: bool) -> Iterator[Finding]:
     """An experiment, with its real model where this machine holds that."""
     overrides = [f"experiment={words[0].removeprefix('EXP=')}", *words[1:]]
     if machine.on_gpu:
         problem = does_not_fit(overrides)
-        if problem and not is_asked:
+        if problem and not is_named:
             yield skipped(title_of(words), problem)
             return
         yield holds(f"{title_of(words)}: fits", not problem, problem)
@@ -84,7 +84,7 @@ def rehearse(title: str, *overrides: str, in_small: bool = False) -> Iterator[Fi
         in_small: with a small random model even if this machine holds the real one.
     """
     name, *given = overrides
-    with own_folder() as temporary:
+    with empty_folder() as temporary:
         folder = Path(temporary)
         try:
             script = write_script(name.removeprefix("experiment="), given, folder, in_small)
@@ -133,7 +133,7 @@ def in_small(
 def random_7b(machine: Machine) -> Iterator[Finding]:
     """What `bapo_7b_lora` trains on one GPU, with random weights of the real size."""
     title = "bapo_7b_lora, random weights"
-    with own_folder() as folder:
+    with empty_folder() as folder:
         with torch.device(machine.device):
             config = AutoConfig.for_model(**machine.size(SHAPES["Qwen2.5-7B"], TINY))
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)

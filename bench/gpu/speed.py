@@ -86,13 +86,13 @@ def waits(machine: Machine) -> Iterator[Finding]:
     with profile(activities=kinds) as profiler:
         module.training_step(batch, 0)
         machine.wait()
-    found = [
+    kernels = [
         (event.key.lower(), event.self_device_time_total if machine.on_gpu else event.self_cpu_time_total)
         for event in profiler.key_averages()
     ]
-    total = sum(taken for _, taken in found)
-    outside = sum(taken for key, taken in found if not any(part in key for part in MATRIX_PRODUCTS))
-    longest = sorted(((taken, key) for key, taken in found), reverse=True)[:3]
+    total = sum(taken for _, taken in kernels)
+    outside = sum(taken for key, taken in kernels if not any(part in key for part in MATRIX_PRODUCTS))
+    longest = sorted(((taken, key) for key, taken in kernels), reverse=True)[:3]
     note = ", ".join(f"{key[:40]} {taken / total:.0%}" for taken, key in longest)
     yield measured("update: time outside of matrix products", outside / total, "of the kernels'", note)
 

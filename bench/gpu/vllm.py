@@ -53,9 +53,9 @@ def local_engine(machine: Machine) -> Iterator[Finding]:
             earlier.load_state_dict(policy.state_dict())
             change(policy)
             report = sync.push(policy, engine, version, architecture["vocab_size"])
-            made = {0: engine.generate(requests, sampling)}
+            answers = {0: engine.generate(requests, sampling)}
             fresh, stale = (
-                fmean(probe_answers(each, requests, made)[0].differences) for each in (policy, earlier)
+                fmean(probe_answers(each, requests, answers)[0].differences) for each in (policy, earlier)
             )
             note = f"{stale:.2g} from the weights before, {report.transfer_seconds:.2f} s"
             title = f"vLLM in process, sync {version}: from trainer"

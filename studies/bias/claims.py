@@ -46,24 +46,24 @@ class Nearest:
 
 def judge(config: AtlasConfig, tables: Tables) -> list[Judged]:
     """Judges every claim in each of its cells; p-values are adjusted over all of them (Holm)."""
-    found = []
+    compared = []
     for claim in config.claims:
-        own = tables[config.place_of(claim)]
+        methods = tables[config.place_of(claim)]
         for age in claim.ages:
             for batch in (*claim.batches,) or (None,):
                 against = claim.against
                 if against == OTHERS:
-                    against = nearest_of(config, own, age, batch, without=claim.method)[0]
-                one = _values(config, own, claim, claim.method, age, batch)
+                    against = nearest_of(config, methods, age, batch, without=claim.method)[0]
+                one = _values(config, methods, claim, claim.method, age, batch)
                 other = (
-                    _values(config, own, claim, against, age, batch)
+                    _values(config, methods, claim, against, age, batch)
                     if isinstance(against, str)
                     else dict.fromkeys(one, float(against))
                 )
-                found.append((claim, age, batch, str(against), one, other))
-    adjusted = holm([paired_p_value(one, other) for *_, one, other in found])
+                compared.append((claim, age, batch, str(against), one, other))
+    adjusted = holm([paired_p_value(one, other) for *_, one, other in compared])
     judged = []
-    for (claim, age, batch, against, one, other), p_value in zip(found, adjusted, strict=True):
+    for (claim, age, batch, against, one, other), p_value in zip(compared, adjusted, strict=True):
         difference = paired_difference(one, other)
         assert difference is not None
         verdict = verdict_of(difference, p_value, config.matters)
@@ -72,33 +72,33 @@ def judge(config: AtlasConfig, tables: Tables) -> list[Judged]:
 
 
 def _values(
-    config: AtlasConfig, own: Mapping[str, Table], claim: AtlasClaim, name: str, age: int, batch: int | None
+    config: AtlasConfig, table: Mapping[str, Table], claim: AtlasClaim, name: str, age: int, batch: int | None
 ) -> dict[int, float]:
     """By start."""
-    values = own[name][claim.quantity][config.ages.index(age)]
+    values = table[name][claim.quantity][config.ages.index(age)]
     return dict(enumerate(map(float, values if batch is None else values[config.batches.index(batch)])))
 
 
 def nearest_of(
-    config: AtlasConfig, own: Mapping[str, Table], age: int, batch: int | None, without: str | None = None
+    config: AtlasConfig, methods: Mapping[str, Table], age: int, batch: int | None, without: str | None = None
 ) -> tuple[str, dict[str, float]]:
     """The method of the least mean error, or of the largest mean cosine without a batch; and all means."""
     quantity, sign = ("cosine", -1) if batch is None else ("error", 1)
     means = {}
     for name in config.methods:
         if name != without:
-            values = own[name][quantity][config.ages.index(age)]
+            values = methods[name][quantity][config.ages.index(age)]
             values = values if batch is None else values[config.batches.index(batch)]
             means[name] = sign * float(np.mean(values))
     return min(means, key=means.__getitem__), means
 
 
-def map_of_nearest(config: AtlasConfig, own: Mapping[str, Table]) -> list[Nearest]:
+def map_of_nearest(config: AtlasConfig, methods: Mapping[str, Table]) -> list[Nearest]:
     """For every age but 0, where all scales are measured, and every batch size."""
-    found = []
+    entries = []
     for age in config.ages[1:]:
         for batch in config.batches:
-            name, means = nearest_of(config, own, age, batch)
+            name, means = nearest_of(config, methods, age, batch)
             within = sum(value <= means[name] + config.matters for value in means.values())
-            found.append(Nearest(age, batch, name, means[name], within - 1))
-    return found
+            entries.append(Nearest(age, batch, name, means[name], within - 1))
+    return entries

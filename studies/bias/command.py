@@ -41,7 +41,7 @@ def run_atlas(config: AtlasConfig) -> int:
     print(f"{total} of {len(entries) * len(config.places)} to compute", flush=True)
     if total:
         with displayed_phases(), phase("checking methods"):
-            methods = {name: made(config, name, entry) for name, entry in entries.items()}
+            methods = {name: composed_method(config, name, entry) for name, entry in entries.items()}
         with counted("methods", total) as count:
             for place, names in lacking.items():
                 if names:
@@ -55,21 +55,21 @@ def run_atlas(config: AtlasConfig) -> int:
     return 0
 
 
-def made(config: AtlasConfig, name: str, entry: AtlasMethod) -> Method:
+def composed_method(config: AtlasConfig, name: str, entry: AtlasMethod) -> Method:
     """The algorithm and correction that `conf/` composes. Raises ConfigError for faults of `set`."""
     overrides = hydra_overrides({"scale.group_size": config.group_size} | entry.set)
     try:
-        found = validate(compose_run(["run_folder=unused", *overrides]), "run")
+        run_config = validate(compose_run(["run_folder=unused", *overrides]), "run")
     except ConfigError as fault:
         raise ConfigError([f"methods.{name}.set: {text}" for text in fault.problems]) from None
-    return method_of(found, entry.entry)
+    return method_of(run_config, entry.entry)
 
 
-def method_of(found: RunConfig, entry: float = 1.0) -> Method:
+def method_of(run: RunConfig, entry: float = 1.0) -> Method:
     """The algorithm and correction of a run."""
-    weights, proximal = found.correction.weights, found.correction.proximal
+    weights, proximal = run.correction.weights, run.correction.proximal
     return Method(
-        algorithm=build_algorithm(found.algorithm),
+        algorithm=build_algorithm(run.algorithm),
         correction=weights.make(1) if weights else None,
         proximal=proximal.make(1) if proximal else None,
         entry=entry,
@@ -82,14 +82,14 @@ def _file(folder: Path, place: Place) -> Path:
 
 def read_tables(folder: Path, place: Place) -> dict[str, Table]:
     """Tables by method; none if the file is not there. Raises DataError for a damaged one."""
-    path, found = _file(folder, place), dict[str, Table]()
+    path, tables = _file(folder, place), dict[str, Table]()
     for key, values in (read_arrays(path) if path.exists() else {}).items():
         name, _, quantity = key.partition("/")
-        found.setdefault(name, {})[quantity] = values
-    return found
+        tables.setdefault(name, {})[quantity] = values
+    return tables
 
 
 def write_tables(folder: Path, place: Place, tables: Mapping[str, Table]) -> None:
     """Writes what `read_tables` reads."""
-    flat = {f"{name}/{quantity}": values for name, own in tables.items() for quantity, values in own.items()}
+    flat = {f"{name}/{key}": values for name, table in tables.items() for key, values in table.items()}
     write_arrays(_file(folder, place), flat)

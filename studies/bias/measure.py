@@ -67,20 +67,20 @@ def stale_of(world: Enumerated, path: Sequence[Tensor], age: int, entry: float) 
     return Stale(world, current, behaviour, entered, age, at_entry)
 
 
-def expectation(method: Method, stale: Stale, truth: Truth, found: Slopes) -> Estimate:
+def expectation(method: Method, stale: Stale, truth: Truth, slope: Slopes) -> Estimate:
     """The expected gradient, and the variance of one answer's from its covariance; what an objective takes
     from the whole update counts as fixed. A loss over a random number of tokens varies with that number to
     first order.
     """
     world, frequency = stale.world, truth.frequency
-    mean = world.pull(found.logits)
+    mean = world.pull(slope.logits)
     square = mean.square().sum(1)
-    second = world.squared_norms(found.logits) / frequency
+    second = world.squared_norms(slope.logits) / frequency
     total = torch.where(frequency > 0, second, 0.0).sum(1)
     if method.divides_by_tokens:
         share = world.length / (frequency * world.length).sum(1, keepdim=True)  # [S, N]
-        beside = world.pull(found.logits * share[..., None, None])
-        total = total - 2 * (mean * beside).sum(1) + square * (frequency * share.square()).sum(1)
+        weighted = world.pull(slope.logits * share[..., None, None])
+        total = total - 2 * (mean * weighted).sum(1) + square * (frequency * share.square()).sum(1)
     else:
         total = total - square
     along = (mean * truth.gradient).sum(1)
@@ -99,41 +99,41 @@ def of_batches(method: Method, stale: Stale, truth: Truth, size: int, replicates
         places = drawn.view(starts, DRAWN_AT_ONCE, size).transpose(0, 1).flatten(0, 1)
         counts = torch.zeros(DRAWN_AT_ONCE * starts, answers, dtype=torch.float64)
         shares = counts.scatter_add(1, places, torch.ones_like(places, dtype=torch.float64)) / size
-        found = slopes(method, stale, truth.advantage.repeat(DRAWN_AT_ONCE, 1), shares, size)
-        every = found.logits.unflatten(0, (DRAWN_AT_ONCE, starts))
-        gradients += [stale.world.pull(each) for each in every]
-    every = torch.stack(gradients)  # [replicates, S, D]
-    mean, variance = every.mean(0), every.var(0).sum(1)
-    square = (mean.square().sum(1) - variance / len(every)).clamp_min(0)
+        slope = slopes(method, stale, truth.advantage.repeat(DRAWN_AT_ONCE, 1), shares, size)
+        stacked = slope.logits.unflatten(0, (DRAWN_AT_ONCE, starts))
+        gradients += [stale.world.pull(each) for each in stacked]
+    stacked = torch.stack(gradients)  # [replicates, S, D]
+    mean, variance = stacked.mean(0), stacked.var(0).sum(1)
+    square = (mean.square().sum(1) - variance / len(stacked)).clamp_min(0)
     along = (mean * truth.gradient).sum(1)
     return Estimate(along / truth.square, square / truth.square, variance * size / truth.square)
 
 
-def cosine(found: Estimate) -> Tensor:
+def cosine(estimate: Estimate) -> Tensor:
     """Of the expected gradient to the truth, [S]; 0 where it vanishes."""
-    return torch.where(found.square > 0, found.along / found.square.sqrt(), 0.0)
+    return torch.where(estimate.square > 0, estimate.along / estimate.square.sqrt(), 0.0)
 
 
-def error(found: Estimate, size: int) -> Tensor:
+def error(estimate: Estimate, size: int) -> Tensor:
     """Least mean squared error of a batch's gradient over all scales > 0, in units of |grad J|^2, [S]."""
-    second = found.square + found.noise / size
-    return 1 - torch.where(second > 0, found.along.clamp_min(0).square() / second, 0.0).clamp_max(1)
+    second = estimate.square + estimate.noise / size
+    return 1 - torch.where(second > 0, estimate.along.clamp_min(0).square() / second, 0.0).clamp_max(1)
 
 
-def squared_error(found: Estimate, scale: Tensor, size: int) -> Tensor:
+def squared_error(estimate: Estimate, scale: Tensor, size: int) -> Tensor:
     """Mean squared error at a scale, [S]: squared bias and variance."""
-    return squared_bias(found, scale) + found.noise / size / scale.square()
+    return squared_bias(estimate, scale) + estimate.noise / size / scale.square()
 
 
-def squared_bias(found: Estimate, scale: Tensor) -> Tensor:
-    return (found.square / scale.square() - 2 * found.along / scale + 1).clamp_min(0)
+def squared_bias(estimate: Estimate, scale: Tensor) -> Tensor:
+    return (estimate.square / scale.square() - 2 * estimate.along / scale + 1).clamp_min(0)
 
 
-def effective_share(found: Slopes, truth: Truth) -> Tensor:
+def effective_share(slope: Slopes, truth: Truth) -> Tensor:
     """Kish's effective sample size as a share of the tokens, [S], by the weight of each token's score."""
     times = truth.frequency * truth.advantage
-    kept = (times != 0).unsqueeze(-1).expand_as(found.taken)
-    weight = torch.where(kept, found.taken / times.unsqueeze(-1), 0.0)
+    kept = (times != 0).unsqueeze(-1).expand_as(slope.taken)
+    weight = torch.where(kept, slope.taken / times.unsqueeze(-1), 0.0)
     often = truth.frequency.unsqueeze(-1) * kept
     sums = [(often * each).sum((1, 2)) for each in (torch.ones_like(weight), weight, weight.square())]
     return torch.where(sums[2] > 0, sums[1].square() / (sums[0] * sums[2]), 0.0)
@@ -167,8 +167,8 @@ def measure(
         scale = torch.ones(config.seeds, dtype=torch.float64)
         for age, truth in zip(config.ages, truths, strict=True):
             stale = stale_of(world, path, age, method.entry)
-            found = slopes(method, stale, truth.advantage, truth.frequency)
-            whole = expectation(method, stale, truth, found)
+            slope = slopes(method, stale, truth.advantage, truth.frequency)
+            whole = expectation(method, stale, truth, slope)
             scale = whole.along if age == 0 else scale
             batches = [
                 of_batches(method, stale, truth, size, config.replicates)
@@ -182,10 +182,10 @@ def measure(
                 "bias": squared_bias(whole, scale).sqrt(),
                 "bias_along": whole.along / scale - 1,
                 "noise": whole.noise.sqrt() / scale,
-                "effective": effective_share(found, truth),
-                "low": found.low,
-                "high": found.high,
-                "own": _own_cosine(config, method, stale, truth),
+                "effective": effective_share(slope, truth),
+                "low": slope.low,
+                "high": slope.high,
+                "own": _algorithm_cosine(config, method, stale, truth),
                 "error": torch.stack([error(*pair) for pair in pairs]),
                 "squared_error": torch.stack([squared_error(each, scale, size) for each, size in pairs]),
             }.items():
@@ -195,11 +195,11 @@ def measure(
     return tables
 
 
-def _own_cosine(config: AtlasConfig, method: Method, stale: Stale, truth: Truth) -> Tensor:
+def _algorithm_cosine(config: AtlasConfig, method: Method, stale: Stale, truth: Truth) -> Tensor:
     """The cosine with the algorithm's own advantages, in mean over groups; NaN where a batch decides them."""
     algorithm = method.algorithm
     if any(isinstance(stage, BatchAdvantageStage) for stage in algorithm.stages.values()):
         return torch.full_like(truth.square, torch.nan)
-    own = expected_advantage(algorithm.advantages, config.group_size, stale.world.reward, truth.value)
-    found = slopes(method, stale, own, truth.frequency)
-    return cosine(expectation(method, stale, truth, found))
+    advantage = expected_advantage(algorithm.advantages, config.group_size, stale.world.reward, truth.value)
+    slope = slopes(method, stale, advantage, truth.frequency)
+    return cosine(expectation(method, stale, truth, slope))

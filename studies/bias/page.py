@@ -30,7 +30,7 @@ FARTHER = "GRPO [0.8, 1.2]"
 def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
     """Writes everything into the output, and into the result pages if `publish` names them."""
     judged, nearest = judge(config, tables), map_of_nearest(config, tables[config.head])
-    made = {
+    parts = {
         "claims": claim_table(config, judged),
         "nearest": nearest_table(config, nearest),
         "atlas": atlas_table(config, tables),
@@ -42,7 +42,7 @@ def write_pages(config: AtlasConfig, tables: Tables) -> list[Path]:
         "bias",
         config.output,
         config.publish,
-        made,
+        parts,
         lambda folder: draw_atlas(config, tables, nearest, folder / "atlas.png"),
         page_parts,
     )
@@ -64,15 +64,15 @@ def _beyond(folder: Path) -> Iterator[str]:
         bounds = [f"[{float(row['low']):.2f}, {float(row['high']):.2f}]" for row in atlas]
         yield f"BAPO 0.5's bounds at ages {ages}: {', '.join(bounds)} (medians)."
     moved = {(row["path"], row["age"]): row["KL of an answer"] for row in read_csv(folder / "paths.csv")}
-    found = [
+    pairs = [
         (moved[path, age], row[f"age {age}"])
         for path, age in EQUALLY_FAR
         if (path, age) in moved
         for row in read_csv(folder / "cosines.csv")
         if (row["path"], row["method"]) == (path, FARTHER)
     ]
-    if len(found) == len(EQUALLY_FAR):
-        far, cosines = (", ".join(column) for column in zip(*found, strict=True))
+    if len(pairs) == len(EQUALLY_FAR):
+        far, cosines = (", ".join(column) for column in zip(*pairs, strict=True))
         yield (
             "Distance decides, not age: rates 0.25, 1 and 4 are equally far at ages 64, 16 and 4 (KL of an "
             f"answer {far}); GRPO's cosines there are {cosines}."
@@ -111,17 +111,17 @@ def nearest_table(config: AtlasConfig, nearest: Sequence[Nearest]) -> Csv:
 
 def atlas_table(config: AtlasConfig, tables: Tables) -> Csv:
     """Every method at every age of the headline's world."""
-    own, rows = tables[config.head], []
+    methods, rows = tables[config.head], []
     for name, entry in (config.methods | config.own).items():
-        is_own = name in config.own
+        is_estimated = name in config.own
         for number, age in enumerate(config.ages):
-            values = {key: own[name][key][number] for key in own[name]}
+            values = {key: methods[name][key][number] for key in methods[name]}
             means = {key: _text(np.mean(values[key])) for key in MEANS}
             medians = [_text(np.median(values[key])) for key in MEDIANS]
             errors = [_text(each) for each in values["error"].mean(-1)]
             squared = [_text(each) for each in np.median(values["squared_error"], -1)]
             exact = [means["cosine"], *medians, *errors, *squared]
-            shown = [""] * len(exact) if is_own else exact
+            shown = [""] * len(exact) if is_estimated else exact
             rows.append([name, entry.label, entry.family, f"{age}", *shown, means["own"]])
     heads = ["name", "method", "family", "age", "cosine", *MEDIANS]
     heads += [f"error, batch {size}" for size in config.batches]
@@ -132,8 +132,8 @@ def atlas_table(config: AtlasConfig, tables: Tables) -> Csv:
 def cosine_table(config: AtlasConfig, tables: Tables) -> Csv:
     """Mean cosine of every method at every age of every path."""
     rows = [
-        [place.name, entry.label, *(_text(each) for each in own[name][quantity].mean(1))]
-        for place, own in tables.items()
+        [place.name, entry.label, *(_text(each) for each in measured[name][quantity].mean(1))]
+        for place, measured in tables.items()
         for quantity, methods in (("cosine", config.methods), ("own", config.own))
         for name, entry in methods.items()
     ]
@@ -143,9 +143,9 @@ def cosine_table(config: AtlasConfig, tables: Tables) -> Csv:
 def path_rows(config: AtlasConfig, tables: Tables) -> Csv:
     """How far the policy is from the behaviour policy at each age, means over starts."""
     rows = [
-        [place.name, f"{age}", *(_text(own["path"][key][number].mean()) for key in keys)]
+        [place.name, f"{age}", *(_text(methods["path"][key][number].mean()) for key in keys)]
         for keys in [("moved", "kl", "reward", "norm")]
-        for place, own in tables.items()
+        for place, methods in tables.items()
         for number, age in enumerate(config.ages)
     ]
     return ["path", "age", "mean |log ratio| of a token", "KL of an answer", "reward", "|grad J|"], rows

@@ -46,14 +46,14 @@ MARKERS = "osD^vPX*<>d"
 def draw_atlas(config: AtlasConfig, tables: Tables, nearest: Sequence[Nearest], path: Path) -> Path:
     """Draws the headline's world, and BAPO's bounds in every world that has its rate and moment too."""
     head = config.head
-    own = tables[head]
-    beside = [replace(head, world=name) for name in SIDE_TITLES]
-    sides = {SIDE_TITLES[each.world]: tables[each] for each in beside if each in tables} or {head.world: own}
+    here = tables[head]
+    places = [replace(head, world=name) for name in SIDE_TITLES]
+    sides = {SIDE_TITLES[each.world]: tables[each] for each in places if each in tables} or {head.world: here}
     figure = style.new_figure(11.0, 10.4)
     grid = figure.add_gridspec(2, 2, height_ratios=[1.0, 1.15])
     _draw_nearest(figure.add_subplot(grid[0, :]), config, nearest)
     title = "Which way does the expected gradient point?"
-    _draw_curves(figure.add_subplot(grid[1, 0]), config, own, CURVES, title)
+    _draw_curves(figure.add_subplot(grid[1, 0]), config, here, CURVES, title)
     panels = grid[1, 1].subgridspec(len(sides), 1)
     for number, (where, shown) in enumerate(sides.items()):
         title = f"BAPO's two bounds: {where}"
@@ -71,8 +71,8 @@ def _draw_nearest(axes: Axes, config: AtlasConfig, nearest: Sequence[Nearest]) -
         method = config.methods[item.method]
         alike = item.as_good >= MANY
         name = f"{item.as_good + 1} methods alike" if alike else fill(method.label, WIDEST)
-        beside = f"\nand {item.as_good} more" if item.as_good and not alike else ""
-        text = f"{name}\n{item.error:.2f}{beside}"
+        others = f"\nand {item.as_good} more" if item.as_good and not alike else ""
+        text = f"{name}\n{item.error:.2f}{others}"
         image[row, column] = to_rgba(ALIKE if alike else colours[method.family], 0.75)
         middle: dict[str, Any] = {"ha": "center", "va": "center"}
         axes.text(column, row, text, fontsize=8, color="black", linespacing=1.25, **middle)
@@ -102,7 +102,7 @@ def _draw_nearest(axes: Axes, config: AtlasConfig, nearest: Sequence[Nearest]) -
 def _draw_curves(
     axes: Axes,
     config: AtlasConfig,
-    own: Mapping[str, Table],
+    methods: Mapping[str, Table],
     names: Sequence[str],
     title: str,
     is_last: bool = True,
@@ -111,8 +111,8 @@ def _draw_curves(
     colours = dict(zip(config.families, FAMILY_COLOURS, strict=True))
     places = np.arange(len(config.ages))
     ends: list[tuple[float, str, str]] = []
-    for number, name in enumerate(name for name in names if name in own and name in config.methods):
-        method, values = config.methods[name], own[name]["cosine"].mean(1)
+    for number, name in enumerate(name for name in names if name in methods and name in config.methods):
+        method, values = config.methods[name], methods[name]["cosine"].mean(1)
         colour = colours[method.family] if method.family != "none" else "#B8A800"
         look: dict[str, Any] = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1.5}
         axes.plot(places, values, color=colour, **look)
@@ -153,5 +153,5 @@ def spread(heights: Sequence[float], least: float) -> list[float]:
             if (lack := least - (placed[one + 1] - placed[one])) > 1e-9:
                 placed[one] -= lack / 2
                 placed[one + 1] += lack / 2
-    found = dict(zip(order, placed, strict=True))
-    return [found[place] for place in range(len(heights))]
+    moved = dict(zip(order, placed, strict=True))
+    return [moved[place] for place in range(len(heights))]

@@ -82,19 +82,19 @@ def slopes(
         size: answers of the batch.
     """
     world, repeats = stale.world, len(frequency) // len(stale.current)
-    every = stale.current.repeat(repeats, 1, 1, 1).requires_grad_()
-    taken = world.taken(every.detach()).requires_grad_()
+    all_logp = stale.current.repeat(repeats, 1, 1, 1).requires_grad_()
+    taken = world.taken(all_logp.detach()).requires_grad_()
     known = [stale.behaviour.repeat(repeats, 1, 1, 1), stale.entry.repeat(repeats, 1, 1, 1)]
 
     def one(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return _loss(method, size, tensors[-1], *_table(method, stale, *tensors))
 
-    losses, low, high = torch.vmap(one)(taken, every, *known, advantage, frequency)
-    by_taken, by_every = torch.autograd.grad(-losses.sum(), (taken, every), allow_unused=True)
-    whole = torch.zeros_like(every) if by_every is None else by_every
+    losses, low, high = torch.vmap(one)(taken, all_logp, *known, advantage, frequency)
+    by_taken, by_logp = torch.autograd.grad(-losses.sum(), (taken, all_logp), allow_unused=True)
+    whole = torch.zeros_like(all_logp) if by_logp is None else by_logp
     places = world.actions.expand_as(by_taken).unsqueeze(-1)
     whole = whole.scatter_add(-1, places, by_taken.unsqueeze(-1))
-    of_logits = whole - every.detach().exp() * whole.sum(-1, keepdim=True)
+    of_logits = whole - all_logp.detach().exp() * whole.sum(-1, keepdim=True)
     return Slopes(of_logits, by_taken, low.detach().double(), high.detach().double())
 
 
@@ -124,7 +124,7 @@ def _table(
     method: Method,
     stale: Stale,
     taken: Tensor,
-    every: Tensor,
+    all_logp: Tensor,
     behaviour: Tensor,
     entry: Tensor,
     advantage: Tensor,
@@ -142,8 +142,8 @@ def _table(
         return torch.nn.functional.pad(values, (0, 1)).flatten()
 
     def gathered(values: Tensor) -> Tensor:
-        own, rest = values.double().tensor_split([decisions], dim=1)
-        return torch.cat([own, rest.sum(1, keepdim=True)], 1)
+        decided, rest = values.double().tensor_split([decisions], dim=1)
+        return torch.cat([decided, rest.sum(1, keepdim=True)], 1)
 
     tokens = gathered(mask)
     total = (frequency * length).sum()
@@ -154,10 +154,10 @@ def _table(
 
     more: dict[str, Any] = {
         name: rows(values)
-        for name, values in scores(every.detach(), entry if scores_at_entry(objective) else None).items()
+        for name, values in scores(all_logp.detach(), entry if scores_at_entry(objective) else None).items()
     }
     if needs_candidates(objective):
-        noted = {"candidate_logp": every, "candidate_behaviour_logp": behaviour}
+        noted = {"candidate_logp": all_logp, "candidate_behaviour_logp": behaviour}
         shape = torch.Size((number, 1, decisions))
         more |= {name: candidates(values, shape) for name, values in noted.items()}
     is_recomputed = method.correction is not None and method.proximal is None
@@ -194,8 +194,8 @@ def expected_advantage(
     others = torch.arange(group_size)  # right ones
     rest = (torch.arange(1, group_size) <= others.unsqueeze(1)).double()
     tables = [
-        advantages(torch.cat([torch.full((group_size, 1), own, dtype=torch.float64), rest], 1))[:, 0]
-        for own in (0.0, 1.0)
+        advantages(torch.cat([torch.full((group_size, 1), outcome, dtype=torch.float64), rest], 1))[:, 0]
+        for outcome in (0.0, 1.0)
     ]
     binomial = torch.distributions.Binomial(group_size - 1, value.clamp(0, 1).unsqueeze(-1))
     chance = binomial.log_prob(others.double()).exp()  # [S, N, G]

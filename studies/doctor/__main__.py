@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     config, kept = read_corpus(), KeptRuns(parsed.kept)
     make_corpus(config, kept, parsed.output)
-    every, others = judge(config, kept), read_others(parsed.kept.with_name("doctor_others.json"))
-    (head, *rows), (fitted, *fits_of_runs) = table(config, every, others), fits(config, kept)
-    said = [*summary(config, every, others), *kept_elsewhere(parsed.kept)]
+    results, others = judge(config, kept), read_others(parsed.kept.with_name("doctor_others.json"))
+    (head, *rows), (fitted, *fits_of_runs) = table(config, results, others), fits(config, kept)
+    said = [*summary(config, results, others), *kept_elsewhere(parsed.kept)]
     parts = {
         "table": markdown_table(head, rows),
         "summary": "\n".join(f"- {text}" for text in said),

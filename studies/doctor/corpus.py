@@ -71,27 +71,27 @@ def read_corpus() -> CorpusConfig:
 def runs_of(config: CorpusConfig) -> Iterator[SickRun]:
     """All runs, seed by seed."""
     for seed in range(config.seeds):
-        for name, own in config.twins.items():
-            yield SickRun(name, seed, _overrides(config, seed, own))
+        for name, settings in config.twins.items():
+            yield SickRun(name, seed, _overrides(config, seed, settings))
         for name, cause in config.causes.items():
             fault = {
                 "rollout.engine._target_": "studies.doctor.faults.SickEngine",
                 "+rollout.engine.fault": cause.engine,
                 "+rollout.engine.onset": cause.onset,
             }
-            own = config.twins[cause.twin] | cause.set | (fault if cause.engine else {})
-            yield SickRun(name, seed, _overrides(config, seed, own))
+            settings = config.twins[cause.twin] | cause.set | (fault if cause.engine else {})
+            yield SickRun(name, seed, _overrides(config, seed, settings))
 
 
-def _overrides(config: CorpusConfig, seed: int, own: dict[str, object]) -> tuple[str, ...]:
-    return tuple(hydra_overrides(config.common | own | {"seed": seed}))
+def _overrides(config: CorpusConfig, seed: int, settings: dict[str, object]) -> tuple[str, ...]:
+    return tuple(hydra_overrides(config.common | settings | {"seed": seed}))
 
 
 def make_corpus(config: CorpusConfig, kept: KeptRuns, folder: Path) -> None:
     """Trains what is not kept yet, one by one. Raises ConfigError for kept runs of other settings."""
-    every = list(runs_of(config))
-    kept.check({run.name: run.overrides for run in every})
-    missing = [run for run in every if run.name not in kept]
+    runs = list(runs_of(config))
+    kept.check({run.name: run.overrides for run in runs})
+    missing = [run for run in runs if run.name not in kept]
     with counted("runs", len(missing)) as count:
         for run in missing:
             target = folder / run.name
@@ -110,13 +110,13 @@ def make_corpus(config: CorpusConfig, kept: KeptRuns, folder: Path) -> None:
 def compact(curves: Curves) -> dict[str, np.ndarray]:
     """Values that detectors read of each update, NaN if it was not measured, in a few digits."""
     length = 1 + max(step for steps, _ in curves.values() for step in steps)
-    found = {}
+    kept = {}
     for name in KEPT & {name for name, (steps, _) in curves.items() if steps}:
         values = np.full(length, math.nan)
         for step, value in zip(*curves[name], strict=True):
             values[step] = float(f"{value:.{DIGITS}g}")
-        found[name] = values
-    return dict(sorted(found.items()))
+        kept[name] = values
+    return dict(sorted(kept.items()))
 
 
 def expanded(compacted: dict[str, np.ndarray]) -> Curves:

@@ -64,21 +64,21 @@ class SickEngine(HFEngine):
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies weights, all, some, or none, and reports the new version in any case."""
         is_old = "" if self.fault == "pinned" else self.layer
-        own = {name: weight for name, weight in self._model.named_parameters() if is_old in name}
+        parameters = {name: weight for name, weight in self._model.named_parameters() if is_old in name}
         if self.fault in ("pinned", "layer") and version >= self.onset and self.version >= 0:
-            source = Kept(source, {name: weight.clone() for name, weight in own.items()})
+            source = Kept(source, {name: weight.clone() for name, weight in parameters.items()})
         elif self.fault == "lost" and version >= self.onset:
-            source = Kept(source, {name: torch.zeros_like(weight) for name, weight in own.items()})
+            source = Kept(source, {name: torch.zeros_like(weight) for name, weight in parameters.items()})
         super().load_weights(source, version)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """Samples as asked, or at its own temperature, or with log-probs of the neighbouring tokens."""
         if self.fault == "temperature" and self.version >= self.onset:
             sampling = replace(sampling, temperature=self.temperature)
-        made = super().generate(requests, sampling)
+        generations = super().generate(requests, sampling)
         if self.fault == "shifted" and self.version >= self.onset:
-            made = [replace(each, segment=_shifted(each.segment)) for each in made]
-        return made
+            generations = [replace(each, segment=_shifted(each.segment)) for each in generations]
+        return generations
 
 
 def _shifted(segment: Segment) -> Segment:

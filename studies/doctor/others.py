@@ -66,10 +66,10 @@ def rows_of(curves: Mapping[str, list[float | None]]) -> list[Row]:
     length, skipped = max(map(len, curves.values())), 0.0
     rows = []
     for step in range(length):
-        found = {
+        renamed_row = {
             theirs: values[step] for ours, theirs in TRL.items() if step < len(values := curves.get(ours, []))
         }
-        row = {name: value for name, value in found.items() if value is not None}
+        row = {name: value for name, value in renamed_row.items() if value is not None}
         if "reward" in row:
             row["reward_std"] = math.sqrt(max(0.0, row["reward"] * (1 - row["reward"])))
         if (count := (curves.get("train/skipped_updates") or [None] * length)[step]) is not None:
@@ -91,9 +91,9 @@ def rldoctor(rows: list[Row]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "log.jsonl")
         file.write_text("".join(json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows)))
-        found = diagnose(load_run(str(file)))
+        diagnosis = diagnose(load_run(str(file)))
     return [
-        finding.detector for finding in found.problems if finding.severity.name in ("WARNING", "CRITICAL")
+        finding.detector for finding in diagnosis.problems if finding.severity.name in ("WARNING", "CRITICAL")
     ]
 
 
@@ -105,12 +105,12 @@ def rlprobe(rows: list[Row]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(folder, algorithm="grpo", install_handlers=False, capture_env=False)
         for step, row in enumerate(rows):
-            own = renamed(row, RLPROBE)
-            own |= {"nan_count": int(math.isnan(row.get("grad_norm", 0.0)))}
-            recorder.log_step(step, **own)
+            numbers = renamed(row, RLPROBE)
+            numbers |= {"nan_count": int(math.isnan(row.get("grad_norm", 0.0)))}
+            recorder.log_step(step, **numbers)
         recorder.close()
-        found = diagnose(folder)
-    return [finding.signature_id for finding in found if finding.severity != "info"]
+        signatures = diagnose(folder)
+    return [finding.signature_id for finding in signatures if finding.severity != "info"]
 
 
 def rlwatch(rows: list[Row]) -> list[str]:
@@ -150,9 +150,9 @@ def findings(kept: Path) -> Iterator[dict[str, object]]:
 def main() -> None:
     kept, out = map(Path, sys.argv[1:])
     with contextlib.redirect_stdout(io.StringIO()):
-        every = list(findings(kept))
+        lines = list(findings(kept))
     head = {"versions": {name: version(name) for name in DOCTORS}}
-    out.write_text("".join(json.dumps(line) + "\n" for line in (head, *every)))
+    out.write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
 
 
 if __name__ == "__main__":

@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data.parent.mkdir(parents=True, exist_ok=True)
     rows = ({"prompt": each.prompt, "keys": each.answer} for each in lock_problems("train"))
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    for name, own in RUNS.items():
+    for name, settings in RUNS.items():
         folder = output / name.replace(" ", "_")
         if not folder.exists():
-            options = COMMON | own | {"dataset_name": data.parent, "output_dir": folder}
+            options = COMMON | settings | {"dataset_name": data.parent, "output_dir": folder}
             flags = [str(each) for key, value in options.items() for each in (f"--{key}", value)]
             subprocess.run(
                 [sys.executable, "-m", "trl.scripts.grpo", *flags], check=True, env=_environment(folder)
@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TENSORBOARD_LOGGING_DIR": str(folder)}
-    return {**os.environ, **own}
+    added = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TENSORBOARD_LOGGING_DIR": str(folder)}
+    return {**os.environ, **added}
 
 
 if __name__ == "__main__":

@@ -62,11 +62,11 @@ def judged(config: CorpusConfig, run: SickRun, curves: Curves) -> Judged:
 
 def until(curves: Curves, end: int) -> Curves:
     """Curves as they were before an update."""
-    found = {}
+    earlier = {}
     for name, (steps, values) in curves.items():
         count = sum(step < end for step in steps)
-        found[name] = steps[:count], values[:count]
-    return found
+        earlier[name] = steps[:count], values[:count]
+    return earlier
 
 
 def first_cause(findings: Sequence[Finding]) -> str:
@@ -83,7 +83,7 @@ def read_others(file: Path) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def table(config: CorpusConfig, every: Sequence[Judged], others: Others) -> Iterator[list[str]]:
+def table(config: CorpusConfig, results: Sequence[Judged], others: Others) -> Iterator[list[str]]:
     """Rows of the confusion table."""
     yield [
         "run",
@@ -97,17 +97,17 @@ def table(config: CorpusConfig, every: Sequence[Judged], others: Others) -> Iter
     for name in (*config.causes, *config.twins):
         cause = config.causes.get(name)
         wanted = NOTHING if cause is None else cause.finding
-        own = [each for each in every if each.run.cause == name]
-        delays = [each.delay for each in own if each.delay is not None]
-        instead = Counter(each.said for each in own if each.said != wanted)
+        peers = [each for each in results if each.run.cause == name]
+        delays = [each.delay for each in peers if each.delay is not None]
+        instead = Counter(each.said for each in peers if each.said != wanted)
         yield [
             name.replace("_", " "),
-            share([each.said == wanted for each in own if each.judges]),
-            share([each.said == wanted for each in own if not each.judges]),
+            share([each.said == wanted for each in peers if each.judges]),
+            share([each.said == wanted for each in peers if not each.judges]),
             f"{median(delays):.0f} ({min(delays)} to {max(delays)})" if delays else "",
             ", ".join(f"{said} {count}" for said, count in instead.items()),
-            share([each.kind == config.kind(name) for each in own]),
-            *(", ".join(map(str, _of_other(config, name, own, found))) for found in others.values()),
+            share([each.kind == config.kind(name) for each in peers]),
+            *(", ".join(map(str, _of_other(config, name, peers, findings))) for findings in others.values()),
         ]
 
 
@@ -116,18 +116,18 @@ def fits(config: CorpusConfig, kept: KeptRuns) -> Iterator[list[str]]:
     yield ["run", "on age", "on time", "at age 0"]
     first = [run for run in runs_of(config) if run.cause in FITTED and run.seed == 0 and run.name in kept]
     for run in sorted(first, key=lambda run: FITTED.index(run.cause)):
-        found = staleness(expanded(kept.curves(run.name)), Facts(facts_of({}).detectors))
-        if found is not None and found.fits:
-            own = found.fits[0]
-            parts = (own.age, own.time, own.fresh)
+        measured = staleness(expanded(kept.curves(run.name)), Facts(facts_of({}).detectors))
+        if measured is not None and measured.fits:
+            best = measured.fits[0]
+            parts = (best.age, best.time, best.fresh)
             yield [run.cause.replace("_", " "), *("" if each is None else each.text(4) for each in parts)]
 
 
 def _of_other(
-    config: CorpusConfig, name: str, own: Sequence[Judged], found: Mapping[str, list[str]]
+    config: CorpusConfig, name: str, peers: Sequence[Judged], findings: Mapping[str, list[str]]
 ) -> tuple[int | str, int]:
     """Number of runs whose cause another doctor names, "-" if it has none for it, and with any finding."""
-    lists = [found.get(each.run.name, []) for each in own]
+    lists = [findings.get(each.run.name, []) for each in peers]
     known = {*config.named.get(name, [])}
     return sum(bool(known & {*each}) for each in lists) if known else "-", sum(map(bool, lists))
 
@@ -136,10 +136,10 @@ def share(hits: Sequence[bool]) -> str:
     return f"{sum(hits)} of {len(hits)}"
 
 
-def summary(config: CorpusConfig, every: Sequence[Judged], others: Others) -> list[str]:
+def summary(config: CorpusConfig, results: Sequence[Judged], others: Others) -> list[str]:
     """Detection and false alarms over all seeds that judge, of other doctors over all, with 95% intervals."""
-    sick = [each for each in every if each.judges and each.run.cause in config.causes]
-    healthy = [each for each in every if each.judges and each.run.cause in config.twins]
+    sick = [each for each in results if each.judges and each.run.cause in config.causes]
+    healthy = [each for each in results if each.judges and each.run.cause in config.twins]
     named = [each.said == config.causes[each.run.cause].finding for each in sick]
     counts: dict[str, list[bool]] = {
         "Sick runs whose first finding names the cause": named,
@@ -149,22 +149,22 @@ def summary(config: CorpusConfig, every: Sequence[Judged], others: Others) -> li
             each.kind == config.kind(each.run.cause) for each in (*sick, *healthy)
         ],
     }
-    for name, found in others.items():
+    for name, findings in others.items():
         for kind, causes in (("sick runs", config.causes), ("healthy twins", config.twins)):
-            runs = [each.run.name for each in every if each.run.cause in causes]
-            counts |= {f"{name}, {kind} with a finding": [bool(found.get(run)) for run in runs]}
+            runs = [each.run.name for each in results if each.run.cause in causes]
+            counts |= {f"{name}, {kind} with a finding": [bool(findings.get(run)) for run in runs]}
     return [f"{text}: {share(hits)}{interval(hits)}." for text, hits in counts.items() if hits]
 
 
 def interval(hits: Sequence[bool]) -> str:
-    found = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
-    return f" ({found.low:.2f} to {found.high:.2f})"
+    bounds = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
+    return f" ({bounds.low:.2f} to {bounds.high:.2f})"
 
 
-def kept_elsewhere(own: Path) -> list[str]:
+def kept_elsewhere(path: Path) -> list[str]:
     """Findings in curves that other studies keep, if they are of reward and entropy."""
     said: Counter[str] = Counter()
-    others = (file for file in sorted(own.parent.glob("*.jsonl")) if file.resolve() != own.resolve())
+    others = (file for file in sorted(path.parent.glob("*.jsonl")) if file.resolve() != path.resolve())
     for line in (line for file in others for line in read_lines(file, Line, "restore it")):
         if KEPT.keys() <= line["curves"].keys():
             curves = {name: np.array(line["curves"][short], float) for short, name in KEPT.items()}

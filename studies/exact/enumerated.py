@@ -50,16 +50,16 @@ class Enumerated(ABC):
     def pull(self, slopes: Tensor) -> Tensor:
         """Gradient [S, D] by the parameters, for slopes by the logits, [S, N, K, A], summed over answers."""
         parameters = self.start.clone().requires_grad_()
-        (found,) = torch.autograd.grad(self.logits(parameters), parameters, slopes)
-        return found.flatten(1)
+        (gradient,) = torch.autograd.grad(self.logits(parameters), parameters, slopes)
+        return gradient.flatten(1)
 
     def log_probs(self, parameters: Tensor) -> Tensor:
         """Log-probs in nats of every action, [S, N, K, A]."""
         return self.logits(parameters).log_softmax(-1)
 
-    def taken(self, every: Tensor) -> Tensor:
+    def taken(self, all_logp: Tensor) -> Tensor:
         """Those of the actions taken, [S, N, K]."""
-        return every.gather(-1, self.actions.expand(*every.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+        return all_logp.gather(-1, self.actions.expand(*all_logp.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
     def probability(self, logp: Tensor) -> Tensor:
         """Probability of each answer with its context and reward, [S, N], by log-probs [S, N, K]."""
@@ -81,9 +81,9 @@ class Enumerated(ABC):
 
     def gradient(self, parameters: Tensor) -> Tensor:
         """The true policy gradient, grad J, [S, ...]."""
-        own = parameters.detach().requires_grad_()
-        (found,) = torch.autograd.grad(self.success(own).sum(), own)
-        return found
+        leaf = parameters.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.success(leaf).sum(), leaf)
+        return slope
 
     def ascent(self, parameters: Tensor, rate: float) -> Iterator[Tensor]:
         """Parameters after 0, 1, 2, ... updates of exact gradient ascent, without end."""

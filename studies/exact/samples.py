@@ -67,8 +67,8 @@ def draw(
     num_decisions, num_actions = logp.shape[-2:]
     shape = (num_problems, num_decisions, group_size)
     uniform = torch.stack([torch.rand(2, *shape, generator=generator) for generator in generators], 1)
-    own = logp[torch.arange(num_seeds).unsqueeze(1), contexts]  # [S, P, K, A]
-    cumulative = own.exp().cumsum(-1)
+    logp_drawn = logp[torch.arange(num_seeds).unsqueeze(1), contexts]  # [S, P, K, A]
+    cumulative = logp_drawn.exp().cumsum(-1)
     point = uniform[0] * cumulative[..., -1:]
     actions = torch.searchsorted(cumulative, point, right=True).clamp_max(num_actions - 1)  # [S, P, K, G]
     reward = (uniform[1] < world.right[contexts].gather(-1, actions)).all(-2).float()
@@ -77,15 +77,15 @@ def draw(
         lengths = answer_lengths(world, reward)
         problems = [tuple(map(str, row)) for row in contexts.tolist()]
         batches = map(RewardBatch, reward, lengths, advantage, problems, repeat((True,) * num_problems))
-        advantage = torch.stack([own(batch) for own, batch in zip(batch_advantages, batches, strict=True)])
+        advantage = torch.stack([rule(batch) for rule, batch in zip(batch_advantages, batches, strict=True)])
     return Answers(
         context=contexts,
         actions=actions.transpose(-1, -2),
-        behaviour_logp=own.gather(-1, actions).transpose(-1, -2),
+        behaviour_logp=logp_drawn.gather(-1, actions).transpose(-1, -2),
         reward=reward,
         advantage=advantage,
         version=torch.full_like(reward, version, dtype=torch.long),
-        behaviour=own,
+        behaviour=logp_drawn,
     )
 
 
@@ -119,10 +119,10 @@ def token_table(
         entry: parameters when the answers entered training, where the objective needs to know of them.
         with_candidates: let the table have the log-probs of all actions.
     """
-    every = world.log_probs(parameters, answers.context)  # [p, K, A]
-    num_decisions = every.shape[1]
-    logp = every.gather(-1, answers.actions.transpose(1, 2)).transpose(1, 2)  # [p, G, K]
-    known = every if entropy_requires_grad else every.detach()
+    all_logp = world.log_probs(parameters, answers.context)  # [p, K, A]
+    num_decisions = all_logp.shape[1]
+    logp = all_logp.gather(-1, answers.actions.transpose(1, 2)).transpose(1, 2)  # [p, G, K]
+    known = all_logp if entropy_requires_grad else all_logp.detach()
     of_decisions = scores(known, None if entry is None else world.log_probs(entry, answers.context))
     length = answer_lengths(world, answers.reward).flatten()
     mask = torch.arange(max(world.right_tokens, world.wrong_tokens)) < length.unsqueeze(1)  # [B, T]
@@ -131,12 +131,12 @@ def token_table(
         return torch.nn.functional.pad(values.flatten(0, 1), (0, 1)).flatten()
 
     def gathered(values: Tensor) -> Tensor:
-        own, rest = values.tensor_split([num_decisions], dim=1)
-        return torch.cat([own, rest.sum(1, keepdim=True)], 1)
+        decided, rest = values.tensor_split([num_decisions], dim=1)
+        return torch.cat([decided, rest.sum(1, keepdim=True)], 1)
 
     of_rows = {name: rows(values.unsqueeze(1).expand_as(logp)) for name, values in of_decisions.items()}
     if with_candidates:
-        noted = {"candidate_logp": every, "candidate_behaviour_logp": answers.behaviour}
+        noted = {"candidate_logp": all_logp, "candidate_behaviour_logp": answers.behaviour}
         of_rows |= {name: candidates(values, logp.shape) for name, values in noted.items()}
     behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)
     tokens = gathered(mask.float())
@@ -159,25 +159,25 @@ def token_table(
     )
 
 
-def candidates(every: Tensor, shape: torch.Size) -> Tensor:
+def candidates(all_logp: Tensor, shape: torch.Size) -> Tensor:
     """Returns the log-probs [p, K, A] of all actions as a column of the table, [N, A], for answers of a shape
     [p, G, K].
     """
-    of_answers = every.unsqueeze(1).expand(*shape, -1).flatten(0, 1)
+    of_answers = all_logp.unsqueeze(1).expand(*shape, -1).flatten(0, 1)
     return torch.nn.functional.pad(of_answers, (0, 0, 0, 1), value=NO_CANDIDATE).flatten(0, 1)
 
 
-def scores(every: Tensor, at_entry: Tensor | None) -> dict[str, Tensor]:
+def scores(all_logp: Tensor, at_entry: Tensor | None) -> dict[str, Tensor]:
     """Returns the entropy of each decision, [p, K], and what else a table knows of it, by the names of its
     columns.
 
     Args:
-        every: log-probs of all actions, [p, K, A].
+        all_logp: log-probs of all actions, [p, K, A].
         at_entry: those when the answers entered training; None: not needed.
     """
-    found = {"entropy": -(every.exp() * every).sum(-1)}
+    measured = {"entropy": -(all_logp.exp() * all_logp).sum(-1)}
     if at_entry is None:
-        return found
+        return measured
     before = scores(at_entry, None)["entropy"]
-    means = {"mean_logp": every.detach().mean(-1), "entry_mean_logp": at_entry.mean(-1)}
-    return found | {"entry_entropy": before} | means
+    means = {"mean_logp": all_logp.detach().mean(-1), "entry_mean_logp": at_entry.mean(-1)}
+    return measured | {"entry_entropy": before} | means

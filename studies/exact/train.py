@@ -151,11 +151,11 @@ class Problems:
 
 def shuffled(answers: Answers, protocol: Protocol, generators: Sequence[torch.Generator]) -> list[Answers]:
     num_problems = answers.reward.shape[1]
-    found = []
+    minibatches = []
     for _ in range(protocol.epochs):
         orders = torch.stack([torch.randperm(num_problems, generator=each) for each in generators])
-        found += [answers.take(part) for part in orders.split(protocol.problems_per_update, 1)]
-    return found
+        minibatches += [answers.take(part) for part in orders.split(protocol.problems_per_update, 1)]
+    return minibatches
 
 
 def update(
@@ -177,14 +177,14 @@ def update(
     with_entry = scores_at_entry(method.objective)
 
     def one_seed(
-        own: Tensor, own_entry: Tensor, own_past: Past, *tensors: Tensor
+        seed_weights: Tensor, seed_entry: Tensor, seed_past: Past, *tensors: Tensor
     ) -> tuple[tuple[Tensor, ...], Past]:
-        known = own_entry if with_entry else None
+        known = seed_entry if with_entry else None
         answers = Answers(*tensors)
         table = token_table(
-            world, own, answers, method.weighting, version, with_entropy, known, with_candidates
+            world, seed_weights, answers, method.weighting, version, with_entropy, known, with_candidates
         )
-        return loss_and_metrics(table, method, own_past, protocol.micro_batches)
+        return loss_and_metrics(table, method, seed_past, protocol.micro_batches)
 
     optimizer.zero_grad()
     (losses, *metrics), past = torch.vmap(one_seed)(parameters, entry, past, *minibatch.tensors())
@@ -226,13 +226,13 @@ def loss_and_metrics(
             losses.append(loss)
             tables.append(with_slopes(bounded.detach(), method.objective))
         searches.append(bounds)
-    lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
+    lows, highs, values, met = (torch.stack(numbers).float() for numbers in zip(*searches, strict=True))
     rests, ends = shares_at_ends(method.bounds, lows, highs, values)
     whole = TokenTable.of(concatenate(tables, tables[0].columns))
     shares = positive_shares(whole, method.bounds.weight)
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
-    found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
-    return (torch.stack(losses).sum(), *found), (searched, seen)
+    numbers = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
+    return (torch.stack(losses).sum(), *numbers), (searched, seen)
 
 
 def shares_at_ends(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,11 +242,11 @@ def shares_at_ends(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) ->
     """
     if not isinstance(rule, AdaptiveBounds):
         return value.new_full((), torch.nan), value.new_full((), torch.nan)
-    found = []
+    shares = []
     for end_low, end_high in rule.ends_of_path:
         there = ((low - end_low).abs() < SAME_BOUND) & ((high - end_high).abs() < SAME_BOUND)
-        found.append(torch.where(value.isnan(), torch.nan, there.float()).nanmean())
-    return found[0], found[1]
+        shares.append(torch.where(value.isnan(), torch.nan, there.float()).nanmean())
+    return shares[0], shares[1]
 
 
 def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:

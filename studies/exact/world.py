@@ -168,8 +168,8 @@ def factored_softmax(
     generator = torch.Generator().manual_seed(seed)
     num_contexts = num_classes * contexts_per_class
     kind = torch.arange(num_classes).repeat_interleave(contexts_per_class)
-    own = torch.randn(num_contexts, num_classes, generator=generator) / (3 * num_classes**0.5)
-    features = torch.cat([torch.eye(num_classes)[kind], own], 1)
+    noise = torch.randn(num_contexts, num_classes, generator=generator) / (3 * num_classes**0.5)
+    features = torch.cat([torch.eye(num_classes)[kind], noise], 1)
     places = torch.stack([torch.randperm(num_actions, generator=generator)[:2] for _ in range(num_classes)])
     habits = torch.randint(num_actions, (num_classes, num_decisions - 1), generator=generator)
     prior = torch.zeros(2 * num_classes, num_decisions, num_actions)

@@ -70,14 +70,14 @@ def _picture(figure: Figure, runs: RunsByVariant, folder: Path) -> Path:
 
 
 def _by_variant(folder: Path, variant_of_run: Mapping[str, str]) -> dict[str, list[Run]]:
-    found = {}
+    runs = {}
     for variant in dict.fromkeys(variant_of_run.values()):
         named = [folder / run for run, its_variant in variant_of_run.items() if its_variant == variant]
-        found[variant] = [run for run in collect(named, CURVES) if run.problem is None]
-        for run in found[variant]:
+        runs[variant] = [run for run in collect(named, CURVES) if run.problem is None]
+        for run in runs[variant]:
             with suppress(DataError):  # most runs record no tokens; a figure's title counts those that did
                 run.tokens = read_tokens(run.path)
-    return found
+    return runs
 
 
 def _values_of(runs: Sequence[Run]) -> dict[str, dict[int, float]]:

@@ -155,10 +155,10 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             offset = width * (rank - (len(figure.series) - 1) / 2)
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
-                found = [number for run in members if (number := value_of(run, value)) is not None]
-                shown = interval_on_axis(found, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
+                numbers = [number for run in members if (number := value_of(run, value)) is not None]
+                shown = interval_on_axis(numbers, limits=metric_of(_METRIC_OF_VALUE[value]).limits)
                 if shown is not None:
-                    _draw_bar(axes, index + offset, found, shown, width, looks[label])
+                    _draw_bar(axes, index + offset, numbers, shown, width, looks[label])
         axes.set_xticks(range(len(groups)), groups)
         axes.set_xlim(-0.5, len(groups) - 0.5)
     if counts := [len(runs[variant]) for variant in figure.variants if runs[variant]]:

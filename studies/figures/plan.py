@@ -35,10 +35,10 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     """Reads the command line and the files of the figures. Runs are ordered by seed, so that a sweep that is
     stopped early leaves runs that can be compared.
     """
-    own, changes = _sort_arguments(arguments)
+    options, changes = _sort_arguments(arguments)
     protocol = read_protocol()
     figures, problems = list[Figure](), list[str]()
-    for name in dict.fromkeys(own[FIGURE].split(",") if FIGURE in own else figure_names()):
+    for name in dict.fromkeys(options[FIGURE].split(",") if FIGURE in options else figure_names()):
         try:
             figures.append(read_figure(name, protocol))
         except ConfigError as error:
@@ -48,7 +48,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
         f"{key} is set by the variants of studies/conf/figures/protocol.yaml; leave it out, or change that"
         for key in sorted(in_variants & set(changes))
     ]
-    seeds = _seeds(own[SEED]) if SEED in own else protocol.seeds
+    seeds = _seeds(options[SEED]) if SEED in options else protocol.seeds
     if problems:
         raise ConfigError(problems)
     wanted = {variant for figure in figures for variant in figure.variants}
@@ -61,19 +61,19 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     folder = folder_name("figures", hydra_overrides(changes)).removeprefix("sweep-")
     plan = SweepPlan(
         name="figures",
-        folder=Path(own.get(ROOT, "outputs"), folder),
+        folder=Path(options.get(ROOT, "outputs"), folder),
         jobs=jobs,
         common=hydra_overrides(protocol.common | changes),
     )
-    of_launcher = [f"{key}={value}" for key, value in own.items() if key.startswith("hydra")]
+    of_launcher = [f"{key}={value}" for key, value in options.items() if key.startswith("hydra")]
     launcher = chosen_launcher([f"hydra.sweeper.parallel_runs={protocol.parallel_runs}", *of_launcher])
-    kept = Path(own[KEPT]) if KEPT in own else None
+    kept = Path(options[KEPT]) if KEPT in options else None
     others = tuple(argument for argument in arguments if not argument.startswith("figure="))
     return FiguresPlan(tuple(figures), plan, launcher, variant_of_run, others, kept)
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    own: dict[str, str] = {}
+    options: dict[str, str] = {}
     changes: dict[str, Any] = {}
     problems = []
     for argument in arguments:
@@ -81,7 +81,7 @@ def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str,
         if not equals or not key:
             problems.append(f"{argument} cannot be read; write KEY=VALUE")
         elif key in (FIGURE, SEED, KEPT, ROOT) or key.lstrip("+").startswith("hydra"):
-            own[key] = value
+            options[key] = value
         else:
             try:
                 changes[key] = yaml.safe_load(value)
@@ -89,7 +89,7 @@ def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str,
                 problems.append(f"{argument} cannot be read ({first_line(error)}); write KEY=VALUE in YAML")
     if problems:
         raise ConfigError(problems)
-    return own, changes
+    return options, changes
 
 
 def _seeds(text: str) -> tuple[int, ...]:

@@ -51,8 +51,8 @@ def _mean(name: str, part: float = 1.0, negative: bool = False) -> Callable[[Run
         values = run.curves[name][1]
         if not values:
             return None
-        found = fmean(values[: max(1, round(part * len(values)))])
-        return 1 - found if negative else found
+        average = fmean(values[: max(1, round(part * len(values)))])
+        return 1 - average if negative else average
 
     return mean
 

@@ -35,20 +35,20 @@ def values_of(measured: Mapping[str, Measured], throughput: float) -> dict[str, 
     """The quantities of every rule in one place. Rewards over time end when the quickest rule ends, seed by
     seed, so that none is judged by updates that another one had no time for.
     """
-    until = np.min([found["times"][:, -1] for found in measured.values()], 0)
+    until = np.min([arrays["times"][:, -1] for arrays in measured.values()], 0)
     return {
         name: {
-            **{key: found[key] for key in SUMMARY},
-            "age": found["ages"].mean(1),
-            "oldest": found["oldest"].max(1),
-            "reward": found["rewards"].mean(1),
-            "hardest": found["hard_rewards"].mean(1),
+            **{key: arrays[key] for key in SUMMARY},
+            "age": arrays["ages"].mean(1),
+            "oldest": arrays["oldest"].max(1),
+            "reward": arrays["rewards"].mean(1),
+            "hardest": arrays["hard_rewards"].mean(1),
             "reward_at_time": np.array(
-                [mean_until(*each) for each in zip(found["times"], found["rewards"], until, strict=True)]
+                [mean_until(*each) for each in zip(arrays["times"], arrays["rewards"], until, strict=True)]
             ),
-            "pace": found["times"][:, -1] / (found["times"].shape[1] - 1) / throughput,
+            "pace": arrays["times"][:, -1] / (arrays["times"].shape[1] - 1) / throughput,
         }
-        for name, found in measured.items()
+        for name, arrays in measured.items()
     }
 
 
@@ -60,19 +60,19 @@ def mean_until(times: np.ndarray, rewards: np.ndarray, until: float) -> float:
 
 def judge(config: LateConfig, tables: Tables) -> list[Judged]:
     """Judges every claim in each of its worlds; p-values are adjusted over all of them (Holm)."""
-    found = []
+    compared = []
     for claim in config.claims:
         for world in claim.worlds:
-            own = tables[world, config.bound]
-            one = dict(enumerate(own[claim.rule][claim.quantity].tolist()))
+            rules = tables[world, config.bound]
+            one = dict(enumerate(rules[claim.rule][claim.quantity].tolist()))
             if isinstance(claim.against, str):
-                other = dict(enumerate(own[claim.against][claim.quantity].tolist()))
+                other = dict(enumerate(rules[claim.against][claim.quantity].tolist()))
             else:
                 other = dict.fromkeys(one, claim.against)
-            found.append((claim, world, one, other))
-    adjusted = holm([paired_p_value(one, other) for *_, one, other in found])
+            compared.append((claim, world, one, other))
+    adjusted = holm([paired_p_value(one, other) for *_, one, other in compared])
     judged = []
-    for (claim, world, one, other), p_value in zip(found, adjusted, strict=True):
+    for (claim, world, one, other), p_value in zip(compared, adjusted, strict=True):
         difference = paired_difference(one, other)
         assert difference is not None
         verdict = verdict_of(difference, p_value, config.matters[claim.quantity])

@@ -38,9 +38,9 @@ def run_late(config: LateConfig) -> int:
     plain = config.model_dump(mode="json", exclude=DISPLAYED)
     worlds = {f"worlds.{name}": entry.model_dump(mode="json") for name, entry in config.worlds.items()}
     keep_plain_settings(plain | worlds, folder)
-    every = [(place, name, file_of(folder, place, name)) for place in config.places for name in config.rules]
-    lacking = [each for each in every if not each[2].exists()]
-    print(f"{len(lacking)} of {len(every)} to compute", flush=True)
+    parts = [(place, name, file_of(folder, place, name)) for place in config.places for name in config.rules]
+    lacking = [each for each in parts if not each[2].exists()]
+    print(f"{len(lacking)} of {len(parts)} to compute", flush=True)
     if lacking:
         with displayed_phases(), phase("checking the method"):
             run = validate(compose_run(["run_folder=unused", *hydra_overrides(config.common)]), "run")
@@ -48,10 +48,10 @@ def run_late(config: LateConfig) -> int:
             for place, name, path in lacking:
                 write_arrays(path, measure(config, run, place, config.rules[name].action))
                 count(path.stem)
-    found: dict[Place, dict[str, Measured]] = {}
-    for place, name, path in every:
-        found.setdefault(place, {})[name] = read_arrays(path)
-    tables = {place: values_of(own, config.worlds[place[0]].throughput) for place, own in found.items()}
+    runs: dict[Place, dict[str, Measured]] = {}
+    for place, name, path in parts:
+        runs.setdefault(place, {})[name] = read_arrays(path)
+    tables = {place: values_of(rules, config.worlds[place[0]].throughput) for place, rules in runs.items()}
     print("written to  " + "\n            ".join(map(str, write_pages(config, tables))))
     return 0
 

@@ -238,6 +238,6 @@ def trained_parts(flow: Flow, batch: list[Started]) -> tuple[np.ndarray, np.ndar
     spans = np.stack([flow.spans(group) for group in batch])
     ages = len(flow.changes) - 1 - versions
     counted, trained = kept(setting.action, setting.bound, spans, ages)
-    for group, own in zip(batch, trained, strict=True):
-        group.share_G = own.mean(1)
+    for group, is_trained in zip(batch, trained, strict=True):
+        group.share_G = is_trained.mean(1)
     return versions, counted, trained

@@ -36,8 +36,8 @@ def graded(world: ExactWorld, easiest: float) -> tuple[ExactWorld, Tensor]:
     rank = difficulty_rank(world)
     is_chance = (world.right > 0) & (world.right < 1)
     chance = (easiest * (1 - rank)).view(-1, 1, 1)
-    made = replace(world, right=torch.where(is_chance, chance, world.right))
-    return made, 1 - made.success(made.log_probs(made.prior))
+    changed = replace(world, right=torch.where(is_chance, chance, world.right))
+    return changed, 1 - changed.success(changed.log_probs(changed.prior))
 
 
 def difficulty_rank(world: ExactWorld) -> Tensor:
@@ -112,12 +112,12 @@ def sampled(
     )
 
 
-def loss_of(world: ExactWorld, method: Algorithm, own: Tensor, *tensors: Tensor) -> Tensor:
+def loss_of(world: ExactWorld, method: Algorithm, parameters: Tensor, *tensors: Tensor) -> Tensor:
     """Loss of one seed's minibatch: a mean over the tokens that train."""
     batch = Minibatch(*tensors)
-    every = world.log_probs(own, batch.context)  # [P, K, A]
-    logp = every.gather(-1, batch.actions.transpose(1, 2)).transpose(1, 2)  # [P, G, K]
-    entropy = -(every.exp() * every).sum(-1).detach()
+    all_logp = world.log_probs(parameters, batch.context)  # [P, K, A]
+    logp = all_logp.gather(-1, batch.actions.transpose(1, 2)).transpose(1, 2)  # [P, G, K]
+    entropy = -(all_logp.exp() * all_logp).sum(-1).detach()
     answers = torch.arange(logp.shape[0] * logp.shape[1]).view(*logp.shape[:2], 1)
 
     def each(values: Tensor) -> Tensor:
@@ -153,13 +153,13 @@ def measure(config: LateConfig, run: RunConfig, place: tuple[str, int], action: 
     loss = torch.vmap(partial(loss_of, world, method))
     for version in range(config.num_updates):
         with torch.no_grad():
-            every = world.log_probs(parameters)
-        history[version] = every.numpy()
-        success = world.success(every)
+            all_logp = world.log_probs(parameters)
+        history[version] = all_logp.numpy()
+        success = world.success(all_logp)
         rewards.append(success.mean(-1).numpy())
         hard_rewards.append(success[:, hardest].mean(-1).numpy())
         times.append([flow.now for flow in flows])
-        first_CA = every[:, :, 0].exp().cumsum(-1).numpy()
+        first_CA = all_logp[:, :, 0].exp().cumsum(-1).numpy()
         first_CA[..., -1] = 1.0  # against rounding
         batch = sampled(world, history[: version + 1], flows, method, first_CA)
         trained_age = batch.age * batch.trained
@@ -168,7 +168,7 @@ def measure(config: LateConfig, run: RunConfig, place: tuple[str, int], action: 
         optimizer.zero_grad()
         loss(parameters, *batch.tensors).sum().backward()
         optimizer.step()
-    found = {name: np.array([summary(flow, difficulty.numpy())[name] for flow in flows]) for name in SUMMARY}
+    result = {name: np.array([summary(flow, difficulty.numpy())[name] for flow in flows]) for name in SUMMARY}
     courses = {
         "rewards": rewards,
         "hard_rewards": hard_rewards,
@@ -176,7 +176,7 @@ def measure(config: LateConfig, run: RunConfig, place: tuple[str, int], action: 
         "oldest": oldest,
         "times": times,
     }
-    return found | {name: np.array(course).T for name, course in courses.items()}
+    return result | {name: np.array(course).T for name, course in courses.items()}
 
 
 SUMMARY = ("waste", "length_ratio", "difficulty")

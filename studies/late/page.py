@@ -39,13 +39,13 @@ SHOWN = ("mean age", "oldest", "waste", "trained length")  # on the page
 
 def write_pages(config: LateConfig, tables: Tables) -> list[Path]:
     """Writes everything into the output, and into the result pages if `publish` names them."""
-    made = {"claims": claim_table(config, judge(config, tables)), "rules": rule_table(config, tables)}
+    parts = {"claims": claim_table(config, judge(config, tables)), "rules": rule_table(config, tables)}
     output = Path(config.output)
     written = write_results(
         "late",
         config.output,
         config.publish,
-        made,
+        parts,
         lambda folder: draw_audit(config, tables, folder / "late.png"),
         page_parts,
     )
@@ -56,13 +56,13 @@ def write_pages(config: LateConfig, tables: Tables) -> list[Path]:
 def page_parts(folder: Path) -> dict[str, str]:
     """The parts of the page, by name."""
     claims = claim_lines(read_csv(folder / "claims.csv"))
-    every = read_csv(folder / "rules.csv")
-    world, bound = every[0]["world"], every[0]["bound"]
-    own = [row for row in every if row["world"] == world]
-    bounds = sorted({row["bound"] for row in own}, key=int)
+    table = read_csv(folder / "rules.csv")
+    world, bound = table[0]["world"], table[0]["bound"]
+    rows = [row for row in table if row["world"] == world]
+    bounds = sorted({row["bound"] for row in rows}, key=int)
     shown = []
-    for first in (row for row in own if row["bound"] == bound):
-        at = {row["bound"]: row[LESS] for row in own if row["rule"] == first["rule"]}
+    for first in (row for row in rows if row["bound"] == bound):
+        at = {row["bound"]: row[LESS] for row in rows if row["rule"] == first["rule"]}
         means = [first[head].partition(" ")[0] for head in SHOWN]
         shown.append([first["rule"], *means, *(_marked(at[each]) for each in bounds)])
     heads = ["rule", *SHOWN, *(f"reward, bound {each}" for each in bounds)]

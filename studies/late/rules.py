@@ -66,9 +66,9 @@ def advantages_among(advantages: Callable[[Tensor], Tensor], rewards: Tensor, co
         rewards: [P, G].
         counted: bool [P, G], at least two in each group.
     """
-    found = torch.zeros_like(rewards)
+    values = torch.zeros_like(rewards)
     for count in counted.sum(1).unique().tolist():
         rows = counted.sum(1) == count
         chosen = counted & rows.unsqueeze(1)
-        found[chosen] = advantages(rewards[chosen].view(-1, count)).flatten()
-    return found
+        values[chosen] = advantages(rewards[chosen].view(-1, count)).flatten()
+    return values

@@ -78,9 +78,9 @@ def compute(config: MapConfig) -> int:
     with displayed_phases(), phase("checking methods"):
         methods = {name: composed(config, name) for name in config.methods}
     keep_settings(config, folder)
-    every = all_jobs(config, folder)
-    jobs = [job for job in every if not job.is_done]
-    print(f"{len(jobs)} of {len(every)} to compute", flush=True)
+    all_of_map = all_jobs(config, folder)
+    jobs = [job for job in all_of_map if not job.is_done]
+    print(f"{len(jobs)} of {len(all_of_map)} to compute", flush=True)
     in_language = [job for job in jobs if config.worlds[job.cell.world].experiment is not None]
     fill(config, methods, [job for job in jobs if job not in in_language])
     return make_runs(config, methods, in_language) if in_language else 0
@@ -121,30 +121,30 @@ def methods_of(config: MapConfig) -> dict[str, MethodLook]:
     }
 
 
-def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
+def _verdict(config: MapConfig, setup: VerdictConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
     folder = Path(config.output)
     measured = read_all(config, folder)
-    if asked.law:
+    if setup.law:
         rates = {
-            (world, name): largest_rates(asked, measured, world, name)
+            (world, name): largest_rates(setup, measured, world, name)
             for world in config.worlds
             for name in labels
         }
         return [
-            write_text(folder / "verdict.md", render_law(config, asked, rates, settings)),
-            write_csv(folder / "rates.csv", *rate_table(config, asked, rates)),
+            write_text(folder / "verdict.md", render_law(config, setup, rates, settings)),
+            write_csv(folder / "rates.csv", *rate_table(config, setup, rates)),
             draw_law(config, rates, folder / "verdict.png"),
         ]
-    judged = judge(config, asked, measured)
-    collapses = [collapse_row(config, claim, measured) for claim in asked.collapses]
+    judged = judge(config, setup, measured)
+    collapses = [collapse_row(config, claim, measured) for claim in setup.collapses]
     return [
-        write_text(folder / "verdict.md", render_hypotheses(config, asked, judged, settings, collapses)),
+        write_text(folder / "verdict.md", render_hypotheses(config, setup, judged, settings, collapses)),
         write_csv(folder / "pairs.csv", *pair_table(config, judged)),
-        write_csv(folder / "means.csv", *means(config, asked, measured)),
+        write_csv(folder / "means.csv", *means(config, setup, measured)),
         write_json(folder / "verdict.json", plain(judged)),
-        draw_against_fresh(config, asked, measured, folder / "verdict.png")
+        draw_against_fresh(config, setup, measured, folder / "verdict.png")
         if all(cell.batch for cell in config.cells)
-        else draw_hypotheses(judged, labels_of(config), asked.matters, folder / "verdict.png"),
+        else draw_hypotheses(judged, labels_of(config), setup.matters, folder / "verdict.png"),
     ]
 
 

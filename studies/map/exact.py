@@ -97,7 +97,7 @@ def run(config: MapConfig, methods: dict[str, tuple[Method, Optimizer]], job: Jo
     )
     if job.cell.batch:
         tree = seeded(target.make(Tree, starts=max(job.seeds) + 1), job.seeds)
-        found = {"reward": learn(tree, method, protocol, job.seeds).round(decimals=DIGITS)}
+        curves = {"reward": learn(tree, method, protocol, job.seeds).round(decimals=DIGITS)}
     else:
-        found = vars(train(target.make(), method.algorithm, protocol, job.seeds))
-    write_measured(job.path, job.seeds, {name: value.numpy() for name, value in found.items()})
+        curves = vars(train(target.make(), method.algorithm, protocol, job.seeds))
+    write_measured(job.path, job.seeds, {name: value.numpy() for name, value in curves.items()})

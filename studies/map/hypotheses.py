@@ -40,35 +40,35 @@ class Judged:
     verdict: str  # by what matters to the endpoint
 
 
-def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Judged]:
+def judge(config: MapConfig, setup: VerdictConfig, measured: Curves) -> list[Judged]:
     """Compares every pair of every hypothesis in each of its cells."""
-    found: list[tuple[Hypothesis, MapCell, Pair]] = []
-    for hypothesis in asked.hypotheses:
+    pairs: list[tuple[Hypothesis, MapCell, Pair]] = []
+    for hypothesis in setup.hypotheses:
         for cell, other in cells_of(config, hypothesis):
             for method, against in hypothesis.pairs:
-                one = endpoint(measured[cell, method], asked, hypothesis.share and 1.0)
-                two = endpoint(measured[other, against], asked, hypothesis.share)
-                found.append((hypothesis, cell, (method, against, one, two)))
-    compared = compare([pair for _, _, pair in found])
+                one = endpoint(measured[cell, method], setup, hypothesis.share and 1.0)
+                two = endpoint(measured[other, against], setup, hypothesis.share)
+                pairs.append((hypothesis, cell, (method, against, one, two)))
+    compared = compare([pair for _, _, pair in pairs])
     return [
         Judged(
             hypothesis.name,
             hypothesis.expected,
             cell.name,
             item,
-            verdict_of(item.difference, item.adjusted, asked.matters),
+            verdict_of(item.difference, item.adjusted, setup.matters),
         )
-        for (hypothesis, cell, _), item in zip(found, compared, strict=True)
+        for (hypothesis, cell, _), item in zip(pairs, compared, strict=True)
     ]
 
 
 def cells_of(config: MapConfig, hypothesis: Hypothesis) -> list[tuple[MapCell, MapCell]]:
     """The cells in which the one and the other method of a hypothesis are looked at."""
-    own = [cell for cell in config.cells if cell.world in hypothesis.worlds and is_at(cell, hypothesis.where)]
+    cells = [one for one in config.cells if one.world in hypothesis.worlds and is_at(one, hypothesis.where)]
     if hypothesis.uses is None:
-        return [(cell, cell) for cell in own]
+        return [(one, one) for one in cells]
     first, second = hypothesis.uses
-    return [(cell, replace(cell, epochs=second)) for cell in own if cell.epochs == first]
+    return [(one, replace(one, epochs=second)) for one in cells if one.epochs == first]
 
 
 def is_at(cell: MapCell, where: Mapping[str, Sequence[float]]) -> bool:
@@ -91,41 +91,41 @@ def collapse_row(config: MapConfig, claim: CollapseClaim, measured: Curves) -> l
     from scipy.stats import binomtest
 
     cells = [(cell, name) for cell in config.cells if is_at(cell, claim.where) for name in claim.methods]
-    found = [measured[pair].final < COLLAPSED * measured[pair].curves["reward"].max(1) for pair in cells]
-    tests = [binomtest(int(each.sum()), len(each)).proportion_ci() for each in found]
-    ends = [f"{tests[0].low:.2f} to {tests[0].high:.2f}"] if len({each.sum() for each in found}) == 1 else []
-    told = f"{sum(map(np.sum, found))} of {sum(map(len, found))} runs collapsed"
+    is_low = [measured[pair].final < COLLAPSED * measured[pair].curves["reward"].max(1) for pair in cells]
+    tests = [binomtest(int(each.sum()), len(each)).proportion_ci() for each in is_low]
+    ends = [f"{tests[0].low:.2f} to {tests[0].high:.2f}"] if len({each.sum() for each in is_low}) == 1 else []
+    summary = f"{sum(map(np.sum, is_low))} of {sum(map(len, is_low))} runs collapsed"
     came_true = f"{sum(each.low > COLLAPSING for each in tests)} of {len(tests)}"
-    return [claim.name, claim.claim, "collapse", came_true, ", ".join([told, *ends])]
+    return [claim.name, claim.claim, "collapse", came_true, ", ".join([summary, *ends])]
 
 
-def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = None) -> np.ndarray:
+def endpoint(measured: Measured, setup: VerdictConfig, share: float | None = None) -> np.ndarray:
     """The endpoint of every seed, [seeds].
 
     Args:
         measured: curves of a method.
-        asked: says which curve counts, and whether its last value or its mean.
-        share: of training at whose end the curve is read; None: as `asked` says.
+        setup: says which curve counts, and whether its last value or its mean.
+        share: of training at whose end the curve is read; None: as `setup` says.
     """
-    values = measured.curves[asked.curve]
+    values = measured.curves[setup.curve]
     if share is not None:
         return values[:, round(share * values.shape[1]) - 1]
-    return values[:, -1] if asked.at_end else values.mean(1)
+    return values[:, -1] if setup.at_end else values.mean(1)
 
 
 def render(
     config: MapConfig,
-    asked: VerdictConfig,
+    setup: VerdictConfig,
     judged: Sequence[Judged],
     settings: str,
     collapses: Sequence[list[str]] = (),
 ) -> str:
     """The page: each claim, and how often it came true; `collapses` are rows of `collapse_row`."""
     _, pairs = pair_table(config, judged)
-    parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}", f"Equal: within {asked.matters:g}.", ONCE]
+    parts = ["# Verdict", settings, f"Endpoint: {setup.endpoint}", f"Equal: within {setup.matters:g}.", ONCE]
     rows = [
         [each.name, each.claim, each.expected, *counts(table, each.expected)]
-        for each in asked.hypotheses
+        for each in setup.hypotheses
         for table in [[row[1:] for row in pairs if row[0] == each.name]]
     ]
     heads = ["hypothesis", "claim", "expected", "came true", "verdicts"]
@@ -158,19 +158,19 @@ def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
         expected: the verdict that the claim expects.
     """
     pairs: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for cell, method, against, *found in table:
-        pairs.setdefault((method, against), []).append((cell, *found))
+    for cell, method, against, *outcome in table:
+        pairs.setdefault((method, against), []).append((cell, *outcome))
     verdicts = Counter(row[-1] for rows in dict.fromkeys(map(tuple, pairs.values())) for row in rows)
     came_true = f"{sum(verdicts[each] for each in MEANT.get(expected, (expected,)))} of {verdicts.total()}"
     return came_true, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
 
 
-def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
+def means(config: MapConfig, setup: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds."""
-    is_asked = any(FRESH in pair for claim in asked.hypotheses for pair in claim.pairs)
-    labels = {name: label for name, label in labels_of(config).items() if name != FRESH or is_asked}
+    needs_fresh = any(FRESH in pair for claim in setup.hypotheses for pair in claim.pairs)
+    labels = {name: label for name, label in labels_of(config).items() if name != FRESH or needs_fresh}
     rows = [
-        [cell.name, *(f"{endpoint(measured[cell, name], asked).mean():.3f}" for name in labels)]
+        [cell.name, *(f"{endpoint(measured[cell, name], setup).mean():.3f}" for name in labels)]
         for cell in config.cells
     ]
     return ["cell", *labels.values()], rows
@@ -181,11 +181,11 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
     equal.
     """
     names = list(dict.fromkeys(item.hypothesis for item in judged))
-    own = {name: [item for item in judged if item.hypothesis == name] for name in names}
-    heights = [len(items) + 2 for items in own.values()]
+    by_name = {name: [item for item in judged if item.hypothesis == name] for name in names}
+    heights = [len(items) + 2 for items in by_name.values()]
     figure = style.new_figure(9.5, 0.6 + 0.17 * sum(heights))
     panels = figure.subplots(len(names), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, (name, items) in zip(panels, own.items(), strict=True):
+    for axes, (name, items) in zip(panels, by_name.items(), strict=True):
         style.style_axes(axes, f"{name}: expected {items[0].expected}", "", "")
         axes.axvspan(-matters, matters, color=style.FAINT, alpha=0.35, linewidth=0)
         axes.axvline(0, color=style.INK, linewidth=0.6)
@@ -203,11 +203,11 @@ def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, pa
     return style.save_png(figure, path)
 
 
-def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves, path: Path) -> Path:
+def draw_against_fresh(config: MapConfig, setup: VerdictConfig, measured: Curves, path: Path) -> Path:
     """Draws every method's endpoint minus that of fresh data, with 95 % intervals, a panel for each cell."""
-    fresh = {cell: by_seed(endpoint(measured[cell, FRESH], asked)) for cell in config.cells}
+    fresh = {cell: by_seed(endpoint(measured[cell, FRESH], setup)) for cell in config.cells}
     differences = {
-        (cell, name): certain(paired_difference(by_seed(endpoint(measured[cell, name], asked)), fresh[cell]))
+        (cell, name): certain(paired_difference(by_seed(endpoint(measured[cell, name], setup)), fresh[cell]))
         for cell in config.cells
         for name in config.methods
     }
@@ -217,11 +217,11 @@ def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves
     panels = figure.subplots(1, len(config.cells), squeeze=False, sharex=True, sharey=True)[0]
     for axes, cell in zip(panels, config.cells, strict=True):
         style.style_axes(axes, f"lag {cell.lag}, batch {cell.batch}", "", "")
-        axes.axvspan(-asked.matters, asked.matters, color=style.FAINT, alpha=0.35, linewidth=0)
+        axes.axvspan(-setup.matters, setup.matters, color=style.FAINT, alpha=0.35, linewidth=0)
         for row, name in enumerate(names):
-            found = differences[cell, name]
+            delta = differences[cell, name]
             colour = style.ALGORITHM_COLOURS["bapo"] if name.startswith("bapo") else style.INK
-            axes.errorbar(found.mean, row, xerr=found.half_width or 0.0, fmt="o", markersize=4, color=colour)
+            axes.errorbar(delta.mean, row, xerr=delta.half_width or 0.0, fmt="o", markersize=4, color=colour)
         axes.set_yticks(range(len(names)), [config.methods[name].label for name in names], fontsize=8)
     figure.supxlabel("reward minus that of fresh data (the band counts as equal)", fontsize=9)
     return style.save_png(figure, path)
@@ -229,5 +229,5 @@ def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves
 
 def plain(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """All pairs as plain values."""
-    found = [asdict(item) for item in judged]
-    return [entry.pop("comparison") | entry for entry in found]
+    rows = [asdict(item) for item in judged]
+    return [entry.pop("comparison") | entry for entry in rows]

@@ -62,20 +62,20 @@ def composed(config: MapConfig, name: str) -> RunConfig:
     sizes = {"scale.group_size": config.group_size}
     overrides = hydra_overrides(sizes | config.common | config.methods[name].set)
     try:
-        found = validate(compose_run(["run_folder=unused", *overrides]), "run")
+        run_config = validate(compose_run(["run_folder=unused", *overrides]), "run")
     except ConfigError as error:
         raise ConfigError([f"methods.{name}.set: {text}" for text in error.problems]) from None
     is_exact = any(entry.world for entry in config.worlds.values())
-    if is_exact and (problems := [f"methods.{name}: {text}" for text in exact_world_problems(found)]):
+    if is_exact and (problems := [f"methods.{name}: {text}" for text in exact_world_problems(run_config)]):
         raise ConfigError(problems)
-    return found
+    return run_config
 
 
 def means_of(config: MapConfig) -> dict[str, str]:
     """The items over which the loss of each method, and of fresh data, is a mean."""
     weightings = {name: composed(config, name).algorithm.weighting.name for name in config.methods}
-    found = {name: MEAN_OVER.get(each.rpartition(".")[2], each) for name, each in weightings.items()}
-    return {FRESH: next(iter(found.values())), **found}
+    items = {name: MEAN_OVER.get(each.rpartition(".")[2], each) for name, each in weightings.items()}
+    return {FRESH: next(iter(items.values())), **items}
 
 
 def exact_world_problems(config: RunConfig) -> Iterator[str]:

@@ -36,26 +36,26 @@ class KeptRuns:
     def __init__(self, path: Path) -> None:
         """Raises DataError: a line is damaged."""
         self.path = path
-        self._found: dict[str, tuple[list[str], Curves]] = {}
+        self._runs: dict[str, tuple[list[str], Curves]] = {}
         for line in read_lines(path, Line, "remove the line, and its run is made again"):
             curves = {name: np.array(values, float) for name, values in line["curves"].items()}
-            self._found[line["run"]] = line["overrides"], curves
+            self._runs[line["run"]] = line["overrides"], curves
 
     def __contains__(self, run: str) -> bool:
-        return run in self._found
+        return run in self._runs
 
     def curves(self, run: str) -> Curves:
-        return self._found[run][1]
+        return self._runs[run][1]
 
     def check(self, wanted: Mapping[str, Sequence[str]]) -> None:
         """Raises ConfigError where a kept run had other settings than are wanted of it."""
-        found = [
-            f"{run} is kept in {self.path} with {', '.join(sorted({*self._found[run][0]} ^ {*overrides}))}"
+        problems = [
+            f"{run} is kept in {self.path} with {', '.join(sorted({*self._runs[run][0]} ^ {*overrides}))}"
             for run, overrides in wanted.items()
-            if run in self and {*self._found[run][0]} != {*overrides}
+            if run in self and {*self._runs[run][0]} != {*overrides}
         ]
-        if found:
-            raise ConfigError([*found, "kept=ANOTHER/FILE begins anew"])
+        if problems:
+            raise ConfigError([*problems, "kept=ANOTHER/FILE begins anew"])
 
     def add(self, run: str, overrides: Sequence[str], curves: Curves, commit: str | None = None) -> None:
         plain = {
@@ -67,4 +67,4 @@ class KeptRuns:
             file.write(
                 json.dumps({"run": run, "commit": commit, "overrides": [*overrides], "curves": plain}) + "\n"
             )
-        self._found[run] = [*overrides], curves
+        self._runs[run] = [*overrides], curves

@@ -47,7 +47,7 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
     plan = plan_runs(config, jobs)
     job_of = {run_name(job, seed): job for job in jobs for seed in job.seeds}
     if kept is not None:
-        kept.check({run: (*plan.common, *own) for run, own in plan.jobs.items()})
+        kept.check({run: (*plan.common, *overrides) for run, overrides in plan.jobs.items()})
         plan = replace(plan, jobs={run: job for run, job in plan.jobs.items() if run not in kept})
 
     def keep(run: str) -> None:
@@ -75,7 +75,7 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
             kept.curves(name) if kept is not None and name in kept else curves_of(plan.folder / name, rule)
             for name in names
         ]
-        stacked = {name: np.stack([own[name] for own in curves]) for name in curves[0]}
+        stacked = {name: np.stack([arrays[name] for arrays in curves]) for name in curves[0]}
         write_measured(job.path, job.seeds, stacked)
     return 0
 
@@ -127,7 +127,7 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
     record = read_run(folder)
     steps, rewards = held_out(record)
     _, best_of_k = held_out(record, "pass")
-    found: dict[str, list[float]] = {name: [] for name in (*MEANS, "rests", "ends")}
+    means: dict[str, list[float]] = {name: [] for name in (*MEANS, "rests", "ends")}
     rows = iter(record.rows)
     for step in steps:
         part = []
@@ -136,12 +136,12 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
             if row["step"] == step:
                 break
         for name, metric in MEANS.items():
-            found[name].append(mean(part, metric))
+            means[name].append(mean(part, metric))
         # A share that is undefined is absent: that update had nothing to balance.
         bounds = (torch.tensor([row.get(metric, torch.nan) for row in part]) for metric in SEARCHED)
         for name, share in zip(("rests", "ends"), shares_at_ends(rule, *bounds), strict=True):
-            found[name].append(float(share))
-    curves = {"reward": rewards, "pass_at_k": best_of_k, **found}
+            means[name].append(float(share))
+    curves = {"reward": rewards, "pass_at_k": best_of_k, **means}
     return {name: np.array(values) for name, values in curves.items()}
 
 

@@ -31,11 +31,11 @@ class Rates:
     best: np.ndarray  # [S], the rate of the most reward over training
 
 
-def largest_rates(asked: VerdictConfig, measured: Curves, world: str, method: str) -> Rates:
-    own = {cell: item for (cell, name), item in measured.items() if (cell.world, name) == (world, method)}
-    rates = np.array(sorted({cell.learning_rate for cell in own}))
-    staleness = np.array(sorted({cell.staleness for cell in own}))
-    curves = {(cell.staleness, cell.learning_rate): item.curves["reward"] for cell, item in own.items()}
+def largest_rates(setup: VerdictConfig, measured: Curves, world: str, method: str) -> Rates:
+    items = {cell: item for (cell, name), item in measured.items() if (cell.world, name) == (world, method)}
+    rates = np.array(sorted({cell.learning_rate for cell in items}))
+    staleness = np.array(sorted({cell.staleness for cell in items}))
+    curves = {(cell.staleness, cell.learning_rate): item.curves["reward"] for cell, item in items.items()}
     count = max(1, round(LAST * next(iter(curves.values())).shape[1]))
     ends = np.stack([[curves[s, rate][:, -count:].mean(1) for rate in rates] for s in staleness])
     areas = np.stack([[curves[s, rate].mean() for rate in rates] for s in staleness])
@@ -44,16 +44,16 @@ def largest_rates(asked: VerdictConfig, measured: Curves, world: str, method: st
     drawn = np.vstack([np.arange(seeds), generator.integers(seeds, size=(RESAMPLES, seeds))])
     resampled = ends[:, :, drawn].mean(-1)  # [S, rates, R]
     best = resampled[0].max(0)
-    found = np.array(
+    largest = np.array(
         [
             [
-                crossing(rates, resampled[row, :, number], asked.usable * best[number])
+                crossing(rates, resampled[row, :, number], setup.usable * best[number])
                 for row in range(len(staleness))
             ]
             for number in range(len(drawn))
         ]
     )
-    return Rates(staleness, found, rates[areas.argmax(1)])
+    return Rates(staleness, largest, rates[areas.argmax(1)])
 
 
 def crossing(rates: np.ndarray, ends: np.ndarray, least: float) -> float:
@@ -89,29 +89,29 @@ def text(values: np.ndarray) -> str:
     missing = float(np.isnan(values[1:]).mean())
     if np.isnan(values[0]):
         return f"none (nor have {missing:.1%} of resamples)"
-    told = "{:.2f} ({:.2f} to {:.2f})".format(*interval(values))
-    return told if not missing else f"{told}, {missing:.1%} of resamples have none"
+    shown = "{:.2f} ({:.2f} to {:.2f})".format(*interval(values))
+    return shown if not missing else f"{shown}, {missing:.1%} of resamples have none"
 
 
 def render_law(
-    config: MapConfig, asked: VerdictConfig, found: Mapping[tuple[str, str], Rates], settings: str
+    config: MapConfig, setup: VerdictConfig, rates_by_method: Mapping[tuple[str, str], Rates], settings: str
 ) -> str:
-    parts = ["# Verdict", settings, f"Endpoint: {asked.endpoint}"]
+    parts = ["# Verdict", settings, f"Endpoint: {setup.endpoint}"]
     for world in config.worlds:
         claims = [
-            [each.name, each.claim, f"{each.expected:g}", text(exponents(rates, asked.law_from))]
-            for each in asked.law
-            for rates in (found[world, each.method],)
+            [each.name, each.claim, f"{each.expected:g}", text(exponents(rates, setup.law_from))]
+            for each in setup.law
+            for rates in (rates_by_method[world, each.method],)
         ]
-        for constant in asked.constants:
-            one, other = (found[world, name].largest[:, -1] for name in constant.pair)
+        for constant in setup.constants:
+            one, other = (rates_by_method[world, name].largest[:, -1] for name in constant.pair)
             claims.append([constant.name, constant.claim, constant.expected, text(one / other)])
         parts += [f"## `{world}`", markdown_table(["hypothesis", "claim", "expected", "found"], claims)]
     return "\n\n".join(parts) + "\n"
 
 
 def rate_table(
-    config: MapConfig, asked: VerdictConfig, found: Mapping[tuple[str, str], Rates]
+    config: MapConfig, setup: VerdictConfig, rates_by_method: Mapping[tuple[str, str], Rates]
 ) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of rates.csv: the largest usable rate at each staleness with its 95 % interval,
     the exponent, and the rate of the most reward over training.
@@ -121,19 +121,19 @@ def rate_table(
             world,
             entry.label,
             *(text(column) for column in rates.largest.T),
-            text(exponents(rates, asked.law_from)),
+            text(exponents(rates, setup.law_from)),
             *(f"{rate:g}" for rate in rates.best),
         ]
         for world in config.worlds
         for name, entry in config.methods.items()
-        for rates in (found[world, name],)
+        for rates in (rates_by_method[world, name],)
     ]
-    columns = [f"S = {value}" for value in next(iter(found.values())).staleness]
+    columns = [f"S = {value}" for value in next(iter(rates_by_method.values())).staleness]
     best = [f"most reward: {column}" for column in columns]
-    return ["world", "method", *columns, f"exponent from {asked.law_from} on", *best], rows
+    return ["world", "method", *columns, f"exponent from {setup.law_from} on", *best], rows
 
 
-def draw_law(config: MapConfig, found: Mapping[tuple[str, str], Rates], path: Path) -> Path:
+def draw_law(config: MapConfig, rates_by_method: Mapping[tuple[str, str], Rates], path: Path) -> Path:
     figure = style.new_figure(5.0 * len(config.worlds), 4.0)
     looks = ["o-", "s--", "^-.", "D:"]
     for axes, world in zip(
@@ -143,14 +143,14 @@ def draw_law(config: MapConfig, found: Mapping[tuple[str, str], Rates], path: Pa
             axes, world, "staleness S, updates on a rollout batch", "largest usable learning rate"
         )
         for number, (name, entry) in enumerate(config.methods.items()):
-            rates = found[world, name]
+            rates = rates_by_method[world, name]
             ends = np.array([interval(rates.largest[:, place]) for place in range(len(rates.staleness))])
             x = rates.staleness * (1 + 0.03 * (number - 1.5))
             errors = np.abs(ends[:, 1:].T - ends[:, 0])
             axes.errorbar(
                 x, ends[:, 0], errors, fmt=looks[number % 4], markersize=4, linewidth=1.2, label=entry.label
             )
-        top = np.nanmax([found[world, name].largest[0, 0] for name in config.methods])
+        top = np.nanmax([rates_by_method[world, name].largest[0, 0] for name in config.methods])
         axes.plot(rates.staleness, top / rates.staleness, color=style.FAINT, linewidth=1, label="1 / S")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

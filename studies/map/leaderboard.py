@@ -67,9 +67,9 @@ def read_boards(
     conditions: dict[MapCell, list[MapCell]] = {}
     for cell in cells:
         conditions.setdefault(replace(cell, learning_rate=0.0), []).append(cell)
-    found = [_board(folder, own, methods, duels) for own in conditions.values()]
-    compared = iter(compare([pair for _, pairs in found for pair in pairs]))
-    return [replace(board, duels=tuple(islice(compared, len(pairs)))) for board, pairs in found]
+    drawn = [_board(folder, members, methods, duels) for members in conditions.values()]
+    compared = iter(compare([pair for _, pairs in drawn for pair in pairs]))
+    return [replace(board, duels=tuple(islice(compared, len(pairs)))) for board, pairs in drawn]
 
 
 def _board(
@@ -138,10 +138,10 @@ def _standing(
 
 def _ranks(folder: Path, cells: Sequence[MapCell], methods: Sequence[str]) -> dict[str, dict[float, int]]:
     """Place of each method among all at each learning rate, 1 is the best; equal ones share theirs."""
-    found: dict[str, dict[float, int]] = {name: {} for name in methods}
+    ranks: dict[str, dict[float, int]] = {name: {} for name in methods}
     for cell in cells:
         areas = {name: read_measured(folder, cell, name).area.mean() for name in methods}
         for name, area in areas.items():
             better = sum(other > area + ROUNDING for other in areas.values())
-            found[name][cell.learning_rate] = 1 + int(better)
-    return found
+            ranks[name][cell.learning_rate] = 1 + int(better)
+    return ranks

@@ -28,13 +28,13 @@ def marked(page: str) -> str:
 def _marked_table(table: str, seeds: int) -> str:
     from scipy.stats import t
 
-    found = [Interval(float(mean), float(width), seeds) for mean, width in _DIFFERENCE.findall(table)]
-    errors = [(each.half_width or 0.0) / t_quantile(seeds - 1) for each in found]
+    intervals = [Interval(float(mean), float(width), seeds) for mean, width in _DIFFERENCE.findall(table)]
+    errors = [(each.half_width or 0.0) / t_quantile(seeds - 1) for each in intervals]
     tests = [
         float(2 * t.sf(abs(each.mean) / error, seeds - 1)) if each.is_testable else None
-        for each, error in zip(found, errors, strict=True)
+        for each, error in zip(intervals, errors, strict=True)
     ]
-    verdicts = [verdict_of(*pair, EQUAL_WITHIN) for pair in zip(found, holm(tests), strict=True)]
+    verdicts = [verdict_of(*pair, EQUAL_WITHIN) for pair in zip(intervals, holm(tests), strict=True)]
     marks = iter(_MARKS.get(verdict, "") for verdict in verdicts)
     return _DIFFERENCE.sub(lambda cell: f"{cell[1]} ± {cell[2]}{next(marks)}", table)
 

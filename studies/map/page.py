@@ -17,11 +17,11 @@ def render(
     reference = next(iter(labels))
     parts = ["# The map", settings]
     for world in dict.fromkeys(result.cell.world for result in results):
-        own = [result for result in results if result.cell.world == world]
-        told = [result for result in own if result.gate.is_passed]
+        members = [result for result in results if result.cell.world == world]
+        passed = [result for result in members if result.gate.is_passed]
         parts += [
-            f"## World `{world}`: {len(told)} of {len(own)} cells pass the gate",
-            _verdict_table(told, labels, [reference, *controls]),
+            f"## World `{world}`: {len(passed)} of {len(members)} cells pass the gate",
+            _verdict_table(passed, labels, [reference, *controls]),
         ]
     return "\n\n".join(parts) + "\n"
 

@@ -60,8 +60,8 @@ def draw_phases(
         colours = difference_map(methods[other].algorithm, methods[method].algorithm)
         for row, world in enumerate(worlds):
             axes = panels[row, column]
-            own = [result for result in results if result.cell.world == world]
-            image = _heat_map(axes, own, method, other, colours)
+            members = [result for result in results if result.cell.world == world]
+            image = _heat_map(axes, members, method, other, colours)
             title = f"{world}: {methods[method].label}\nagainst {methods[other].label}"
             axes.set_title(title, fontsize=10, loc="left", color=style.INK)
             if column:
@@ -116,8 +116,8 @@ def _options(options: Sequence[tuple[str, float]]) -> str:
 
 
 def _search(result: CellResult, method: str) -> str:
-    found = result.figures[method]
-    return "R" if (found.rests or 0) > MOST else "E" if (found.ends or 0) > MOST else ""
+    figures = result.figures[method]
+    return "R" if (figures.rests or 0) > MOST else "E" if (figures.ends or 0) > MOST else ""
 
 
 def draw_gap(results: Sequence[CellResult], methods: Mapping[str, MethodLook], path: Path) -> Path:
@@ -128,19 +128,19 @@ def draw_gap(results: Sequence[CellResult], methods: Mapping[str, MethodLook], p
     worlds = list(dict.fromkeys(result.cell.world for result in results))
     figure = style.new_figure(11.0, 0.9 + 3.6 * len(worlds))
     for axes, world in zip(figure.subplots(len(worlds), 1, squeeze=False)[:, 0], worlds, strict=True):
-        told = [result for result in results if result.cell.world == world and result.gate.is_passed]
-        told.sort(key=lambda result: _natural_share(result, reference))
-        title = f"{world}: {len(told)} cell{'' if len(told) == 1 else 's'} that pass the gate"
+        passed = [result for result in results if result.cell.world == world and result.gate.is_passed]
+        passed.sort(key=lambda result: _natural_share(result, reference))
+        title = f"{world}: {len(passed)} cell{'' if len(passed) == 1 else 's'} that pass the gate"
         style.style_axes(axes, title, "", "share of the staleness gap closed")
-        if not told:
+        if not passed:
             style.say_missing(axes, "no cell can tell methods apart")
             continue
         axes.axhline(0, color=style.FAINT, linewidth=0.8)
         axes.axhline(1, color=style.FAINT, linewidth=0.8, linestyle=":")
         for place, name in enumerate(others):
-            shades = style.shades(style.algorithm_colour(methods[name].algorithm), len(told))
-            for number, (result, shade) in enumerate(zip(told, shades, strict=True)):
-                gap, x = result.gap_closed[name], place + 0.7 * ((number + 0.5) / len(told) - 0.5)
+            shades = style.shades(style.algorithm_colour(methods[name].algorithm), len(passed))
+            for number, (result, shade) in enumerate(zip(passed, shades, strict=True)):
+                gap, x = result.gap_closed[name], place + 0.7 * ((number + 0.5) / len(passed) - 0.5)
                 if gap is not None:
                     ends = [[gap.value - gap.lower], [gap.upper - gap.value]]
                     axes.errorbar(x, gap.value, ends, fmt="o", markersize=4, linewidth=1.2, color=shade)

@@ -124,14 +124,14 @@ class MapConfig(Section):
     @property
     def cells(self) -> list[MapCell]:
         """Every combination of the axes, world by world."""
-        found = []
+        grid = []
         for name, entry in self.worlds.items():
             for values in product(*entry.axes.values()):
                 chosen = dict(zip(entry.axes, values, strict=True))
                 learning_rate, staleness = (chosen.pop(axis) for axis in PROTOCOL_AXES)
                 more = {axis: int(chosen.pop(axis)) for axis in EXACT_AXES if axis in chosen}
-                found.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items()), **more))
-        return found
+                grid.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items()), **more))
+        return grid
 
     def problems(self) -> Iterator[str]:
         for key in ("methods", "worlds"):
@@ -215,9 +215,9 @@ class MapConfig(Section):
         given, kind = ({"starts": 1}, Tree) if "batch" in entry.axes else ({}, ExactWorld)
         for options in product(*others.values()):
             target = Target({**entry.world.node, **given, **dict(zip(others, options, strict=True))})
-            found = list(target_problems(target.node, f"{path}.world"))
-            yield from found
-            if not found:
+            problems = list(target_problems(target.node, f"{path}.world"))
+            yield from problems
+            if not problems:
                 try:
                     target.make(kind)
                 except ConfigError as error:
@@ -247,10 +247,10 @@ def plain_settings(arguments: Sequence[str]) -> dict[str, Any]:
     shipped = {path.stem: path for path in (CONF / "maps").glob("*.yaml")}
     if name not in shipped:
         raise ConfigError([f"map={name} is no map; write one of {', '.join(sorted(shipped))}"])
-    own = OmegaConf.load(shipped[name])
-    assert isinstance(own, DictConfig)
-    extended = own.pop("extends", None)
-    merged = own if extended is None else OmegaConf.merge(OmegaConf.load(shipped[extended]), own)
+    settings = OmegaConf.load(shipped[name])
+    assert isinstance(settings, DictConfig)
+    extended = settings.pop("extends", None)
+    merged = settings if extended is None else OmegaConf.merge(OmegaConf.load(shipped[extended]), settings)
     for text in arguments:
         try:
             if not text.startswith("map="):

@@ -142,10 +142,10 @@ def _read(folder: Path, cell: MapCell, names: Sequence[str], gate: bool = False)
 
 def _gate(measured: Mapping[str, Measured], reference: str, names: Sequence[str]) -> GateResult:
     areas = {name: by_seed(item.area) for name, item in measured.items()}
-    found = {f"{FRESH} - {reference}": certain(paired_difference(areas[FRESH], areas[reference]))}
+    differences = {f"{FRESH} - {reference}": certain(paired_difference(areas[FRESH], areas[reference]))}
     for name in names:
-        found[f"{name} - {reference}"] = certain(paired_difference(areas[name], areas[reference]))
-    return GateResult(found)
+        differences[f"{name} - {reference}"] = certain(paired_difference(areas[name], areas[reference]))
+    return GateResult(differences)
 
 
 def _figures(item: Measured) -> MethodSummary:

@@ -126,16 +126,16 @@ def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict
     """Mean probabilities of keys, and whether the end follows a key that opens, and only that."""
     texts = [(problem_of(*place).prompt, f" {word}") for place in PLACES for word in COLOURS]
     input_ids, starts, _ = batch_of(tokenizer, texts)
-    found_logits = []
+    step_logits = []
     for rows, places in zip(input_ids.split(64), starts.split(64), strict=True):
         logits = model(input_ids=rows).logits.float()
-        found_logits.append(
+        step_logits.append(
             torch.stack([logits[torch.arange(len(rows)), places + step] for step in (-1, 0)], 1)
         )
-    first, second = torch.cat(found_logits).softmax(-1).unbind(1)
+    first, second = torch.cat(step_logits).softmax(-1).unbind(1)
     chosen = first[:: len(COLOURS), first_tokens(tokenizer)]
     ends = second[:, tokenizer.eos_token_id].reshape(len(PLACES), len(COLOURS))
-    found: dict[str, list[float]] = {
+    measured: dict[str, list[float]] = {
         "popular": [],
         "master": [],
         "right": [],
@@ -146,12 +146,12 @@ def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict
         lock = all_locks(WORLD)[number]
         right = [COLOURS.index(colour(key)) for key in lock.opening(day)]
         wrong = [place for place in range(len(COLOURS)) if place not in right]
-        found["popular"].append(float(chosen[row, COLOURS.index(colour(lock.popular))]))
-        found["master"].append(float(chosen[row, COLOURS.index(colour(lock.master))]))
-        found["right"].append(float(chosen[row, right].sum()))
-        found["ends_if_right"] += ends[row, right].tolist()
-        found["ends_if_wrong"] += ends[row, wrong].tolist()
-    return {name: sum(values) / len(values) for name, values in found.items()} | {
+        measured["popular"].append(float(chosen[row, COLOURS.index(colour(lock.popular))]))
+        measured["master"].append(float(chosen[row, COLOURS.index(colour(lock.master))]))
+        measured["right"].append(float(chosen[row, right].sum()))
+        measured["ends_if_right"] += ends[row, right].tolist()
+        measured["ends_if_wrong"] += ends[row, wrong].tolist()
+    return {name: sum(values) / len(values) for name, values in measured.items()} | {
         "any_key": float(chosen.sum(-1).mean())
     }
 

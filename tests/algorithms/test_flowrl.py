@@ -121,7 +121,7 @@ def test_the_head_is_trained_and_the_exported_model_has_none(tmp_path):
 
 
 @pytest.mark.slow
-def test_with_adapters_the_head_is_trained_beside_them(tmp_path):
+def test_with_adapters_the_head_is_trained_with_them(tmp_path):
     folder, out = tmp_path / "run", tmp_path / "out"
     lora = ("model/lora=default", "model.lora.rank=4")
     train(folder, 1, *lora)

@@ -12,7 +12,7 @@ import gpu_check
 import pytest
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds, measured
 from gpu.kernels import SWEEPS, forward, gradients, operands
-from gpu.rehearsal import asked, rehearsals, rehearse
+from gpu.rehearsal import experiment, rehearsals, rehearse
 from tests.bench.faults_of_checks import FAULTS, GPU, Patch, read_rehearsal, rehearsed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -82,9 +82,9 @@ def test_a_rehearsal_that_cannot_begin_says_why(tmp_path: Path, monkeypatch: Pat
 def test_an_experiment_that_does_not_fit_fails_where_it_was_asked_for(monkeypatch: Patch) -> None:
     monkeypatch.setattr("gpu.rehearsal.does_not_fit", lambda overrides: "GPUs: 8 needed, 2 found")
     rehearsed(monkeypatch, {"resume": True})
-    first, *_ = asked(GPU, ["EXP=bapo_7b"], is_asked=True)
+    first, *_ = experiment(GPU, ["EXP=bapo_7b"], is_named=True)
     assert first.is_bad and first.note == "GPUs: 8 needed, 2 found"
-    (only,) = asked(GPU, ["EXP=bapo_7b"], is_asked=False)
+    (only,) = experiment(GPU, ["EXP=bapo_7b"], is_named=False)
     assert only.verdict == "skipped" and only.note == first.note
 
 

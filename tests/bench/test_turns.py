@@ -25,7 +25,7 @@ def start(tmp_path):
         worker.close()
 
 
-def test_a_worker_makes_one_cycle_when_told_to_and_says_what_it_took(start):
+def test_a_worker_makes_one_cycle_on_request_and_says_what_it_took(start):
     worker = start(COUNTS)
     cycles = [worker.cycle() for _ in range(3)]
     assert [cycle["number"] for cycle in cycles] == [0, 1, 2]

@@ -29,7 +29,7 @@ def forked(command, cwd, env, **captured):
 
 
 @pytest.mark.slow
-def test_a_checkout_beside_itself_is_equal_to_the_bit(tmp_path, monkeypatch, capsys):
+def test_a_checkout_compared_to_itself_is_equal_to_the_bit(tmp_path, monkeypatch, capsys):
     record = tmp_path / "record.json"
     outputs = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT}
     monkeypatch.setattr(run_comparison, "subprocess", SimpleNamespace(run=forked, **outputs))

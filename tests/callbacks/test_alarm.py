@@ -97,7 +97,7 @@ def test_patience_counts_measured_updates_in_a_row(capsys):
     assert "in 3 measured updates in a row (policy version 7)" in capsys.readouterr().out
 
 
-def test_a_spike_is_told_with_what_was_usual(capsys):
+def test_a_spike_is_reported_with_what_was_usual(capsys):
     counts(Alarm("gradient", "train/grad_norm", spike=Spike(factor=10, window=4)), [1, 1, 1, 30])
     said = capsys.readouterr().out
     usual = "spike.factor=10 times 1, the median of the updates before"
@@ -157,7 +157,7 @@ def test_a_metric_that_nothing_makes_is_named_early_and_at_the_end(metric, meant
 
 
 @pytest.mark.parametrize("metric", ["mismatch/lora_update_kept", "staleness/bound_reached"])
-def test_nothing_is_told_of_a_metric_that_needs_adapters_or_an_age_bound(metric, capsys):
+def test_nothing_is_reported_of_a_metric_that_needs_adapters_or_an_age_bound(metric, capsys):
     alarm = Alarm("mine", metric, below=0.1)
     assert counts(alarm, [None] * (UNSEEN_UPDATES + 1)) == [0] * (UNSEEN_UPDATES + 1)
     alarm.on_train_end(SimpleNamespace(is_global_zero=True), None)
@@ -195,7 +195,7 @@ def test_answers_that_cannot_be_read_are_counted_with_the_key(counts, begins, na
     assert said is None if begins is None else said.startswith(begins) and names in said
 
 
-def test_answers_that_are_cut_and_partly_right_are_not_told_of():
+def test_answers_that_are_cut_and_partly_right_are_not_reported():
     assert unread((128, 123, 2), LIMITS, has_right=True) is None
     assert UNREAD in unread((128, 123, 126), LIMITS, has_right=True)
 

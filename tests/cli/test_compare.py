@@ -28,7 +28,7 @@ def folder(tmp_path):
     return tmp_path / "sweep"
 
 
-def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(folder, capsys):
+def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_next_to_them(folder, capsys):
     (folder / "sweep.json").write_text('{"runs": {"bapo-0": {}, "bapo-2": {}}}')
     assert main([str(folder)]) == 0
     names = {path.name for path in folder.iterdir() if path.is_file()} - {"sweep.json"}
@@ -129,7 +129,7 @@ def test_a_run_that_a_server_describes_oddly_is_one_sentence(tmp_path, changes):
         fetch_group(group_of("me/lab/tiny"), tmp_path, ScriptedApi([SimpleNamespace(**whole | changes)]))
 
 
-def test_an_empty_group_and_a_server_that_does_not_answer_are_told(tmp_path):
+def test_an_empty_group_and_a_server_that_does_not_answer_are_reported(tmp_path):
     with pytest.raises(DataError, match="the project me/lab has no run in the group 'tiny/replay'"):
         fetch_group(group_of("me/lab/tiny/replay"), tmp_path, ScriptedApi([]))
     with pytest.raises(DataError, match=r"could not be read \(.*\); log in with `wandb login`"):

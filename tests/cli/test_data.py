@@ -68,7 +68,7 @@ prompt tokens: median 6, 95 % up to 6, longest 6; limit 8
 --- removed: overlap with aime24: long/37, gold answer""")
 
 
-def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_shown(files, capsys):
+def test_a_tokenizer_that_cannot_render_the_prompt_is_reported_and_the_messages_are_shown(files, capsys):
     tell(composed(*overrides(files), "data/prompt=qwen_math"))
     printed = capsys.readouterr().out
     assert "max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
@@ -124,12 +124,12 @@ def test_a_run_says_at_once_that_no_answer_can_be_read_and_records_the_prompt(fi
     ("+data.validation_samples.aime=4", "aime=4 names no validation set; there are gsm8k_test"),
     ("+data.validation_samples.gsm8k_test=0", "gsm8k_test=0 must be a whole number of at least 1"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_told_before_anything_else(change, words):
+def test_what_cannot_be_read_is_reported_before_anything_else(change, words):
     with pytest.raises(BapoLightningError, match=words):
         tell(composed("data=gsm8k", change))
 
 
-def test_one_validation_set_without_a_name_is_told_how_to_be_written():
+def test_one_validation_set_without_a_name_gets_an_error_that_says_how_to_write_it():
     config = composed("data=gsm8k")
     config["data"]["validation"] = config["data"]["validation"]["gsm8k_test"]
     words = r"data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k"

@@ -249,7 +249,7 @@ def test_checkpoints_are_compared_in_one_table(trained, tmp_path, capsys):
     assert "| run-update000016 | 4 |" in (tmp_path / "eval/evaluations.md").read_text()
 
 
-def test_evaluations_that_cannot_be_compared_are_told(whole, tmp_path, capsys):
+def test_evaluations_that_cannot_be_compared_are_reported(whole, tmp_path, capsys):
     unfinished = Path(shutil.copytree(whole, tmp_path / "unfinished"))
     content = (whole / "samples.jsonl").read_bytes()
     (unfinished / "samples.jsonl").write_bytes(content[:3000])

@@ -99,7 +99,7 @@ def test_a_file_is_a_problem_set(tmp_path):  # 15
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "folder", "wrong.xlsx", "folder/rows.jsonl"])
 @pytest.mark.parametrize("is_full", [True, False])
-def test_a_file_chosen_as_data_is_told_how_a_table_is_read(tmp_path, monkeypatch, name, is_full):
+def test_a_file_chosen_as_data_is_refused_with_how_a_table_is_read(tmp_path, monkeypatch, name, is_full):
     monkeypatch.chdir(tmp_path)
     if name == "folder":
         Path(name).mkdir()
@@ -114,7 +114,7 @@ def test_a_file_chosen_as_data_is_told_how_a_table_is_read(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(("low", "is_shown"), [(0.2, True), (0.8, False)])  # 15
-def test_an_epsilon_in_the_place_of_a_bound_is_told(tmp_path, capsys, low, is_shown):
+def test_an_epsilon_in_the_place_of_a_bound_is_reported(tmp_path, capsys, low, is_shown):
     fit("debug=fast", f"run_folder={tmp_path / 'run'}", "algorithm=grpo", f"algorithm.bounds.low={low}")
     hint = "algorithm.bounds.low=0.2 is an importance ratio; for an epsilon of 0.2 write 0.8"
     assert (hint in capsys.readouterr().out) is is_shown

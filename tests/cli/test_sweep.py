@@ -137,6 +137,6 @@ def test_short_options_of_sweeps_are_hydras():
     assert launcher == ["-m", "hydra/launcher=ray", "hydra.launcher.cpus_per_run=2", chosen[0]]
 
 
-def test_overrides_come_before_the_options_beside_which_hydra_reads_none():
+def test_overrides_come_before_the_options_next_to_which_hydra_reads_none():
     given = ["experiment=quickstart", "-m", "algorithm=grpo,bapo", "~model.lora", "--cfg", "job", "--resolve"]
     assert overrides_first(given) == [*given[::2][:2], "~model.lora", "-m", "--cfg", "job", "--resolve"]

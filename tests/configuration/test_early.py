@@ -116,7 +116,7 @@ def test_every_command_that_composes_a_run_answers_without_torch():
     assert done.stderr.count("seed=1.5 must be a whole number") == len(rows)
 
 
-def test_missing_files_and_runs_are_told_without_torch():
+def test_missing_files_and_runs_are_reported_without_torch():
     missing = "data.train.path=nowhere.jsonl", "model.path=./nowhere", "resume=outputs/nothing"
     commands = [["train", "experiment=own", "data.train.path=.", "model=additions", text] for text in missing]
     done = run(COMMANDS, json.dumps([*commands, ["data", "data=table", missing[0]]]))
@@ -126,7 +126,7 @@ def test_missing_files_and_runs_are_told_without_torch():
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("step", [SAMPLED, pytest.param(MORE, marks=(pytest.mark.slow, pytest.mark.drill))])
-def test_what_is_told_early_is_among_what_the_whole_check_finds(run, step):
+def test_what_is_reported_early_is_among_what_the_whole_check_finds(run, step):
     base = composed(*RUNS[run])
     assert early_problems(base) == []
     changes = [(path, value) for path in leaves(base) for value in VALUES]

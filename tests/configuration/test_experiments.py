@@ -42,7 +42,7 @@ def test_it_is_the_run_that_it_is_called(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(name, monkeypatch):
+def test_a_machine_without_gpus_and_memory_is_refused_with_what_it_needs_and_can_do(name, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")  # several nodes are started by torchrun
     monkeypatch.setenv("WORLD_SIZE", "32")
     monkeypatch.setattr("bapo_lightning.configuration.machine.uses_cuda", lambda accelerator: False)

@@ -67,7 +67,7 @@ TOO_FEW = [
 
 
 @pytest.mark.parametrize(("found", "counted", "planned", "fewer", "here", "usable"), TOO_FEW)
-def test_too_few_gpus_memory_and_model_are_told_in_this_order(
+def test_too_few_gpus_memory_and_model_are_reported_in_this_order(
     found, counted, planned, fewer, here, usable, gpus, tmp_path
 ):
     gpus(*found)
@@ -95,7 +95,7 @@ def test_a_run_that_fits_fewer_gpus_than_it_asks_for_is_offered_on_those(gpus, h
     assert error.advice == (PLAN, fits)
 
 
-def test_gpus_without_the_memory_are_told_what_takes_it_and_how_to_begin_nevertheless(gpus, tmp_path):
+def test_gpus_without_the_memory_are_reported_with_what_takes_it_and_how_to_begin_anyway(gpus, tmp_path):
     gpus(*[24] * 8)
     error = refusal("experiment=bapo_7b")
     assert [text.partition(",")[0] for text in error.problems] == [
@@ -113,7 +113,7 @@ def test_gpus_without_the_memory_are_told_what_takes_it_and_how_to_begin_neverth
     )
 
 
-def test_where_only_the_model_is_lacking_the_rest_is_told_to_fit(gpus, tmp_path):
+def test_where_only_the_model_is_lacking_the_rest_is_reported_to_fit(gpus, tmp_path):
     gpus(*[80] * 8)
     error = refusal("experiment=bapo_7b")
     assert error.problems == (
@@ -169,7 +169,7 @@ def test_the_plan_can_be_ignored_but_neither_the_count_nor_the_model(gpus, tmp_p
     assert count.endswith("8 found: NVIDIA L4, 24.0 GB") and model == model_line(tmp_path / "hub")
 
 
-def test_a_model_of_unknown_sizes_is_told_once(gpus):
+def test_a_model_of_unknown_sizes_is_reported_once(gpus):
     gpus(80)
     error = refusal("model.path=nobody/nothing")
     assert error.problems[1] == "memory: not planned: the model's sizes are not known (model.architecture)"

@@ -139,7 +139,7 @@ def test_a_child_sees_the_gpus_that_its_engine_needs(options, complaint, gpus):
     assert all(text.startswith("rollout.engine.visible_gpus=") and complaint in text for text in texts)
 
 
-def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
+def test_gpus_of_servers_are_counted_in_addition_to_the_trainers(gpus):
     gpus(80, 80, 80)
     servers = "rollout=vllm_server", "rollout.engine.options.tensor_parallel_size=2"
     assert check_machine(validated(*servers, "rollout.engine.gpus=['1,2']"))[0].startswith(

@@ -44,5 +44,5 @@ def in_words_later():
     (lambda: time.sleep(60), HANG),
     (lambda: os.kill(os.getpid(), signal.SIGKILL), KILLED),
 ])  # fmt: skip
-def test_every_end_of_a_run_is_told_from_the_others(work, ended, tmp_path):
+def test_every_end_of_a_run_is_distinguished_from_the_others(work, ended, tmp_path):
     assert attempt(work, tmp_path / "run", seconds=1).ended == ended

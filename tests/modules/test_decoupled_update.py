@@ -139,7 +139,7 @@ def test_response_log_probs_pass_through_the_model_in_micro_batches_without_grad
     assert 1 < len(seen) < len(rollouts) and all(size <= 100 and not graph for size, graph in seen)
 
 
-def test_collate_lays_proximal_log_probs_beside_the_behaviours_and_falls_back_to_them():
+def test_collate_puts_proximal_log_probs_next_to_the_behaviours_and_falls_back_to_them():
     rollouts = [builders.rollout([5, 6], [7, 8], [-0.1, -0.2]), builders.rollout([5], [3], [-0.5])]
     made = builders.group("p", rollouts, [1.0, 0.0], [1.0, -1.0])
     first = replace(made.samples[0], scores={"proximal_logp": [-0.3, -0.4]})

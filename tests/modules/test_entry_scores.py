@@ -70,7 +70,7 @@ def test_scores_are_those_of_the_full_logits_in_the_order_of_rollouts_and_names(
         torch.testing.assert_close(torch.tensor(own).double(), scores.flip(0), rtol=1e-6, atol=1e-6)
 
 
-def test_the_table_has_the_policy_at_entry_beside_the_present_one():
+def test_the_table_has_the_policy_at_entry_next_to_the_present_one():
     policy = random_policy()
     groups = entered(policy)
     batch = collate(groups, METRICS)

@@ -56,7 +56,7 @@ def test_a_need_that_nothing_fulfils_is_refused():
         needs_of(partial(wrong))
 
 
-def test_those_that_prepare_or_remember_are_told_from_others():
+def test_those_that_prepare_or_remember_are_distinguished_from_others():
     assert prepares(Own) and prepares(Own()) and prepares(Remembering()) and not prepares(clip)
     assert remembers(Remembering()), "its memory is seen though it is a buffer"
     assert not remembers(Own()) and not remembers(torch.nn.Identity()) and not remembers(None)

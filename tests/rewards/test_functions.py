@@ -109,13 +109,13 @@ def test_the_functions_of_the_guide_by_name(tmp_path, monkeypatch):
         FunctionRewards([])
 
 
-def test_the_two_signatures_are_told_apart():
+def test_the_two_signatures_are_distinguished():
     assert is_reward_function(right) and is_reward_function(lambda completion_ids: [])
     assert not is_reward_function(FunctionRewards)
     assert not is_reward_function(lambda problems, completions: [])
 
 
-def test_a_reward_that_returns_no_scores_is_told_what_to_return():
+def test_a_reward_that_returns_no_scores_gets_an_error_that_says_what_to_return():
     good = [Score(1.0, ScoreStatus.CORRECT)]
     assert checked(good, 1, "reward my.own") is good
     for returned, words in [

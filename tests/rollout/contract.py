@@ -153,7 +153,7 @@ class EngineContract:
             assert generation.segment.token_ids[-1] in (1, 2, 3, 4)
             assert not set(generation.segment.token_ids[:-1]) & {1, 2, 3, 4}
 
-    def test_equal_seeds_give_equal_tokens_whatever_is_sampled_beside_them(self, engine):
+    def test_equal_seeds_give_equal_tokens_whatever_is_sampled_with_them(self, engine):
         first = tokens(engine.generate(requests(10), SAMPLING))
         assert tokens(engine.generate(requests(10), SAMPLING)) == first
         assert tokens(engine.generate(requests(30)[::-1], SAMPLING))[:19:-1] == first

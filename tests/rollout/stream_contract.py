@@ -102,7 +102,7 @@ class StreamContract:
             assert list(stream.logprobs[number]) == pytest.approx(list(segment.logprobs), abs=1e-4)
 
     @pytest.mark.parametrize("sampling", [*NOTING, GREEDY], ids=["top_k", "top_p", "a head", "greedy"])
-    def test_another_call_gets_the_same_beside_a_stream_and_leaves_it_what_it_gets(self, engine, sampling):
+    def test_another_call_gets_the_same_alongside_a_stream_and_leaves_it_what_it_gets(self, engine, sampling):
         wanted, others = requests(16, limit=14), requests(5, limit=6)
         expected, alone = engine.generate(wanted, SAMPLING), engine.generate(others, sampling)
         stream = Stream(engine)

@@ -27,7 +27,7 @@ class TestHFEngine(EngineContract, StreamContract):
     """Everything is inherited."""
 
 
-def test_a_stream_goes_on_beside_few_requests_and_not_beside_many(engine):
+def test_a_stream_continues_alongside_few_requests_and_not_alongside_many(engine):
     endless = SamplingParams(1.0, ())
     stream = Stream(engine, endless)
     stream.call(by_number(requests(3, limit=30)), steps=2)

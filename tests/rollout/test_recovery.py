@@ -62,7 +62,7 @@ class Pushes:
         return SyncReport(proof.version, 0.0, 0.0, 0.0, 0.0)
 
 
-def test_the_time_of_probes_is_told_once():
+def test_the_time_of_probes_is_reported_once():
     restarting = RestartingEngine(MortalEngine([]), Pushes(deaths=1), vocab_size=24, max_restarts=3)
     for version in (1, 2):
         restarting.load_weights("policy", version)
@@ -199,7 +199,7 @@ def test_a_restart_that_fails_is_tried_again_and_counts():
     assert [restarting.take_counts() for _ in range(2)] == [{"rollout/engine_restarts": n} for n in (3, 0)]
 
 
-def test_when_the_restarts_are_used_up_the_last_reason_is_told():
+def test_when_the_restarts_are_used_up_the_last_reason_is_reported():
     engine = MortalEngine([[], []], failing_starts=5)
     restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=2)
     message = r"after 2 restarts \(it does not start\); rollout\.max_restarts=2 allows no more"

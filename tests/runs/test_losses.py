@@ -38,7 +38,7 @@ def test_without_an_engine_a_run_ends_with_one_line_and_goes_on_as_if_nothing_ha
     assert len(found) <= 2 and all(each.startswith("metrics of update ") for each in found)
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_nothing_is_lost(tmp_path):
+def test_a_full_disk_is_reported_in_one_sentence_and_nothing_is_lost(tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.jsonl"
     settings = [

@@ -66,13 +66,13 @@ def test_no_damage_of_a_model_s_files_ends_in_a_traceback(name, some, model):
         (model / name).write_bytes(content)
 
 
-def test_code_of_a_model_is_never_run_and_told_in_one_sentence(model):
+def test_code_of_a_model_is_never_run_and_reported_in_one_sentence(model):
     (model / "code.py").write_text("open('ran', 'w')")
     change(model / "config.json", **OWN_CODE)
     assert "it needs its own code (auto_map), which is never run" in told(model)
 
 
-def test_an_adapter_without_its_model_is_told(model):
+def test_an_adapter_without_its_model_is_reported(model):
     (model / "model.safetensors").unlink()
     (model / "adapter_config.json").write_text("{}")
     assert "is only an adapter" in told(model)
@@ -137,7 +137,7 @@ def test_quantized_weights_without_a_word_in_config_json_are_refused(kind, model
 
 
 @pytest.mark.parametrize("template", [RAISES, "{% if %}", "{{ 1/0 }}", "{{ nothing.of.it }}"])
-def test_a_template_that_raises_is_told(template, model):
+def test_a_template_that_raises_is_reported(template, model):
     change(model / "tokenizer_config.json", chat_template=template)
     assert "template" in told(model, "data/prompt=boxed")
 

@@ -28,7 +28,7 @@ def test_all_updates_have_a_cosine_but_the_first_and_the_one_after_a_resume(runs
     assert all(-1 <= value <= 1 for value in cosines if value is not None)
 
 
-def test_the_largest_age_so_far_is_told_beside_the_bound(runs):
+def test_the_largest_age_so_far_is_reported_next_to_the_bound(runs):
     folder, (first, second) = runs
     written = rows(folder)
     oldest = [max(row["staleness/age_max"] for row in written[: end + 1]) for end in range(len(written))]
@@ -42,7 +42,7 @@ def test_the_largest_age_so_far_is_told_beside_the_bound(runs):
     assert warning.endswith(ADVICE["staleness/bound_reached", "below"])
 
 
-def test_mismatch_is_split_by_age_and_depth_and_ratios_are_told(runs):
+def test_mismatch_is_split_by_age_and_depth_and_ratios_are_reported(runs):
     first, second = rows(runs[0])[:2]
     assert first["mismatch/abs_logp_diff_age_0"] == pytest.approx(first["mismatch/abs_logp_diff_mean"])
     assert "mismatch/abs_logp_diff_age_1" not in first and "mismatch/abs_logp_diff_age_0" not in second

@@ -107,7 +107,7 @@ def test_a_rehearsal_ends_with_a_table_of_all_parts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_is_told_with_its_reason(tmp_path):
+def test_a_part_that_fails_is_reported_with_its_reason(tmp_path):
     disagreeing = "rollout.weight_sync.tolerance=1e-12"
     done = rehearse("experiment=additions", disagreeing, f"rehearsal.folder={tmp_path}")
     assert done.returncode == 3
@@ -115,6 +115,6 @@ def test_a_part_that_fails_is_told_with_its_reason(tmp_path):
     assert "0 of 1 experiments ran whole: additions did not" in done.stdout
 
 
-def test_an_experiment_that_does_not_exist_is_told():
+def test_an_experiment_that_does_not_exist_is_reported():
     done = rehearse("experiment=bapo_8b")
     assert done.returncode == 1 and "experiment=bapo_8b: no such experiment; write some of" in done.stderr

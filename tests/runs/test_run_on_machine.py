@@ -29,7 +29,7 @@ def test_the_first_rank_says_what_the_run_needs_and_finds(rank, said, begun, mon
     assert begun == ["ranks", "run"]
 
 
-def test_a_machine_that_cannot_run_it_is_told_before_the_ranks_meet(begun, monkeypatch):
+def test_a_machine_that_cannot_run_it_is_reported_before_the_ranks_meet(begun, monkeypatch):
     def refuse(config):
         raise MachineError(config.name, ["GPUs: 8 needed"], [])
 

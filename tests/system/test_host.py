@@ -38,7 +38,7 @@ OLD = "torch 2.13.0 (CUDA {}) needs NVIDIA's driver {} or newer, and this one is
     ("470.82.01", "12.6", OLD.format("12.6", 525, "470.82.01")),
     ("580.65.06", None, "torch 2.13.0+cpu is built without CUDA; install a build with it: make clean setup"),
 ])  # fmt: skip
-def test_a_driver_and_a_build_that_do_not_go_together_are_told_with_a_remedy(driver, cuda, told, gpu):
+def test_a_driver_and_a_build_that_do_not_go_together_are_reported_with_a_remedy(driver, cuda, told, gpu):
     gpu(driver, cuda)
     assert unused_gpu() == told
 

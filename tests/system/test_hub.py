@@ -61,7 +61,7 @@ def test_a_silent_hub_is_given_up(seconds, ask, silent, monkeypatch):
     assert time.monotonic() - start < seconds
 
 
-def test_a_hub_that_nothing_listens_for_is_told_at_once(ask):
+def test_a_hub_that_nothing_listens_for_is_reported_at_once(ask):
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"http://127.0.0.1:{server.getsockname()[1]}"
     start = time.monotonic()

@@ -36,7 +36,7 @@ def test_a_function_can_be_a_phase():
     assert score() == score() == [["scoring"]]
 
 
-def test_each_thread_is_in_phases_of_its_own_and_the_main_thread_is_told_first():
+def test_each_thread_is_in_phases_of_its_own_and_the_main_thread_is_reported_first():
     entered, ended = threading.Event(), threading.Event()
 
     def generate():

@@ -105,7 +105,7 @@ def test_a_peer_that_is_not_there_is_named(monkeypatch, tmp_path, capsys):
     ]
 
 
-def test_a_script_that_fails_is_told_with_its_last_words(monkeypatch, tmp_path, capsys):
+def test_a_script_that_fails_is_reported_with_its_last_words(monkeypatch, tmp_path, capsys):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'ImportError: no trl' >&2\nexit 1\n")
     broken.chmod(0o755)

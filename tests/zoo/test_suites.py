@@ -102,7 +102,7 @@ def test_modules_that_a_project_has_are_replaced_by_ours(tmp_path):
     assert found.not_here == {"off_policy_correction::a_registry": "SkyRL's registries of functions"}
 
 
-def test_tests_that_cannot_be_run_are_told_in_one_line(tmp_path, capsys):
+def test_tests_that_cannot_be_run_are_reported_in_one_line(tmp_path, capsys):
     made = project(tmp_path, CS336, "")
     (made / CS336.tests[0]).unlink()
     assert suites.show([made]) == ["CS336 2025"]

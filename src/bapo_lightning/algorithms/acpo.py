@@ -45,8 +45,8 @@ class ACPO:
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns e of each token, [N]."""
         number = (table.logp.exp() * self.bins).long().clamp_max(self.bins - 1)
-        every = torch.arange(self.bins, device=number.device)
-        member = (number.unsqueeze(-1) == every).to(table.ratio.dtype)  # [N, bins]
+        bins = torch.arange(self.bins, device=number.device)
+        member = (number.unsqueeze(-1) == bins).to(table.ratio.dtype)  # [N, bins]
         weight = member * table.count.unsqueeze(-1)
         total = weight.sum(0).clamp_min(FLOOR)
         mean = (weight * table.ratio.unsqueeze(-1)).sum(0) / total

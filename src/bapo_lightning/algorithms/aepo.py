@@ -87,8 +87,8 @@ class SecondSampling(BatchStage):
         start = time.perf_counter()
         cold = entropy > self.target_entropy
         temperature = self.low if cold else self.high
-        again = groups[: int(self.share * len(groups))]
-        second = _sampled_at(temperature, sampler, again, version)
+        resampled = groups[: int(self.share * len(groups))]
+        second = _sampled_at(temperature, sampler, resampled, version)
         right = [
             [
                 sample
@@ -97,20 +97,20 @@ class SecondSampling(BatchStage):
             ]
             for group in second
         ]
-        found = sum(map(len, right))
-        room = taken = min(self.most, found) // (2 if cold else 1)
+        num_right = sum(map(len, right))
+        room = taken = min(self.most, num_right) // (2 if cold else 1)
         mixed = []
-        for group, samples in zip(again, right, strict=True):
+        for group, samples in zip(resampled, right, strict=True):
             mixed.append(_with_first_replaced(group, samples[:room]))
             room -= len(samples[:room])
         metrics = {
             "rollout/second_temperature": temperature,
-            "rollout/second_right": found,
+            "rollout/second_right": num_right,
             "rollout/second_used": taken,
             "rollout/second_tokens": sum(group.num_tokens for group in second),
             "time/second_sampling_seconds": time.perf_counter() - start,
         }
-        return [*mixed, *groups[len(again) :]], metrics
+        return [*mixed, *groups[len(resampled) :]], metrics
 
 
 def _with_first_replaced(group: Group, samples: Sequence[Sample]) -> Group:

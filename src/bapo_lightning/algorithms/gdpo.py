@@ -32,16 +32,16 @@ def gdpo(batch: RewardBatch, weights: Sequence[float] | None = None, eps: Positi
     """
     check_group(batch.rewards, "its mean")
     one = torch.stack([batch.rewards, torch.zeros_like(batch.rewards)], -1)
-    every = (one if batch.parts is None else batch.parts).double()
-    count = every.shape[-1] - 1
+    parts = (one if batch.parts is None else batch.parts).double()
+    count = parts.shape[-1] - 1
     if weights is not None and len(weights) != count:
         raise ValueError(
             f"weights has {len(weights)} values for {count} rewards; write one for each function"
         )
-    factors = every.new_tensor([*(weights or [1.0] * count), 1.0])
-    equal = (every == every[:, :1]).all(1, keepdim=True)
-    centred = torch.where(equal, 0.0, every - every.mean(1, keepdim=True))
-    summed = (factors * centred / (every.std(1, keepdim=True) + eps)).sum(-1)
+    factors = parts.new_tensor([*(weights or [1.0] * count), 1.0])
+    equal = (parts == parts[:, :1]).all(1, keepdim=True)
+    centred = torch.where(equal, 0.0, parts - parts.mean(1, keepdim=True))
+    summed = (factors * centred / (parts.std(1, keepdim=True) + eps)).sum(-1)
     if (summed == summed[0, 0]).all():
         return torch.zeros_like(batch.rewards)
     return ((summed - summed.mean()) / (summed.std() + eps)).to(batch.rewards.dtype)

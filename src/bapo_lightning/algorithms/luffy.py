@@ -54,9 +54,9 @@ class ExpertTraces(GroupRule):
     def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
         """Returns answers to the prompt of `start`, tokenized and ended like the policy's own answers."""
         texts = solutions(problem, self.column)[: self.count]
-        found = []
+        traces = []
         for text in texts:
             token_ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             segment = Segment(array("i", token_ids), array("f", [0.0] * len(token_ids)), NO_VERSION)
-            found.append(Rollout(start.prompt_ids, (segment,), FinishReason.STOP, Origin.EXPERT))
-        return found
+            traces.append(Rollout(start.prompt_ids, (segment,), FinishReason.STOP, Origin.EXPERT))
+        return traces

@@ -26,9 +26,9 @@ def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
         for values in (ones, right * ones, signed.exp() * right, signed.exp() * ~right)
     ]
     size, num_right, sum_right, sum_wrong = known
-    found = torch.where(right, sum_right, sum_wrong).log1p() - size.log()
+    log_sum = torch.where(right, sum_right, sum_wrong).log1p() - size.log()
     mixed = (num_right > 0.5) & (num_right < size - 0.5)
-    return torch.where(mixed, found, torch.inf).to(table.advantage.dtype)
+    return torch.where(mixed, log_sum, torch.inf).to(table.advantage.dtype)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,6 @@ def whitened(batch: RewardBatch, baseline: Literal["mean", "none"] = "none", eps
     tokens = lengths.sum()
     centred = values - (lengths * values).sum() / tokens
     variance = (lengths * centred.square()).sum() / (tokens - 1).clamp_min(1)
-    found = centred / (variance + eps).sqrt()
+    advantages = centred / (variance + eps).sqrt()
     equal = (batch.rewards == batch.rewards[0, 0]).all()
-    return torch.where(equal, 0.0, found).to(batch.rewards.dtype)
+    return torch.where(equal, 0.0, advantages).to(batch.rewards.dtype)

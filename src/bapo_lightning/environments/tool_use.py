@@ -32,8 +32,8 @@ class ToolUse:
     def __init__(
         self, tools: Mapping[str, Tool], calls: CallFormat, answer: str | None = None, max_calls: Count = 4
     ) -> None:
-        if found := list(self.problems({"tools": tools, "answer": answer})):
-            raise ValueError("; ".join(found))
+        if problems := list(self.problems({"tools": tools, "answer": answer})):
+            raise ValueError("; ".join(problems))
         if (tool := getattr(calls, "tool", None)) is not None and tool not in tools:
             raise ValueError(f"calls.tool={tool} is none of the tools; write one of {', '.join(tools)}")
         self._tools, self._calls, self._max_calls = dict(tools), calls, max_calls

@@ -96,11 +96,11 @@ def within_divergence(table: TokenTable, low: float, high: float, divergence: Li
     p, q = table.logp.detach().exp(), table.proximal_logp.detach().exp()
     moved = p - q
     if divergence == "tv":
-        found = moved.abs()
+        distance = moved.abs()
     else:
         rest = torch.log((1 - q + LEAST_REST) / (1 - p + LEAST_REST))
-        found = (1 - q) * rest - q * table.log_ratio.detach()
-    far = torch.where(table.advantage > 0, (moved > 0) & (found > high), (moved < 0) & (found > low))
+        distance = (1 - q) * rest - q * table.log_ratio.detach()
+    far = torch.where(table.advantage > 0, (moved > 0) & (distance > high), (moved < 0) & (distance > low))
     return ~far
 
 
@@ -122,8 +122,8 @@ def mismatch_by_age(logp: Tensor, behaviour_logp: Tensor, age: Tensor, counted: 
         age: updates between the version that sampled the token and the trained version, [N] int64.
         counted: true for tokens that count in a mean, [N] bool.
     """
-    found = means_by_bucket((logp - behaviour_logp).abs(), age, AGES, counted)
-    return {f"abs_logp_diff_age_{ages}": mean for ages, mean in found.items()}
+    means = means_by_bucket((logp - behaviour_logp).abs(), age, AGES, counted)
+    return {f"abs_logp_diff_age_{ages}": mean for ages, mean in means.items()}
 
 
 @torch.no_grad()
@@ -142,8 +142,8 @@ def mismatch_by_depth(
         depth: number of tokens of prompt, feedback and response before the token, [N] int64.
         counted: true for tokens that count in a mean, [N] bool.
     """
-    found = means_by_bucket(k3(logp - behaviour_logp), depth, DEPTHS, counted)
-    return {f"kl_depth_{tokens}": mean for tokens, mean in found.items()}
+    means = means_by_bucket(k3(logp - behaviour_logp), depth, DEPTHS, counted)
+    return {f"kl_depth_{tokens}": mean for tokens, mean in means.items()}
 
 
 def means_by_bucket(
@@ -158,14 +158,14 @@ def means_by_bucket(
         starts: least key of each bucket, rising; the last bucket has no end.
         counted: true for tokens that count in a mean, [N] bool.
     """
-    found = {}
+    means = {}
     ends = [(low, high - 1) for low, high in pairwise(starts)]
     for low, last in [*ends, (starts[-1], None)]:
         inside = counted & (keys >= low)
         if last is not None:
             inside &= keys <= last
-        found[bucket_name(low, last)] = values.where(inside, 0.0).sum() / inside.sum()
-    return found
+        means[bucket_name(low, last)] = values.where(inside, 0.0).sum() / inside.sum()
+    return means
 
 
 def bucket_name(low: int, last: int | None) -> str:

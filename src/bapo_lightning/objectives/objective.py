@@ -80,12 +80,12 @@ def remembers(objective: object) -> TypeGuard[RemembersUpdates]:
 
 def needs_of(objective: Any) -> frozenset[str]:
     """Returns the needs of an objective, of a partial or a class. Raises ConfigError for unknown ones."""
-    found = frozenset(getattr(without_options(objective), "needs", ()))
+    needs = frozenset(getattr(without_options(objective), "needs", ()))
     known = get_args(Need)
-    for name in sorted(found.difference(known)):
+    for name in sorted(needs.difference(known)):
         problem = f"{name_of(objective)}.needs has {name}, which no objective gets: {suggestion(name, known)}"
         raise ConfigError([problem])
-    return found
+    return needs
 
 
 def needs_candidates(objective: Any) -> bool:
@@ -117,9 +117,9 @@ def token_loss(
     table = table.with_bounds(bounds.low, bounds.high).with_columns(columns)
     values = objective(table)
     if (shape := getattr(values, "shape", None)) != table.weight.shape:  # would be broadcast, and wrong
-        found = type(values).__name__ if shape is None else f"a tensor of shape {list(shape)}"
+        returned = type(values).__name__ if shape is None else f"a tensor of shape {list(shape)}"
         wanted = f"for {len(table.weight)} tokens; return one value for each, [N]"
-        raise ConfigError([f"algorithm.objective: {name_of(objective)} returned {found} {wanted}"])
+        raise ConfigError([f"algorithm.objective: {name_of(objective)} returned {returned} {wanted}"])
     return -(table.weight * values).sum(), table
 
 

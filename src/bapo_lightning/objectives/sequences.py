@@ -67,8 +67,8 @@ def _sum_ahead(total: Tensor, sequence: Tensor, discount: float) -> Tensor:
 
 def _ahead(values: Tensor, sequence: Tensor, step: int, beyond: float) -> Tensor:
     """Returns the values `step` tokens further in each response, and `beyond` after its end, [N]."""
-    found = torch.where(sequence[:-step] == sequence[step:], values[step:], beyond)
-    return torch.nn.functional.pad(found, (0, step), value=beyond)
+    shifted = torch.where(sequence[:-step] == sequence[step:], values[step:], beyond)
+    return torch.nn.functional.pad(shifted, (0, step), value=beyond)
 
 
 def at_next(values: Tensor, table: TokenTable) -> Tensor:
@@ -77,8 +77,8 @@ def at_next(values: Tensor, table: TokenTable) -> Tensor:
     """
     follows = (table.sequence[1:] == table.sequence[:-1]) & (table.count[1:] > 0)
     following = torch.nn.functional.pad(torch.where(follows, values[1:], 0.0), (0, 1))
-    followed_by_own = (table.count - 1).clamp_min(0)
-    return (values * followed_by_own + following) / (followed_by_own + 1)
+    num_inner = (table.count - 1).clamp_min(0)
+    return (values * num_inner + following) / (num_inner + 1)
 
 
 def rank_in_sequence(values: Tensor, table: TokenTable) -> Tensor:

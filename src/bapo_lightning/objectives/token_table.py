@@ -65,8 +65,8 @@ class TokenTable:
     @classmethod
     def of(cls, columns: Mapping[str, Tensor]) -> TokenTable:
         """Makes a table from all its columns by name, see `columns`."""
-        own = {name: columns[name] for name in NAMES}
-        return TokenTable(**own, more={name: columns[name] for name in columns if name not in own})
+        fixed = {name: columns[name] for name in NAMES}
+        return TokenTable(**fixed, more={name: columns[name] for name in columns if name not in fixed})
 
     @property
     def columns(self) -> dict[str, Tensor]:
@@ -167,8 +167,8 @@ class SomeColumns(TokenTable):
 
     def __init__(self, reader: str, columns: Mapping[str, Tensor]) -> None:
         more = {name: values for name, values in columns.items() if name not in NAMES}
-        own = {name: values for name, values in columns.items() if name in NAMES}
-        vars(self).update(own, more=more, _reader=reader)
+        fixed = {name: values for name, values in columns.items() if name in NAMES}
+        vars(self).update(fixed, more=more, _reader=reader)
 
     def __getattr__(self, name: str) -> Tensor:
         if name not in NAMES:
@@ -178,8 +178,8 @@ class SomeColumns(TokenTable):
     @property
     def columns(self) -> dict[str, Tensor]:
         """The available columns by name."""
-        own = vars(self)
-        return {**{name: own[name] for name in NAMES if name in own}, **self.more}
+        available = vars(self)
+        return {**{name: available[name] for name in NAMES if name in available}, **self.more}
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.more:
@@ -202,14 +202,14 @@ def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
     """Returns the columns that a function of the table, possibly with options, or a callback `needs`;
     `unsaid` if it declares none. Raises ConfigError for a column that does not exist.
     """
-    found = frozenset(getattr(without_options(reader), "needs", unsaid))
+    needs = frozenset(getattr(without_options(reader), "needs", unsaid))
     known = (*NAMES, *ON_DEMAND)
-    for name in sorted(found.difference(known)):
+    for name in sorted(needs.difference(known)):
         problem = (
             f"{name_of(reader)}.needs has {name}, not a column of the token table: {suggestion(name, known)}"
         )
         raise ConfigError([problem])
-    return found
+    return needs
 
 
 def name_of(reader: Any) -> str:

@@ -275,8 +275,8 @@ _PATTERNS = [re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(metric.name))) for m
 def metric_of(name: str) -> Metric:
     """The row of a metric, or of a family's member; a metric without a row has its name as its title."""
     for pattern, row in zip(_PATTERNS, CATALOGUE, strict=True):
-        if found := pattern.fullmatch(name):
-            title, label = (_filled(text, found.groupdict()) for text in (row.title, row.label))
+        if match := pattern.fullmatch(name):
+            title, label = (_filled(text, match.groupdict()) for text in (row.title, row.label))
             return replace(row, name=name, title=title, label=label)
     return Metric(name, name, signed=True)
 

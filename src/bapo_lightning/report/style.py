@@ -71,12 +71,12 @@ def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
 
 def shades(colour: str, count: int) -> list[str]:
     """Shades of a colour from light to dark; a single one is the colour itself."""
-    found = []
+    colours = []
     for place in np.linspace(-1.0, 1.0, count) if count != 1 else [0.0]:
         end, share = (1.0, -_LIGHTEST * place) if place < 0 else (0.0, _DARKEST * place)
         red, green, blue = ((1 - share) * part + share * end for part in to_rgb(colour))
-        found.append(to_hex((red, green, blue)))
-    return found
+        colours.append(to_hex((red, green, blue)))
+    return colours
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:

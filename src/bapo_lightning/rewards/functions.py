@@ -53,8 +53,8 @@ class FunctionRewards:
         weights: list[float] | None = None,
         correct_from: float = 1.0,
     ) -> None:
-        if found := list(self.problems({"functions": functions, "weights": weights})):
-            raise ValueError("; ".join(found))
+        if problems := list(self.problems({"functions": functions, "weights": weights})):
+            raise ValueError("; ".join(problems))
         self._functions = [imported(given) if isinstance(given, str) else given for given in functions]
         self._weights, self._correct_from = weights or [1.0] * len(functions), correct_from
         self._has_warned = False
@@ -123,16 +123,16 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
     name = f"reward function {name_of(function)}"
     given = _arguments(name, function, columns)
     try:
-        made = function(**given)
-        made = _awaited(made) if isawaitable(made) else made
-        are_values = isinstance(made, Iterable) and not isinstance(made, str | Mapping)
-        returned = [_plain(value) for value in made] if are_values else made
+        output = function(**given)
+        output = _awaited(output) if isawaitable(output) else output
+        are_values = isinstance(output, Iterable) and not isinstance(output, str | Mapping)
+        returned = [_plain(value) for value in output] if are_values else output
     except FOREIGN as error:
         pass_stops(error)
         hint = _TEXTS if any(words in str(error) for words in _TAKEN_FOR_MESSAGES) else ""
         raise RewardError(failure(name, error) + hint) from error
     if not are_values:
-        raise RewardError(f"{name} returned {made!r:.80} for {count} completions; return a list of numbers")
+        raise RewardError(f"{name} returned {output!r:.80} for {count} completions; return a list of numbers")
     if len(returned) != count:
         raise RewardError(f"{name} returned {len(returned)} values for {count} completions; return one each")
     for index, value in enumerate(returned):
@@ -141,14 +141,14 @@ def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: i
     return [None if value is None else float(value) for value in returned]
 
 
-def _awaited(made: Awaitable[Any]) -> Any:
+def _awaited(awaitable: Awaitable[Any]) -> Any:
     """Result of a coroutine. It runs in the one event loop of this process, which has its own thread: in a
     notebook another loop runs in the caller's thread, and a client that is made once belongs to one loop.
     """
 
     async def outcome() -> tuple[Any, SystemExit | None]:
         try:
-            return await made, None
+            return await awaitable, None
         except SystemExit as error:  # it would end the loop; it is raised in the thread that waits
             return None, error
 

@@ -66,8 +66,8 @@ def first_number_in(text: str) -> str | None:
 
 def last_number_in(text: str) -> str | None:
     """Returns the last number of `text` in plain notation, None if it is not plain, too long or missing."""
-    found = _NUMBER.findall(_with_ascii_minus(text))
-    return _plain(found[-1]) if found else None
+    numbers = _NUMBER.findall(_with_ascii_minus(text))
+    return _plain(numbers[-1]) if numbers else None
 
 
 def whole_number_text(text: str) -> str | None:

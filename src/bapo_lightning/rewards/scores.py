@@ -33,9 +33,9 @@ def judged(reward: Reward, problems: list[Problem], completions: list[Completion
     if not pairs_of(problems, completions):
         return []
     # A reward may change its arguments; the run's problems stay unchanged.
-    own = [replace(one, metadata=deepcopy(one.metadata)) if one.metadata else one for one in problems]
+    copies = [replace(one, metadata=deepcopy(one.metadata)) if one.metadata else one for one in problems]
     try:
-        scores = reward(own, completions)
+        scores = reward(copies, completions)
     except BapoLightningError:
         raise
     except FOREIGN as error:

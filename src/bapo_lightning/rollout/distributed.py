@@ -91,7 +91,7 @@ class LocalEngine:
 class DistributedEngine(RolloutEngine):
     """Combines the engines of all ranks, on the controller; tokens do not depend on the number of ranks."""
 
-    own: LocalEngine  # the controller's
+    local: LocalEngine  # the controller's
     control: Channel  # of the trainer's thread; weights use it
     engines: Channel  # of the generating thread; the same channel unless generation overlaps training
     ranks_per_engine: int  # number of neighbouring ranks that together make one engine
@@ -115,12 +115,12 @@ class DistributedEngine(RolloutEngine):
         finished: dict[int, Generation] = {}
         for index in range(self.num_engines):
             outcome = outcomes[index * self.ranks_per_engine]
-            made = (
+            part = (
                 outcome.error.finished
                 if isinstance(outcome.error, EngineDied)
                 else dict(enumerate(outcome.value or ()))
             )
-            finished |= {bounds[index] + number: generation for number, generation in made.items()}
+            finished |= {bounds[index] + number: generation for number, generation in part.items()}
         self._check_alive(outcomes, finished)
         return [finished[number] for number in range(len(requests))]
 
@@ -135,25 +135,25 @@ class DistributedEngine(RolloutEngine):
             engine = self._streamed[number] = min(range(self.num_engines), key=lambda index: loads[index])
             loads[engine] += 1
             placed[engine][number] = request
-        parts = [(replace(call, begun=own), sampling) for own in placed]
-        outcomes = self._ask("stream", self._of_ranks(parts), lambda: self.own.stream(parts[0]))
+        parts = [(replace(call, begun=begun), sampling) for begun in placed]
+        outcomes = self._ask("stream", self._of_ranks(parts), lambda: self.local.stream(parts[0]))
         self._check_alive(outcomes)
-        made = {
+        streamed = {
             number: each
             for outcome in outcomes[:: self.ranks_per_engine]
             for number, each in outcome.value.items()
         }
-        for number, each in made.items():
+        for number, each in streamed.items():
             if each.finish is not None:
                 del self._streamed[number]
-        return made
+        return streamed
 
     def generate_on_each(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Mapping[int, Sequence[Generation]]:
         """Samples the same requests on every engine."""
-        if self.on_controller_only and self.own.engine is not None:
-            return self.own.engine.generate_on_each(requests, sampling)
+        if self.on_controller_only and self.local.engine is not None:
+            return self.local.engine.generate_on_each(requests, sampling)
         whole = [(requests, sampling)] * self.num_engines
         outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_part(whole[0]))
         self._check_alive(outcomes)
@@ -162,63 +162,63 @@ class DistributedEngine(RolloutEngine):
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Returns digests of the weights that each engine holds."""
         outcomes = self._ask(
-            "weight_digests", [seed] * self.engines.size, lambda: self.own.weight_digests(seed)
+            "weight_digests", [seed] * self.engines.size, lambda: self.local.weight_digests(seed)
         )
         self._check_alive(outcomes)
-        found = values(outcomes)
+        digests = values(outcomes)
         if self.on_controller_only:
-            return dict(found[0])
+            return dict(digests[0])
         size = self.ranks_per_engine
         return {
-            index: added(each.get(0, {}) for each in found[index * size : (index + 1) * size])
+            index: added(each.get(0, {}) for each in digests[index * size : (index + 1) * size])
             for index in range(self.num_engines)
         }
 
     def take_counts(self) -> dict[str, float]:
         """Metrics of the controller's engine."""
-        return {} if self.own.engine is None else self.own.engine.take_counts()
+        return {} if self.local.engine is None else self.local.engine.take_counts()
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Gives all engines the weights. The workers must serve the control channel."""
         self.version = UNSYNCED_VERSION
         payloads = [version] * self.control.size
         outcomes = self.control.together(
-            "load_weights", payloads, lambda: self.own.load(source, self.control, version)
+            "load_weights", payloads, lambda: self.local.load(source, self.control, version)
         )
         self._check_alive(outcomes)
         self.version = version
 
     def sleep(self) -> None:
         """Gives the device memory of all ranks to the trainer."""
-        held = values(self._ask("sleep", [None] * self.engines.size, self.own.sleep))
+        held = values(self._ask("sleep", [None] * self.engines.size, self.local.sleep))
         if any(version is not None and version != self.version for version in held):
             self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
         """Restarts the dead engines. Raises EngineError; the next call restarts only those left."""
         dead = [rank in self._dead for rank in range(self.engines.size)]
-        outcomes = self._ask("restart", dead, lambda: self.own.restart(dead[0]))
+        outcomes = self._ask("restart", dead, lambda: self.local.restart(dead[0]))
         self._dead = {rank for rank, outcome in enumerate(outcomes) if outcome.error is not None}
         values(outcomes)
 
     def close(self) -> None:
         """Closes the controller's engine; the workers close theirs."""
         self.version = UNSYNCED_VERSION
-        self.own.close()
+        self.local.close()
 
-    def _ask(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> Sequence[Outcome]:
+    def _ask(self, name: str, payloads: Sequence[Any], local_call: Callable[[], Any]) -> Sequence[Outcome]:
         if not self.on_controller_only:
-            return self.engines.together(name, payloads, own)
+            return self.engines.together(name, payloads, local_call)
         try:
-            return [Outcome(own())]
+            return [Outcome(local_call())]
         except EngineError as error:
             return [Outcome(error=error)]
 
     def _generate_part(self, part: Part) -> list[Generation]:
         with phase("on rank 0", len(part[0])):
-            made = self.own.generate(part)
-        advance(len(made))
-        return made
+            generations = self.local.generate(part)
+        advance(len(generations))
+        return generations
 
     def _of_ranks(self, parts: Sequence[AnyPart]) -> list[AnyPart]:
         return [

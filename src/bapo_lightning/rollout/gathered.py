@@ -14,12 +14,12 @@ from bapo_lightning.types import FinishReason, Segment
 class Gathered:
     """Results of a stream's requests since they were last taken."""
 
-    _made: dict[int, list[Segment]] = field(default_factory=dict, init=False)
+    _segments: dict[int, list[Segment]] = field(default_factory=dict, init=False)
     _finished: dict[int, FinishReason] = field(default_factory=dict, init=False)
 
     def add(self, number: int, fresh: Segment, finish: FinishReason | None) -> None:
         """Adds tokens of a request, possibly its last."""
-        parts = self._made.setdefault(number, [])
+        parts = self._segments.setdefault(number, [])
         if parts and parts[-1].version == fresh.version:
             fresh = parts.pop().joined(fresh)
         if fresh.token_ids:
@@ -31,10 +31,10 @@ class Gathered:
     def drop(self, numbers: Iterable[int]) -> None:
         """Forgets requests."""
         for number in numbers:
-            self._made.pop(number, None)
+            self._segments.pop(number, None)
             self._finished.pop(number, None)
 
     def take(self) -> dict[int, Streamed]:
         """Returns the results of the requests since the last call."""
-        made, finished, self._made, self._finished = self._made, self._finished, {}, {}
-        return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in made.items()}
+        segments, finished, self._segments, self._finished = self._segments, self._finished, {}, {}
+        return {number: Streamed(tuple(parts), finished.get(number)) for number, parts in segments.items()}

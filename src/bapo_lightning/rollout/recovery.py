@@ -76,8 +76,8 @@ class RestartingEngine:
         death: keeping them would bias the batch towards short answers.
         """
         with self._owner:
-            made = self._attempt(requests, sampling)
-            return made if self._death is None else {}
+            generations = self._attempt(requests, sampling)
+            return generations if self._death is None else {}
 
     def stream_once(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed] | None:
         """Returns the samples of a call of the stream; None if the engine dies, and all requests with it."""

@@ -112,7 +112,7 @@ class Proof:
     source: ScoringWeightSource  # holds the weights that were sent
     version: int
     requests: Sequence[GenerationRequest]  # the probe
-    made: Mapping[int, Sequence[Generation]]  # answer of each engine to the probe
+    answers: Mapping[int, Sequence[Generation]]  # answer of each engine to the probe
     held: Mapping[int, Mapping[str, int]]  # digests of the weights of each engine that reports them
     transfer_seconds: float
     answer_seconds: float  # to sample it
@@ -200,20 +200,20 @@ class WeightSync:
             )
         requests = self.probe(vocab_size)
         sampling = SamplingParams(self.temperature, stop_token_ids=())
-        made = engine.generate_on_each(requests, sampling)
-        answered = time.perf_counter()
+        answers = engine.generate_on_each(requests, sampling)
+        probed = time.perf_counter()
         held = engine.weight_digests(self._sent.seed)
         end = time.perf_counter()
-        return Proof(source, version, requests, made, held, loaded - start, answered - loaded, end - answered)
+        return Proof(source, version, requests, answers, held, loaded - start, probed - loaded, end - probed)
 
     def prove(self, proof: Proof) -> SyncReport:
         """Raises EngineError if the two sides disagree about the probe, or if an engine holds other weights
         than it was sent, or still gives an old answer.
         """
         start, version = time.perf_counter(), proof.version
-        answers = probe_answers(proof.source, proof.requests, proof.made)
-        own = chain.from_iterable(answer.trainer for answer in answers.values())
-        if not all(map(math.isfinite, own)):
+        answers = probe_answers(proof.source, proof.requests, proof.answers)
+        trainer_logprobs = chain.from_iterable(answer.trainer for answer in answers.values())
+        if not all(map(math.isfinite, trainer_logprobs)):
             raise EngineError(
                 f"after the sync of version {version} the trainer's own log-probs of the probe are not "
                 "finite: its weights have become NaN or infinite, or overflow in its precision. Resume from "
@@ -242,12 +242,12 @@ class WeightSync:
             proof.source.update_kept,
         )
 
-    def _check_digests(self, every: Mapping[int, Mapping[str, int]], version: int) -> float:
+    def _check_digests(self, digests: Mapping[int, Mapping[str, int]], version: int) -> float:
         """Returns the share of modules that could be compared. Raises EngineError for wrong weights."""
-        if not every:
+        if not digests:
             return 0.0
         sent, shares = self._sent.digests(), []
-        for number, held in every.items():
+        for number, held in digests.items():
             known = sent.keys() & held.keys()
             wrong = sorted(module for module in known if sent[module] != held[module])
             if wrong:
@@ -284,22 +284,22 @@ def worst(means: Sequence[float]) -> float:
 def probe_answers(
     source: ScoringWeightSource,
     requests: Sequence[GenerationRequest],
-    made: Mapping[int, Sequence[Generation]],
+    generated: Mapping[int, Sequence[Generation]],
 ) -> dict[int, ProbeAnswer]:
     """Returns each engine's answer to the probe with the trainer's scores, by the engine's number."""
     rollouts = [
         Rollout(request.token_ids, (generation.segment,), generation.finish)
-        for generations in made.values()
+        for generations in generated.values()
         for request, generation in zip(requests, generations, strict=True)
     ]
     scored = source.response_logprobs(rollouts, PROBE_TOKEN_BUDGET)
     size = len(requests)
     answers = {}
-    for number, first in zip(made, range(0, len(rollouts), size), strict=True):
-        own = rollouts[first : first + size]
+    for number, first in zip(generated, range(0, len(rollouts), size), strict=True):
+        part = rollouts[first : first + size]
         answers[number] = ProbeAnswer(
-            token_ids=list(chain.from_iterable(rollout.response_ids for rollout in own)),
-            engine=list(chain.from_iterable(rollout.logprobs for rollout in own)),
+            token_ids=list(chain.from_iterable(rollout.response_ids for rollout in part)),
+            engine=list(chain.from_iterable(rollout.logprobs for rollout in part)),
             trainer=list(chain.from_iterable(scored[first : first + size])),
         )
     return answers

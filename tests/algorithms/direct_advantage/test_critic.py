@@ -75,7 +75,7 @@ def test_one_mistake_gives_one_complaint_that_names_it(own, complaint):
     assert complaint in text
 
 
-def test_a_folder_must_be_named_and_a_mistake_of_the_run_is_told():
+def test_a_folder_must_be_named_and_a_mistake_of_the_run_is_reported():
     with pytest.raises(ConfigError, match=r"critic\.to is missing; write critic\.to=VALUE"):
         make.read_critic(composed() | {"critic": {}})
     with pytest.raises(ConfigError, match=r"scale\.prompts_per_batch=0 must be"):

@@ -78,7 +78,7 @@ def flat(values):
     return [value for own in values for value in own]
 
 
-def test_a_value_depends_on_nothing_beside_it(tmp_path):
+def test_a_value_depends_on_nothing_next_to_it(tmp_path):
     critic = StepCritic(str(random_critic(tmp_path)))
     generator = random.Random(0)
     rollouts = [

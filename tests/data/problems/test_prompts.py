@@ -110,7 +110,7 @@ def test_a_prompt_begins_with_bos_where_the_tokenizer_would_and_once(tokenizer, 
     ("{{ 1 + 'a' }}", "cannot write the prompt"),
     ("{{ messages.__class__.__mro__ }}", "cannot write the prompt"),
 ])  # fmt: skip
-def test_what_a_template_raises_is_told_with_the_tokenizer_and_the_remedy(tokenizer, prompt, template, words):
+def test_what_a_template_raises_is_reported_with_tokenizer_and_remedy(tokenizer, prompt, template, words):
     tokenizer.chat_template = template
     with pytest.raises(DataError, match=words) as caught:
         prompt(tokenizer, OWN)
@@ -163,7 +163,7 @@ def of_pieces():
 @pytest.mark.parametrize("char", [
     "\U0001f600", "\u0301", "\u200d", "\u4e00", "\u00e9", "\U0001f1e9\U0001f1ea", "\U0001f44d\U0001f3fd",
 ])  # fmt: skip
-def test_characters_that_a_tokenizer_lacks_are_told_once(made, stand_in, char, tokenizer, capsys):
+def test_characters_that_a_tokenizer_lacks_are_reported_once(made, stand_in, char, tokenizer, capsys):
     tokenizer = made() if made else tokenizer
     encode = known(lambda problem: array("i", tokenizer.encode(problem.prompt)), tokenizer)
     assert [len(encode(Problem(name, "1+1", ""))) >= 3 for name in "ab"] == [True, True]

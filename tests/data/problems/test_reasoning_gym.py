@@ -49,7 +49,7 @@ def test_what_cannot_be_made_is_one_clear_error(changes, words):
         problems(**changes)
 
 
-def test_what_takes_too_long_for_one_problem_is_told_at_once(monkeypatch):
+def test_what_takes_too_long_for_one_problem_is_reported_at_once(monkeypatch):
     monkeypatch.setattr("bapo_lightning.data.problems.reasoning_gym.FIRST_SECONDS", 0.1)
     ended = threading.Event()
     with pytest.raises(DataError, match=r"a task needs more than 0.1 s for one problem; .* in data.train"):

@@ -155,7 +155,7 @@ def test_weights_come_only_where_a_pass_would_begin():
     assert given == [0, 2] and protocol.may_begin()
 
 
-def test_weights_of_a_stream_come_at_every_visit_and_scoring_goes_on_beside_it():
+def test_weights_of_a_stream_come_at_every_visit_and_scoring_continues_alongside_it():
     (protocol, given), scored = overlapping(7, stream="keep"), []
     for version in range(12):
         visit(protocol, version // 6)

@@ -84,7 +84,7 @@ def test_a_text_without_control_tokens_stays_as_it_is(family):
     assert ControlTokens(made).removed_from(text) == text
 
 
-def test_a_text_cannot_complete_what_stands_beside_it():
+def test_a_text_cannot_complete_what_stands_next_to_it():
     made = tokenizer("of the map")
     rule = PlainFeedback("<|im_{feedback}|>")
     conversations = Conversations(None, rule, made, 2, 99, 99, 99, workers=0)

@@ -196,7 +196,7 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("row", ["[]", '{"key": 7}', '{"key": "a", "reply": {"calls": "x"}}', "[" * 100_000])
-def test_a_reply_that_is_none_is_told_with_its_line(row, tmp_path):
+def test_a_reply_that_is_none_is_reported_with_its_line(row, tmp_path):
     path, environment = tmp_path / "replies.jsonl", Counting()
     path.write_text(f'{{"key": "a", "reply": {{}}}}\n{row}\n')
     source = made(environment)

@@ -70,7 +70,7 @@ def test_requests_continue_what_runs_and_name_group_and_sample():
         source.score(groups, 0)
 
 
-def test_advantages_of_a_group_do_not_depend_on_those_scored_beside_it():
+def test_advantages_of_a_group_do_not_depend_on_the_groups_scored_with_it():
     # torch's deviation of a lone row can differ in its last bit from that of the same row among others
     rewards = torch.tensor([[0.7351, 0.7357], [0.0, 1.0], [0.3, 0.2]])
     source = made(

@@ -102,7 +102,7 @@ def test_the_overlong_penalty_is_a_ramp_before_the_limit():
     assert shaped(OverlongPenalty(limit=10, buffer=10, factor=2.0), 5) == -1.0
 
 
-def test_by_default_it_is_as_strong_as_dapos_beside_rewards_that_are_one_apart():
+def test_by_default_it_is_as_strong_as_dapos_next_to_rewards_that_are_one_apart():
     ours, dapos = OverlongPenalty(limit=48, buffer=12), OverlongPenalty(limit=48, buffer=12, factor=1.0)
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
     lengths = (40, 48, 20, 10)

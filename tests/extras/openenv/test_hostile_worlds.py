@@ -105,7 +105,7 @@ def test_a_second_answer_that_nobody_waited_for_is_in_no_problem(world, mode, mo
 
 
 @pytest.mark.parametrize("mode", hostile.AT_OPENING)
-def test_a_server_that_takes_no_connection_is_told_with_the_reason(world, mode):
+def test_a_server_that_takes_no_connection_is_reported_with_the_reason(world, mode):
     world.heads.clear()
     begun = time.monotonic()
     with pytest.raises(DataError, match="no OpenEnv server takes a connection"):
@@ -141,6 +141,6 @@ def test_sessions_that_cannot_be_made_again_must_fit_the_limit_of_files(monkeypa
     assert replay == [] and "write sessions=256, or raise the limit with `ulimit -Hn 4096`" in cut[0]
 
 
-def test_a_greeting_is_told_as_what_it_is(world):
+def test_a_greeting_is_reported_as_what_it_is(world):
     with pytest.raises(DataError, match="spoke without being asked"):
         openenv_problems(server(world, "reset-banner"), "w", 2, "train", seconds=SECONDS)

@@ -243,7 +243,7 @@ def test_the_actions_of_a_turn(action, text, found_there):
     assert action.actions(text) == found_there
 
 
-def test_what_calls_are_told():
+def test_what_calls_report():
     for text, told in (
         ("<tool_call>3</tool_call>", "the call must be"),
         ('<tool_call>{"name": "a", "arguments": [1]}', "the call must be"),

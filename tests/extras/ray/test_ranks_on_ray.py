@@ -57,7 +57,7 @@ def test_two_trainers_and_three_engines_on_the_same_devices_train_to_the_bit_wha
 
 
 @pytest.mark.drill
-def test_two_trainers_train_beside_three_engines(nodes, tmp_path):
+def test_two_trainers_train_next_to_three_engines(nodes, tmp_path):
     folder = tmp_path / "run"
     own = ("regime=async", "scale.num_rollout_batches=3", "cpu_threads=1", f"run_folder={folder}")
     done = train(*own, *ON_RAY, f"rollout.engine.address={nodes.address}")

@@ -33,6 +33,6 @@ def test_no_token_is_made_where_ray_makes_none(tmp_path, monkeypatch):
     for name, value in [("RAY_AUTH_TOKEN", "own"), ("RAY_AUTH_MODE", "disabled")]:
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            joining.keep_token_private(is_made=True)
-    joining.keep_token_private(is_made=False)
+            joining.keep_token_private(is_created=True)
+    joining.keep_token_private(is_created=False)
     assert not list(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def test_in_turns_the_times_add_up_and_ages_count_the_updates_on_a_batch():
     assert (outcome.ages, outcome.wasted) == ({0: 0.25, 1: 0.25, 2: 0.25, 3: 0.25}, 0.0)
 
 
-def test_beside_training_the_slower_half_sets_the_pace():
+def test_alongside_training_the_slower_half_sets_the_pace():
     """Generation of a batch takes 8 s; four updates take 4 s, or 16 s."""
     for seconds, batch_seconds, trainer_waits in ((1.0, 8, 0.5), (4.0, 16, 0.0)):
         run = simulated(times(update=seconds), async_generation=True, max_age=7, num_batches=12)

@@ -50,7 +50,7 @@ def test_the_longest_sample_and_the_network_bound_an_update_on_many_gpus():
     assert planned_update(sharded, GPU, ASSUMED, 100.0, [MEAN] * 8) == 3 * RUN.model.num_parameters * 4 / 100
 
 
-def test_weights_take_their_way_besides_a_constant():
+def test_weights_take_their_way_in_addition_to_a_constant():
     times = planned_times(RUN, GPU, ASSUMED, 1000.0, 5.0)
     assert times.sync_seconds == 5 + 2 * RUN.model.num_parameters / 1000
 

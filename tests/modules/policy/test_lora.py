@@ -47,7 +47,7 @@ def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, d
         assert weight.dtype == expected[name].dtype and torch.equal(weight, expected[name]), name
 
 
-def test_the_share_of_an_update_that_rounding_keeps_is_told(folder):
+def test_the_share_of_an_update_that_rounding_keeps_is_reported(folder):
     policy = adapted(folder, dtype="bfloat16")
     start = {name: weight for name, weight in policy.named_weights(Wanted("split")) if ".lora_" not in name}
     with torch.no_grad():

@@ -93,7 +93,7 @@ def test_a_run_that_a_callback_stopped_says_which_one_and_of_how_many_updates(ma
 
 
 @pytest.mark.parametrize(("max_age", "line"), [(9, "\n  age bound       9, reached 7\n"), (None, "")])
-def test_the_age_bound_stands_beside_the_age_that_was_reached(make_run, max_age, line):
+def test_the_age_bound_stands_next_to_the_age_that_was_reached(make_run, max_age, line):
     folder = make_run("run")
     config = yaml.safe_load((folder / "config.yaml").read_text()) | {"regime": {"max_age": max_age}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -109,7 +109,7 @@ def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run, se
     assert searched or "raised" not in text
 
 
-def test_irregularities_are_told(make_run):
+def test_irregularities_are_reported(make_run):
     row = {"step": 0, "train/grad_norm": float("inf"), "train/skipped_updates": 1}
     text = summary_text(make_run(rows=[{**row, "rollout/evicted": 2, "rollout/cut": 0}]))
     assert "irregular       1 skipped update, 1 non-finite value" in text

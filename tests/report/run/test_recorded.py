@@ -56,7 +56,7 @@ def test_curves_ship_for_the_protocol_of_make_train():
     assert find_recorded(composed("experiment=quickstart", "regime=on_policy")) is None
 
 
-def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):
+def test_only_a_run_of_the_same_protocol_is_shown_with_them(shipped):
     assert find_recorded({"regime": {"epochs": 2}}) is None
     assert find_recorded({"seed": 7, "algorithm": {"name": "bapo"}, "run_folder": "other"}) is not None
     assert protocol_of({"scale": {"name": "tiny"}, "seed": 1})["scale"] == {"name": "tiny"}

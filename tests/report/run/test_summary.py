@@ -94,7 +94,7 @@ def test_time_is_split_into_parts_and_the_rest_of_the_wall_time_if_that_is_known
     assert summary_of(rows)["seconds"] == parts | {"total": 4.5, "other": 0.0}
 
 
-def test_what_runs_beside_training_is_no_part_of_its_time():
+def test_what_runs_alongside_training_is_no_part_of_its_time():
     spent = {"rollout": 5.0, "reward": 1.0, "update": 2.5, "sync": 0.5, "wait": 1.0}
     row = {"step": 0, "time/step_seconds": 5.0} | {f"time/{part}_seconds": s for part, s in spent.items()}
     record = replace(record_of([row], {"wall_seconds": 6.0}), config={"regime": {"async_generation": True}})
@@ -165,7 +165,7 @@ def test_idle_shares_count_what_each_half_waits_for(times, is_async, trainer, en
     ({"max_age": 7}, [], {"max_age": 7, "reached": None}),
     (None, [1.0], {"max_age": None, "reached": 1}),
 ])  # fmt: skip
-def test_the_age_that_is_allowed_stands_beside_the_one_that_was_reached(regime, ages, found):
+def test_the_age_that_is_allowed_stands_next_to_the_one_that_was_reached(regime, ages, found):
     record = replace(record_of(rows_of("staleness/age_max", ages)), config={"regime": regime})
     assert summarise(record)["age_bound"] == found
 

@@ -37,7 +37,7 @@ def test_it_samples_the_tokens_of_vllm_in_this_process(engine, folder, options):
     assert tokens(engine.generate(requests(20), SAMPLING)) == expected
 
 
-def test_what_vllm_refuses_is_told_and_the_child_lives(engine):
+def test_what_vllm_refuses_is_reported_and_the_child_lives(engine):
     pid = engine.pid
     with pytest.raises(EngineError, match="request 0 has 1 prompt tokens and asks for 100 more"):
         engine.generate(requests(1, limit=100), SAMPLING)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from studies.bias.command import made
+from studies.bias.command import composed_method
 from studies.bias.measure import expectation, measure, of_batches, path_of, stale_of, truth_of
 from studies.bias.page import page_parts
 from studies.bias.population import expected_advantage, slopes
@@ -29,7 +29,7 @@ PROBE = {  # bias and cosine after 4, 16 and 64 updates, medians of 20 starts
 
 def measured(names, *options):
     config = read_settings(["map=bias", "claims=[]", "batches=[64]", "replicates=4", *options])
-    methods = {name: made(config, name, config.methods[name]) for name in names}
+    methods = {name: composed_method(config, name, config.methods[name]) for name in names}
     return measure(config, config.head, methods, lambda name: None)
 
 
@@ -64,7 +64,7 @@ def test_drawn_batches_have_the_bias_and_the_noise_of_the_sums():
     world, path = path_of(config, config.places[-1])  # contexts share parameters, wrong answers are longer
     truth, stale = truth_of(world, path[8], path[0]), stale_of(world, path, 8, 1.0)
     for name in ("sequence_5", "gspo"):
-        method = made(config, name, config.methods[name])
+        method = composed_method(config, name, config.methods[name])
         exact = expectation(method, stale, truth, slopes(method, stale, truth.advantage, truth.frequency))
         drawn = of_batches(method, stale, truth, 1024, 400)
         torch.testing.assert_close(drawn.along, exact.along, rtol=0.1, atol=0.02)

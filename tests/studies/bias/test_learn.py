@@ -28,7 +28,7 @@ def rewards(name, lag):
     return learn(WORLD, METHODS[name], protocol, [2, 4])
 
 
-def test_weights_matter_on_old_data_alone_and_a_seed_is_the_same_whatever_is_beside_it():
+def test_weights_matter_on_old_data_alone_and_a_seed_is_the_same_whatever_is_next_to_it():
     fresh = rewards("grpo", 0)
     assert fresh.shape == (2, 2) and (fresh[:, 1] > fresh[:, 0]).all()
     torch.testing.assert_close(rewards("sequence_uncut", 0), fresh)

@@ -48,7 +48,7 @@ def test_every_batch_shows_how_often_each_value_was_chosen(canvas, bound):
     assert shares(canvas, f"{bound}, target 0.4")[-1] == pytest.approx(1 / 8)
 
 
-def test_the_shares_of_all_updates_stand_beside_it_in_numbers(canvas):
+def test_the_shares_of_all_updates_stand_next_to_it_in_numbers(canvas):
     beside = canvas.axes[titled(canvas, "Upper bound, target 0.5") + 1]
     assert [text.get_text().strip() for text in beside.texts] == ["62%", "38%"]
     assert [bar.get_width() for bar in beside.patches][-1] == pytest.approx(6 / 16)

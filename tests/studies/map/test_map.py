@@ -192,7 +192,7 @@ def test_make_fuzz_changes_every_key_of_a_map():
 
 
 @pytest.mark.parametrize("content", ["[1]", "a: [", "\x00", "a: !!python/object:x.Y {}"])
-def test_a_damaged_file_of_settings_is_told_with_its_name(content, tmp_path, capsys):
+def test_a_damaged_file_of_settings_is_reported_with_its_name(content, tmp_path, capsys):
     (tmp_path / "map.yaml").write_text(content)
     assert main([*SMALL, f"output={tmp_path}"]) == 2
     error = capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_a_damaged_file_of_settings_is_told_with_its_name(content, tmp_path, cap
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"PK\x03\x04"])
-def test_damaged_measurements_are_told_with_their_name(content, tmp_path):
+def test_damaged_measurements_are_reported_with_their_name(content, tmp_path):
     file = tmp_path / "cell.npz"
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"cell\.npz is damaged .*; remove it"):

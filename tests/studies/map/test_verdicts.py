@@ -76,7 +76,7 @@ def test_p_values_are_adjusted_over_all_comparisons_of_the_map(results):
     (Interval(0.1, 0.2, 8), Interval(-0.1, 0.01, 8), False),
     (Interval(0.1, 0.01, 2), Interval(-0.1, 0.01, 2), False),
 ])  # fmt: skip
-def test_the_gate_asks_for_a_size_besides_significance(cost, bounds, is_passed):
+def test_the_gate_asks_for_a_size_in_addition_to_significance(cost, bounds, is_passed):
     assert GateResult({"fresh - grpo": cost, "narrow - grpo": bounds}).is_passed == is_passed
 
 
@@ -132,7 +132,7 @@ def test_a_difference_has_the_colour_of_the_algorithm_that_has_more(results, fig
     assert texts == {"+0.100": "bold", "= +0.000": "normal"} and len(against_wide.texts) == 2
 
 
-def test_algorithms_that_share_a_colour_are_told_apart():
+def test_algorithms_that_share_a_colour_are_distinguished():
     ends = [to_hex(difference_map("grpo", "grpo")(end)).upper() for end in (0.0, 1.0)]
     assert ends == [style.FAINT.upper(), style.algorithm_colour("grpo")]
 

@@ -20,7 +20,7 @@ def test_a_folder_of_runs_and_a_run_named_twice_are_found_once(tmp_path):
     assert find_runs([str(tmp_path / "runs"), str(first)]) == [first, second]
 
 
-def test_files_beside_runs_are_passed_over_unless_nothing_else_is_named(tmp_path):
+def test_files_next_to_runs_are_passed_over_unless_nothing_else_is_named(tmp_path):
     run, page = write_run(tmp_path / "a", []), tmp_path / "compare.html"
     page.touch()
     assert find_runs([str(run), str(page)]) == [run]

@@ -139,7 +139,7 @@ def test_below_four_seeds_single_runs_are_drawn_and_no_interval(make_run):
         assert ("interval" in draw_comparison(comparison).legends[0].get_title().get_text()) == (count == 4)
 
 
-def test_lines_that_coincide_are_told():
+def test_lines_that_coincide_are_reported():
     steps, line = [0, 1, 2], [0.2, 0.5, 0.9]
     near = [value + 0.004 for value in line]
     two = {"a": (steps, line), "b": (steps, near)}

@@ -63,7 +63,7 @@ def test_progress_is_a_bar_with_numbers_and_counts_this_session_alone():
     assert bar.startswith("samples 60/100 ") and numbers.endswith("tokens/s, 75.0 % right")
 
 
-def test_in_a_pipe_it_is_told_ten_times(capsys):
+def test_in_a_pipe_it_is_reported_ten_times(capsys):
     with followed(100, 0) as progress:
         for _ in range(25):
             progress.add(samples(4))

@@ -44,7 +44,7 @@ def test_what_is_not_alike_is_not_paired_and_that_is_said(change, reason):
     assert comparison_notes(both, "before") == [f"after, sums: no difference, {reason}"]
 
 
-def test_settings_that_differ_are_named_beside_the_difference():
+def test_settings_that_differ_are_named_next_to_the_difference():
     notes = comparison_notes([evaluated("a", 1, temperature=0.6), evaluated("b", 2, temperature=1.0)], "a")
     assert notes == ["b differs from a in more than its weights: temperature 0.6 -> 1.0"]
 

@@ -162,7 +162,7 @@ def test_a_card_shows_run_settings_metrics_and_command():
     assert "```sh\nmake train\n```" in card
 
 
-def test_an_update_that_rounding_took_is_told():
+def test_an_update_that_rounding_took_is_reported():
     assert [rounding_problem(kept, "bfloat16") for kept in (None, 1.0, 0.995)] == [None] * 3
     assert "in bfloat16 hold 12% of what the adapters have" in rounding_problem(0.12, "bfloat16")
 

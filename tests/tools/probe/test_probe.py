@@ -54,7 +54,7 @@ def test_a_precision_that_is_named_is_held_to(served, probe):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_stale_server_is_told_by_the_export_before(dtype, old, served, probe):
+def test_a_stale_server_is_recognised_by_the_export_before(dtype, old, served, probe):
     served.model = loaded(old, dtype)
     code, _, made = probe(TRAINED, "--also", old, *FEW)
     assert (code, made["verdict"]) == (1, "stale") and old in made["reason"]
@@ -62,7 +62,7 @@ def test_a_stale_server_is_told_by_the_export_before(dtype, old, served, probe):
     assert (code, made["verdict"]) == (1, "differs")
 
 
-def test_a_small_step_is_told_below_rounding(near, served, probe):
+def test_a_small_step_is_detected_below_rounding(near, served, probe):
     """The two differ by a third of what bfloat16 does, which hides it from any tolerance."""
     served.model = loaded(near, torch.bfloat16)
     code, _, made = probe(TRAINED, "--also", near, "--dtype", "bfloat16")
@@ -90,7 +90,7 @@ def test_too_few_tokens_are_no_verdict(near, served, probe):
     assert (code, made["verdict"]) == (1, "undecided")
 
 
-def test_equal_weights_are_not_told_apart(tmp_path, probe):
+def test_equal_weights_are_not_distinguished(tmp_path, probe):
     again = shutil.copytree(TRAINED, tmp_path / "again")
     code, _, made = probe(TRAINED, "--also", str(again), *FEW)
     assert (code, made["positions"][str(again)]["apart"]) == (0, 0.0)
@@ -100,7 +100,7 @@ def test_equal_weights_are_not_told_apart(tmp_path, probe):
     (["layers.1.", "model.norm"], "layer 1 to the last norm and head"), (["embed"], "embeddings"),
     (["layers.0."], "layer 0"),
 ])  # fmt: skip
-def test_a_half_loaded_server_is_told_with_its_parts(names, told, old, served, probe):
+def test_a_half_loaded_server_is_reported_with_its_parts(names, told, old, served, probe):
     served.model = half(TRAINED, old, names)
     code, _, made = probe(TRAINED, "--also", old, *FEW)
     assert (code, made["verdict"]) == (1, "partial")
@@ -128,7 +128,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_told_without_another_folder(fault, old, served, probe):
+def test_a_fault_is_reported_without_another_folder(fault, old, served, probe):
     changes, verdict, words = FAULTS[fault]
     vars(served).update(changes(old))
     code, _, made = probe(TRAINED, *FEW)
@@ -216,7 +216,7 @@ def test_the_table_shows_every_precision_and_the_verdict(old, url, capsys):
     assert f"of the way to {old}" in shown and shown.splitlines()[-1].startswith("matches: ")
 
 
-def test_each_sync_is_probed_and_one_that_never_arrives_is_told(tmp_path, served, url, capsys, monkeypatch):
+def test_each_sync_is_probed_and_a_missing_one_is_reported(tmp_path, served, url, capsys, monkeypatch):
     """The second export reaches the server a moment late, the third not at all."""
     folders = [tmp_path / "out" / f"checkpoint-{number}" for number in range(3)]
     folders[0].parent.mkdir()
@@ -294,7 +294,7 @@ def test_a_finer_server_with_other_weights_does_not_pass_as_a_coarse_one(near, s
 @pytest.mark.parametrize(
     "url", ["ftp://host", "http://[::", "http://", "http://host:port", "http://host:99999", "x\x1b]0;y"]
 )
-def test_what_is_no_address_is_told_and_is_no_verdict(url, tmp_path):
+def test_what_is_no_address_is_reported_and_is_no_verdict(url, tmp_path):
     done = run_command("bapo_lightning.tools.commands.probe", url, tmp_path)
     assert done.returncode == 2 and "is not a server address; write http://HOST:PORT" in done.stderr
 

@@ -50,12 +50,12 @@ def test_cores_and_gpus_are_shared_out(monkeypatch):
     (["hydra.launcher.parallel_runs=0"], "parallel_runs=0 must be a whole number of at least 1"),
     (["hydra/launcher=ray", "hydra.launcher.cpus_per_run=0"], "launcher.cpus_per_run=0 must be"),
 ])  # fmt: skip
-def test_launchers_and_options_that_do_not_exist_are_told(overrides, complaint):
+def test_launchers_and_options_that_do_not_exist_are_reported(overrides, complaint):
     with pytest.raises(ConfigError, match=complaint):
         chosen_launcher(overrides)
 
 
-def test_a_launcher_begins_as_many_runs_as_the_sweep_asks_for_unless_it_is_told_otherwise():
+def test_a_launcher_begins_as_many_runs_as_the_sweep_asks_for_unless_it_is_set_otherwise():
     for given, number in {"hydra.sweeper.parallel_runs=3": 3, "hydra.launcher.parallel_runs=4": 4}.items():
         launch, is_here = chosen_launcher([given])
         assert launch.keywords == {"parallel_runs": number, "gpus_per_run": 0} and is_here

@@ -151,7 +151,7 @@ def test_the_root_of_a_sweep_is_a_path(root):
         plan_of("smoke", root=root)
 
 
-def test_keys_of_a_file_that_mean_nothing_or_two_things_are_told():
+def test_keys_of_a_file_that_mean_nothing_or_two_things_are_reported():
     with pytest.raises(ConfigError, match="colour means nothing; write parameters, cases") as told:
         plan_of("smoke", colour="red", cases=[{"algorithm": "grpo"}])
     assert told.value.problems[1] == "sweep=smoke varies algorithm and has it in its cases"
@@ -195,7 +195,7 @@ def refusing(config):
     raise MachineError(config.name, needs, ["wait"])
 
 
-def test_what_a_machine_lacks_for_several_runs_is_told_once_and_in_order(monkeypatch):
+def test_what_a_machine_lacks_for_several_runs_is_reported_once_and_in_order(monkeypatch):
     monkeypatch.setattr(machine, "check_machine", refusing)
     with pytest.raises(MachineError) as error:
         sweep_plan.check_runs([composed("seed=0"), composed("seed=1"), composed("seed=0")])
@@ -207,7 +207,7 @@ def test_what_a_machine_lacks_for_several_runs_is_told_once_and_in_order(monkeyp
     assert (str(copy), copy.problems, copy.advice) == (str(error.value), error.value.problems, ("wait",))
 
 
-def test_of_several_plans_the_largest_is_told():
+def test_of_several_plans_the_largest_is_reported():
     plans = [("1 GPU", 7), ("2 GPUs", 4)]
     errors = [MachineError("a", [f"GPUs: {gpus}", f"memory: {size} GB"], [], size) for gpus, size in plans]
     for each in (errors, errors[::-1]):

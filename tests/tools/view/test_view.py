@@ -295,7 +295,7 @@ def test_it_is_served_to_this_machine_alone_and_nothing_else_is(run, capsys):
             urlopen(request, timeout=30)
 
 
-def test_over_ssh_the_way_to_a_browser_is_told(run, monkeypatch, capsys):
+def test_over_ssh_the_way_to_a_browser_is_shown(run, monkeypatch, capsys):
     monkeypatch.setenv("SSH_CONNECTION", "1")
     assert main([str(run)]) == 0
     assert "--serve 8080" in capsys.readouterr().out

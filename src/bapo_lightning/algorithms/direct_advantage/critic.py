@@ -113,14 +113,14 @@ class StepCritic(BatchStage):
         """
         model = self._model.to(device)  # type: ignore[arg-type]
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
-        found: dict[int, list[float]] = {}
+        by_row: dict[int, list[float]] = {}
         for rows in rows_by_token_budget(lengths, token_budget):
             wanted = [states[row] for row in rows]
             inputs = state_inputs([rollouts[row] for row in rows], wanted)
             values = state_logits(model, *(tensor.to(device) for tensor in inputs)).sigmoid().cpu()
             parts = values.split(list(map(len, wanted)))
-            found |= {row: own.tolist() for row, own in zip(rows, parts, strict=True)}
-        return [found[row] for row in range(len(rollouts))]
+            by_row |= {row: part.tolist() for row, part in zip(rows, parts, strict=True)}
+        return [by_row[row] for row in range(len(rollouts))]
 
 
 @phase("valuing steps")
@@ -145,16 +145,16 @@ def with_step_advantages(
     states = [states_of(*pair) for pair in zip(rollouts, numbers, strict=True)]
     values = critic.values(rollouts, states, token_budget, device)
     steps = zip(numbers, values, strict=True)
-    found = [_valued(group, steps) if admits(group) else group for group in groups]
+    valued = [_valued(group, steps) if admits(group) else group for group in groups]
     measured = {"time/critic_seconds": time.perf_counter() - start}
     if samples:
         errors = [
             (value - sample.score.value) ** 2
-            for sample, own in zip(samples, values, strict=True)
-            for value in own
+            for sample, expected in zip(samples, values, strict=True)
+            for value in expected
         ]
-        measured |= {"critic/value": fmean(own[0] for own in values), "critic/brier": fmean(errors)}
-    return found, measured
+        measured |= {"critic/value": fmean(expected[0] for expected in values), "critic/brier": fmean(errors)}
+    return valued, measured
 
 
 def _valued(group: Group, steps: Iterator[tuple[array[int], Sequence[float]]]) -> Group:
@@ -173,8 +173,8 @@ def state_inputs(
     rollouts: Sequence[Rollout], states: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns token ids [B, T], padded on the right, and row and column of each of S states, [S] each."""
-    rows = [row for row, own in enumerate(states) for _ in own]
-    columns = [column for own in states for column in own]
+    rows = [row for row, places in enumerate(states) for _ in places]
+    columns = [column for places in states for column in places]
     return torch.from_numpy(padded_ids(rollouts)), torch.tensor(rows), torch.tensor(columns)
 
 
@@ -210,5 +210,5 @@ def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedMod
 
 
 def _config(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(model_path(path), "config.json").read_text(encoding="utf-8"))
-    return found
+    config: dict[str, Any] = json.loads(Path(model_path(path), "config.json").read_text(encoding="utf-8"))
+    return config

@@ -159,14 +159,14 @@ def sampled_examples(
     parts = split_problems(inputs.problems.train, options, config.seed)
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
-    asked = [all_samples(part, options.samples) for part in parts]
+    requests = [all_samples(part, options.samples) for part in parts]
     with closing(policy_sampler(config, inputs)) as sampler:
         splitter = StepSplitter(inputs.tokenizer, options.split, sampler.ends)
         with phase("sampling"):
-            sampled = [sample_answers(sampler, part) for part in asked]
+            sampled = [sample_answers(sampler, part) for part in requests]
         train, held_out = (examples_of(samples, splitter) for samples in sampled)
         if options.completions:
-            problems = [problem for problem, _ in asked[0]]
+            problems = [problem for problem, _ in requests[0]]
             train = with_completions(train, problems, sampler, options.completions)
     outcomes, prefixes = [example.outcome for example in train], sum(len(example.states) for example in train)
     print(

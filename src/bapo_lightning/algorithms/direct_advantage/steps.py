@@ -43,7 +43,7 @@ class StepSplitter:
             return array("i", [position // self.split for position in range(len(token_ids))])
         texts = [self._text(token) for token in token_ids]
         whole, written = "".join(texts), np.cumsum([len(text) for text in texts])
-        ends = [found.end() for found in re.finditer(self.split, whole) if found.group()]
+        ends = [match.end() for match in re.finditer(self.split, whole) if match.group()]
         last = np.unique(np.searchsorted(written, ends))  # last token of each step
         last = last[written[last] < len(whole.rstrip())]  # except the last step
         return array("i", np.searchsorted(last, np.arange(len(texts))).tolist())
@@ -59,7 +59,7 @@ def states_of(rollout: Rollout, numbers: Sequence[int]) -> list[int]:
     `numbers` has the number of each token's step.
     """
     start = len(rollout.prompt_ids)
-    begins = [place for place, (before, own) in enumerate(pairwise(numbers), start) if own != before]
+    begins = [place for place, (before, number) in enumerate(pairwise(numbers), start) if number != before]
     return [start - 1, *begins]
 
 

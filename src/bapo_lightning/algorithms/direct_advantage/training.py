@@ -50,7 +50,7 @@ class Example:
 
 def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Example]:
     """Returns examples from scored responses; raises DataError if a score is not in [0, 1]."""
-    found = []
+    examples = []
     for sample in samples:
         if not 0 <= sample.score.value <= 1:
             raise DataError(
@@ -60,8 +60,8 @@ def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Examp
         rollout = sample.rollout
         states = states_of(rollout, splitter(rollout.response_ids))
         outcome = sample.score.value
-        found.append(Example(rollout, states, outcome, [outcome] * len(states)))
-    return found
+        examples.append(Example(rollout, states, outcome, [outcome] * len(states)))
+    return examples
 
 
 def with_completions(
@@ -71,10 +71,10 @@ def with_completions(
     prefix: `count` new ones and its own response.
     """
     rollouts, states = [example.rollout for example in examples], [example.states for example in examples]
-    found = completed_scores(sampler, problems, rollouts, states, count)
+    completed = completed_scores(sampler, problems, rollouts, states, count)
     return [
-        replace(example, targets=[(example.outcome + sum(scores)) / (1 + count) for scores in own])
-        for example, own in zip(examples, found, strict=True)
+        replace(example, targets=[(example.outcome + sum(scores)) / (1 + count) for scores in state_scores])
+        for example, state_scores in zip(examples, completed, strict=True)
     ]
 
 
@@ -88,7 +88,7 @@ def completed_scores(
     """Returns the scores of `count` completions of each state of each rollout, sampled by the weights that
     sampled the rollout; each rollout answers the problem at its place.
     """
-    found: list[list[list[float]]] = []
+    completed: list[list[list[float]]] = []
     with phase("sampling completions", len(rollouts)):
         for first in range(0, len(rollouts), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(rollouts)))
@@ -110,12 +110,12 @@ def completed_scores(
             groups = [RunningGroup(WorkItem(problems[number], 0), [prefix]) for number, prefix in prefixes]
             finished = list(sampler.continued(requests, groups).values())
             samples = iter(sampler.judge([problems[number] for number, _ in prefixes], finished))
-            found += [
+            completed += [
                 [[next(samples).score.value for _ in range(count)] for _ in states[number]]
                 for number in numbers
             ]
             advance(len(numbers))
-    return found
+    return completed
 
 
 def beginning(rollout: Rollout, state: int) -> Rollout:

@@ -71,10 +71,10 @@ class Endpoint:
         key, options, variables = secrets.token_urlsafe(24), self._options, self._variables
         with self._lock:  # a close comes before, or sees the program
             self.check(closes)
-            made = Program(self._command, problem, options, variables, key, self._address(), self._limits)
-            self._programs[key] = made  # before it starts: its first request may come at once
+            program = Program(self._command, problem, options, variables, key, self._address(), self._limits)
+            self._programs[key] = program  # before it starts: its first request may come at once
             try:
-                made.begin()
+                program.begin()
             except BaseException as error:
                 del self._programs[key]
                 if isinstance(error, ValueError) or getattr(error, "errno", None) == errno.E2BIG:
@@ -82,7 +82,7 @@ class Endpoint:
                 if isinstance(error, OSError):
                     raise EnvironmentFault(f"the program {self._command[0]} cannot start: {error}") from None
                 raise
-        return made
+        return program
 
     def check(self, closes: int | None) -> None:
         """Raises EnvironmentFault unless this is the number of `closes`."""
@@ -142,10 +142,10 @@ class Endpoint:
         program = None
         try:
             program = self._program(http)
-            asked = read_body(await http.read())
-            if asked.num_choices > 1 and not (self.makes_branches and asked.is_chat):
+            request = read_body(await http.read())
+            if request.num_choices > 1 and not (self.makes_branches and request.is_chat):
                 raise RequestRefused("n above 1 needs environment.answers.edits=branch, and messages")
-            choices = (replace(asked, choice=choice) for choice in range(asked.num_choices))
+            choices = (replace(request, choice=choice) for choice in range(request.num_choices))
             texts = [await program.completed(each) for each in choices]
         except (RequestRefused, web.HTTPRequestEntityTooLarge) as error:
             if program is not None:
@@ -155,7 +155,7 @@ class Endpoint:
             if program is not None and program.key in self._programs:
                 raise
             return _refused(_ENDED)
-        return await send(http, asked, texts)
+        return await send(http, request, texts)
 
     async def _respond(self, http: web.Request) -> web.StreamResponse:
         return await self._answered(http, lambda body: read_responses(body, self._refuses), _sent_response)
@@ -174,18 +174,18 @@ class Endpoint:
         return web.json_response({})
 
 
-async def _sent_completion(http: web.Request, asked: Asked, texts: Sequence[str]) -> web.StreamResponse:
-    if not asked.is_streamed:
-        return web.json_response(completion(asked, *texts))
-    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks(asked, *texts)]
+async def _sent_completion(http: web.Request, request: Asked, texts: Sequence[str]) -> web.StreamResponse:
+    if not request.is_streamed:
+        return web.json_response(completion(request, *texts))
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks(request, *texts)]
     return await _streamed(http, [*lines, "data: [DONE]\n\n"])
 
 
-async def _sent_response(http: web.Request, asked: Asked, texts: Sequence[str]) -> web.StreamResponse:
+async def _sent_response(http: web.Request, request: Asked, texts: Sequence[str]) -> web.StreamResponse:
     (text,) = texts
-    if not asked.is_streamed:
-        return web.json_response(response(asked, text))
-    return await _streamed(http, map(event_lines, events(asked, text)))
+    if not request.is_streamed:
+        return web.json_response(response(request, text))
+    return await _streamed(http, map(event_lines, events(request, text)))
 
 
 async def _streamed(http: web.Request, parts: Iterable[str]) -> web.StreamResponse:

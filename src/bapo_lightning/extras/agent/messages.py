@@ -42,13 +42,13 @@ def messages_of(text: str) -> list[dict[str, Any]]:
     """Returns the messages of a reply's text, which may have been cut at any place."""
     first, *rest = text.split(_MESSAGE)
     parts = [part.split(_CONTENT) for part in rest]
-    found = [
+    messages = [
         {"role": part[0], "content": part[1], **({_CALLS: calls} if (calls := _read(part[2:])) else {})}
         for part in parts
         if len(part) > 1
     ]
     first = "" if first.startswith(_PROMPT) else first
-    return [{"role": "user", "content": first}, *found] if first or not found else found
+    return [{"role": "user", "content": first}, *messages] if first or not messages else messages
 
 
 def _as_one(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -116,12 +116,12 @@ class AgentFeedback(ChatFeedback):
 
     def blank(self, text: str) -> str:
         """Returns a reply of the same roles that says nothing."""
-        made = []
+        blanks = []
         for message in messages_of(text):
             calls = [{"type": "function", "function": {"name": "0", "arguments": {}}}] * len(
                 message.get(_CALLS, ())
             )
-            made.append({**message, "content": "0", **({_CALLS: calls} if calls else {})})
+            blanks.append({**message, "content": "0", **({_CALLS: calls} if calls else {})})
         if text.startswith(_PROMPT):
-            return prompt_text(made, _read([text[1:].partition(_MESSAGE)[0]]) or ())
-        return reply_text(made)
+            return prompt_text(blanks, _read([text[1:].partition(_MESSAGE)[0]]) or ())
+        return reply_text(blanks)

@@ -26,9 +26,9 @@ def agent_problems(tasks: Sequence[Problem], endpoint: Endpoint, workers: Worker
     def opened(task: Problem) -> Asked:
         program = endpoint.start(task)
         try:
-            if (asked := program.next_request()) is None:
+            if (request := program.next_request()) is None:
                 raise ProgramLost("differed", "The program ended without a request.")
-            return asked
+            return request
         finally:
             endpoint.end(program)
 
@@ -42,13 +42,13 @@ def agent_problems(tasks: Sequence[Problem], endpoint: Endpoint, workers: Worker
             f"the program asks differently each time about {tasks[0].id}, so that its request cannot be a "
             "prompt; leave dates, random names and temporary folders out of its first messages"
         )
-    return [_problem(task, asked) for task, asked in zip(tasks, first, strict=False)]
+    return [_problem(task, request) for task, request in zip(tasks, first, strict=False)]
 
 
-def _problem(task: Problem, asked: Asked) -> Problem:
-    own = {name: value for name, value in task.metadata.items() if name not in ("messages", "tools")}
-    known = {**own, "agent_metadata": dict(task.metadata), "task": task.prompt}
-    if asked.messages[0]["role"] == TEXT:
-        return replace(task, prompt=asked.messages[0]["content"], metadata=known)
-    opening = {"messages": list(asked.messages), "tools": list(asked.tools)}
+def _problem(task: Problem, request: Asked) -> Problem:
+    kept = {name: value for name, value in task.metadata.items() if name not in ("messages", "tools")}
+    known = {**kept, "agent_metadata": dict(task.metadata), "task": task.prompt}
+    if request.messages[0]["role"] == TEXT:
+        return replace(task, prompt=request.messages[0]["content"], metadata=known)
+    opening = {"messages": list(request.messages), "tools": list(request.tools)}
     return replace(task, metadata=known | opening)

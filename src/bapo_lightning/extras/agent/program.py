@@ -88,8 +88,8 @@ class Program:
         self.key, self._limits, self._options = key, limits, options
         self.reward_key = f"{key}.{secrets.token_urlsafe(24)}"  # in no variable, which tools could read
         known = problem.metadata
-        is_made = "agent_metadata" in known  # by data=agent: the prompt is the program's
-        task, known = (str(known["task"]), known["agent_metadata"]) if is_made else (problem.prompt, known)
+        is_ready = "agent_metadata" in known  # by data=agent: the prompt is the program's
+        task, known = (str(known["task"]), known["agent_metadata"]) if is_ready else (problem.prompt, known)
         self._command = [*BOUND, *(part.replace("{task}", task) for part in command)]
         short = {} if "\0" in task or len(task.encode(errors="replace")) > _LONGEST else {_TASK: task}
         self._variables = {**passed_on("HOME"), **variables, **short, _URL: url, _KEY: key}
@@ -126,35 +126,35 @@ class Program:
         """Gives the program the policy's text as the answer to its request."""
         run(self._answer(text))
 
-    def news(self, asked: Asked, edits: Edits) -> tuple[str, int | None]:
+    def news(self, request: Asked, edits: Edits) -> tuple[str, int | None]:
         """Returns what a request adds to the answered ones, and the number of the answer that it follows; -1:
         none; None: the last. Raises ProgramLost if it changes what came before, unless such `edits` are
         allowed; an ignored one counts as a refused request. A later choice follows what the first one does.
         """
-        if asked.choice:
-            return self._begun_with(self.digests.index(replace(asked, choice=0).digest), asked)
+        if request.choice:
+            return self._begun_with(self.digests.index(replace(request, choice=0).digest), request)
         if edits != "branch":  # earlier ones are compared with no more
             del self._answered[:-1]
-        if (text := _continued(asked, self._answered)) is not None:
+        if (text := _continued(request, self._answered)) is not None:
             return text, None
         self.num_edits += 1
         last, given = self._answered[-1]
-        if edits == "ignore" and (found := last.news(given, asked, edits)) is not None:
+        if edits == "ignore" and (added := last.news(given, request, edits)) is not None:
             self.num_refused += 1
-            return reply_text(found), None
-        if edits == "branch" and (place := _branched(asked, self._answered)) is not None:
+            return reply_text(added), None
+        if edits == "branch" and (place := _branched(request, self._answered)) is not None:
             text, number = place
             return text, None if number == len(self._answered) - 1 else number
         raise ProgramLost("edited", "The program changed the conversation before its last answer.")
 
-    def _begun_with(self, first: int, asked: Asked) -> tuple[str, int]:
+    def _begun_with(self, first: int, request: Asked) -> tuple[str, int]:
         """What a later choice adds, and after which answer: as the `first` choice, by its number."""
         before = self._answered[:first]
         if not before:
-            return prompt_text(asked.messages, asked.tools), -1
-        if (text := _continued(asked, before)) is not None:
+            return prompt_text(request.messages, request.tools), -1
+        if (text := _continued(request, before)) is not None:
             return text, first - 1
-        place = _branched(asked, before)
+        place = _branched(request, before)
         assert place is not None  # the first choice was answered
         return place
 
@@ -195,13 +195,13 @@ class Program:
             self._changed.set()
             raise RequestRefused(f"a conversation has at most {most} requests", 403)
 
-    async def completed(self, asked: Asked) -> str:
+    async def completed(self, request: Asked) -> str:
         """Returns the policy's text for a request; a repeated one gets its answer again."""
-        digest = asked.digest
+        digest = request.digest
         if digest in self.digests[: len(self.texts)]:
             return self.texts[self.digests.index(digest)]
         if self._pending is None:
-            self._pending = asked, asyncio.get_running_loop().create_future()
+            self._pending = request, asyncio.get_running_loop().create_future()
             self.digests.append(digest)
             self._changed.set()
         elif self._pending[0].digest != digest:
@@ -215,7 +215,7 @@ class Program:
         self._reward = judged_reward(value)
 
     async def _listen(self) -> tuple[_Output, _Output]:
-        loop, found = asyncio.get_running_loop(), list[_Output]()
+        loop, outputs = asyncio.get_running_loop(), list[_Output]()
         most = self._limits.output_megabytes * 1e6
         # In a pipe, which is empty once it was read: what the program starts finds the answer neither there
         # nor in a variable.
@@ -223,8 +223,8 @@ class Program:
         stdin.write(self._problem)
         stdin.write_eof()
         for pipe in (self._process.process.stdout, self._process.process.stderr):
-            found.append((await loop.connect_read_pipe(partial(_Output, most), pipe))[1])
-        return found[0], found[1]
+            outputs.append((await loop.connect_read_pipe(partial(_Output, most), pipe))[1])
+        return outputs[0], outputs[1]
 
     async def _next(self) -> Asked | None:
         loop = asyncio.get_running_loop()
@@ -258,9 +258,9 @@ class Program:
 
     async def _answer(self, text: str) -> None:
         assert self._pending is not None
-        (asked, future), self._pending = self._pending, None
+        (request, future), self._pending = self._pending, None
         self.texts.append(text)
-        self._answered.append((asked, text))
+        self._answered.append((request, text))
         future.set_result(text)
 
     async def _forget(self) -> None:
@@ -270,27 +270,27 @@ class Program:
             self._pending[1].cancel()
 
 
-def _continued(asked: Asked, answered: Sequence[tuple[Asked, str]]) -> str | None:
+def _continued(request: Asked, answered: Sequence[tuple[Asked, str]]) -> str | None:
     """What a request adds to the request that was answered last; None if it changes what came before."""
     last, given = answered[-1]
-    found = last.news(given, asked)
-    return None if found is None else reply_text(found)
+    added = last.news(given, request)
+    return None if added is None else reply_text(added)
 
 
-def _branched(asked: Asked, answered: Sequence[tuple[Asked, str]]) -> tuple[str, int] | None:
+def _branched(request: Asked, answered: Sequence[tuple[Asked, str]]) -> tuple[str, int] | None:
     """What a request adds to the answered one that it repeats furthest, and its number; -1: it is a whole
     prompt. None if it can be neither.
     """
     fits = [
         (len(before.messages), len(before.messages[-1]["content"]), number, reply_text(added))
         for number, (before, given) in enumerate(answered)
-        if (added := before.news(given, asked, "branch")) is not None
+        if (added := before.news(given, request, "branch")) is not None
     ]
     if fits:
         *_, number, text = max(fits)
         return text, number
-    if asked.is_chat and asked.messages[-1]["role"] != "assistant":
-        return prompt_text(asked.messages, asked.tools), -1
+    if request.is_chat and request.messages[-1]["role"] != "assistant":
+        return prompt_text(request.messages, request.tools), -1
     return None
 
 

@@ -30,21 +30,21 @@ def remove_old(folder: Path) -> None:
 
 def main() -> None:
     """Offers the conversation and waits until no file of it is left."""
-    folder, own = Path(sys.argv[1]), str(os.getpid())
+    folder, pid = Path(sys.argv[1]), str(os.getpid())
     folder.mkdir(parents=True, exist_ok=True)
     remove_old(folder)
     offer = json.load(sys.stdin)
     offer |= {"base_url": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    written = folder / f"{own}.new"
+    written = folder / f"{pid}.new"
     try:
         with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(offer, file)
-        written.rename(folder / f"{own}{OFFERED}")
-        while any(folder.glob(f"{own}.*")):
+        written.rename(folder / f"{pid}{OFFERED}")
+        while any(folder.glob(f"{pid}.*")):
             time.sleep(POLL_SECONDS)
     finally:
-        for path in folder.glob(f"{own}.*"):
+        for path in folder.glob(f"{pid}.*"):
             path.unlink(missing_ok=True)
 
 

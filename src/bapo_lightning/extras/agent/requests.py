@@ -155,10 +155,10 @@ class Asked:
         skipped = count + 1
         if ignores_edits and len(later.messages) > count and later.messages[count]["role"] != "assistant":
             skipped = count  # the answer is left out
-        own = (*self.messages, given)[:skipped]
+        earlier = (*self.messages, given)[:skipped]
         same = [
             one["role"] == other["role"] if ignores_edits else _compared(one) == _compared(other)
-            for one, other in zip(own, later.messages, strict=False)
+            for one, other in zip(earlier, later.messages, strict=False)
         ]
         added = list(later.messages[skipped:])
         is_longer = bool(added) and all(
@@ -168,84 +168,84 @@ class Asked:
 
     def begins(self, problem: Problem) -> bool:
         """Returns whether a conversation about the problem begins with this request."""
-        own, tools = problem.metadata.get("messages"), problem.metadata.get("tools") or ()
-        wanted = Asked(tuple(own or [_message("user", problem.prompt, [])]), tuple(tools))
+        messages, tools = problem.metadata.get("messages"), problem.metadata.get("tools") or ()
+        wanted = Asked(tuple(messages or [_message("user", problem.prompt, [])]), tuple(tools))
         text = Asked((_message(TEXT, problem.prompt, []),))
-        return self.digest == wanted.digest or (not own and self.digest == text.digest)
+        return self.digest == wanted.digest or (not messages and self.digest == text.digest)
 
 
 def read(body: bytes, is_chat: bool, refuses_settings: bool) -> Asked:
     """Returns the request of an HTTP body. Raises RequestRefused."""
-    asked = accepted(_Request, body, SAMPLING if refuses_settings else ())
-    if is_chat and asked.messages:
-        messages = tuple(message.plain() for message in asked.messages)
-    elif not is_chat and asked.prompt:
-        messages = (_message(TEXT, asked.prompt, []),)
+    parsed = accepted(_Request, body, SAMPLING if refuses_settings else ())
+    if is_chat and parsed.messages:
+        messages = tuple(message.plain() for message in parsed.messages)
+    elif not is_chat and parsed.prompt:
+        messages = (_message(TEXT, parsed.prompt, []),)
     else:
         raise RequestRefused(f"the request has no {'messages' if is_chat else 'prompt'}")
-    stops = (asked.stop,) if isinstance(asked.stop, str) else asked.stop or ()
+    stops = (parsed.stop,) if isinstance(parsed.stop, str) else parsed.stop or ()
     return Asked(
         messages,
-        tuple(asked.tools or ()),
+        tuple(parsed.tools or ()),
         tuple(stop for stop in stops if stop),  # an empty one would be everywhere
-        asked.model,
-        bool(asked.stream),
-        asked.stream_options is not None and asked.stream_options.include_usage,
-        asked.n or 1,
+        parsed.model,
+        bool(parsed.stream),
+        parsed.stream_options is not None and parsed.stream_options.include_usage,
+        parsed.n or 1,
     )
 
 
 def accepted(kind: type[Kind], body: bytes, refused: Sequence[str]) -> Kind:
     """Returns an HTTP body as a request of a kind. Raises RequestRefused, also for `refused` options."""
     try:
-        asked = judged(kind, body, "the program")
+        request = judged(kind, body, "the program")
     except PeerFault as fault:
         raise RequestRefused(str(fault).replace("an answer", "a request")) from None
     given = from_json(body) if refused else {}
-    if own := sorted(name for name in refused if given.get(name) is not None):
-        raise RequestRefused(f"the run decides on {', '.join(own)}; leave them out")
-    return asked
+    if decided := sorted(name for name in refused if given.get(name) is not None):
+        raise RequestRefused(f"the run decides on {', '.join(decided)}; leave them out")
+    return request
 
 
-def completion(asked: Asked, *texts: str) -> dict[str, Any]:
+def completion(request: Asked, *texts: str) -> dict[str, Any]:
     """Returns the body of the answer to a request that gets texts of the policy, one for each choice."""
     choices = list[dict[str, Any]]()
     for choice, text in enumerate(texts):
-        own = replace(asked, choice=choice)
-        if asked.is_chat:
-            message, reason = sent(own, text)
+        chosen = replace(request, choice=choice)
+        if request.is_chat:
+            message, reason = sent(chosen, text)
             choices.append({"message": message, "finish_reason": reason})
         else:
-            given = own.answer(text)["content"]
+            given = chosen.answer(text)["content"]
             choices.append({"text": given, "logprobs": None, "finish_reason": "stop"})
-    return _body(asked, *choices)
+    return _body(request, *choices)
 
 
-def chunks(asked: Asked, *texts: str) -> Iterator[dict[str, Any]]:
+def chunks(request: Asked, *texts: str) -> Iterator[dict[str, Any]]:
     """Yields the events of the streamed answer, in OpenAI's order, one choice after another."""
     for choice, text in enumerate(texts):
-        own = replace(asked, choice=choice)
-        for part in _parts(own, text):
-            yield _body(asked, {"index": choice, **part})
-    if asked.shows_usage:
-        yield _body(asked)
+        chosen = replace(request, choice=choice)
+        for part in _parts(chosen, text):
+            yield _body(request, {"index": choice, **part})
+    if request.shows_usage:
+        yield _body(request)
 
 
-def _parts(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
-    if not asked.is_chat:
-        yield {"text": asked.answer(text)["content"], "finish_reason": None}
+def _parts(request: Asked, text: str) -> Iterator[dict[str, Any]]:
+    if not request.is_chat:
+        yield {"text": request.answer(text)["content"], "finish_reason": None}
         yield {"text": "", "finish_reason": "stop"}
         return
-    message, reason = sent(asked, text)
+    message, reason = sent(request, text)
     calls = [{"index": number, **call} for number, call in enumerate(message.pop("tool_calls", ()))]
     for delta in (message, *([{"tool_calls": calls}] if calls else ())):
         yield {"delta": delta, "finish_reason": None}
     yield {"delta": {}, "finish_reason": reason}
 
 
-def sent(asked: Asked, text: str) -> tuple[Message, str]:
+def sent(request: Asked, text: str) -> tuple[Message, str]:
     """Returns an assistant's message as the protocol has it, and the reason for its end."""
-    given, digest = asked.answer(text), asked.digest
+    given, digest = request.answer(text), request.digest
     message: Message = {"role": "assistant", "content": given["content"]}
     if not (calls := given.get("tool_calls")):
         return message, "stop"
@@ -261,20 +261,20 @@ def sent(asked: Asked, text: str) -> tuple[Message, str]:
     return message, "tool_calls"
 
 
-def _body(asked: Asked, *choices: dict[str, Any]) -> dict[str, Any]:
-    kind = ("chat.completion" if asked.is_chat else "text_completion") + (
-        ".chunk" if asked.is_chat and asked.is_streamed else ""
+def _body(request: Asked, *choices: dict[str, Any]) -> dict[str, Any]:
+    kind = ("chat.completion" if request.is_chat else "text_completion") + (
+        ".chunk" if request.is_chat and request.is_streamed else ""
     )
-    body: dict[str, Any] = {"id": f"cmpl-{asked.digest}", "object": kind, "created": int(time.time())}
-    body |= {"model": asked.model, "choices": [{"index": at, **each} for at, each in enumerate(choices)]}
-    if not choices or not asked.is_streamed:  # the endpoint knows texts, and no numbers of tokens
+    body: dict[str, Any] = {"id": f"cmpl-{request.digest}", "object": kind, "created": int(time.time())}
+    body |= {"model": request.model, "choices": [{"index": at, **each} for at, each in enumerate(choices)]}
+    if not choices or not request.is_streamed:  # the endpoint knows texts, and no numbers of tokens
         body["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     return body
 
 
 def _message(role: str, text: str, calls: Sequence[tuple[str, Any]]) -> Message:
-    made = [{"type": "function", "function": {"name": name, "arguments": given}} for name, given in calls]
-    return {"role": role, "content": text, **({"tool_calls": made} if made else {})}
+    items = [{"type": "function", "function": {"name": name, "arguments": given}} for name, given in calls]
+    return {"role": role, "content": text, **({"tool_calls": items} if items else {})}
 
 
 def _compared(message: Message) -> list[Any]:

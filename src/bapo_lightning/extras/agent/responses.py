@@ -59,34 +59,34 @@ class _ResponsesRequest(Answer):
 
 def read_responses(body: bytes, refuses_settings: bool) -> Asked:
     """Returns the request of an HTTP body. Raises RequestRefused."""
-    asked = accepted(_ResponsesRequest, body, _SETTINGS if refuses_settings else ())
-    items = (_Item(role="user", content=asked.input),) if isinstance(asked.input, str) else asked.input
-    first = [SentMessage(role="system", content=asked.instructions)] if asked.instructions else []
+    parsed = accepted(_ResponsesRequest, body, _SETTINGS if refuses_settings else ())
+    items = (_Item(role="user", content=parsed.input),) if isinstance(parsed.input, str) else parsed.input
+    first = [SentMessage(role="system", content=parsed.instructions)] if parsed.instructions else []
     messages = tuple(message.plain() for message in (*first, *_messages(items)))
     if not messages:
         raise RequestRefused("the request has no input")
-    tools = tuple(_tool(tool) for tool in asked.tools or ())
-    return Asked(messages, tools, (), asked.model, bool(asked.stream))
+    tools = tuple(_tool(tool) for tool in parsed.tools or ())
+    return Asked(messages, tools, (), parsed.model, bool(parsed.stream))
 
 
 def _messages(items: tuple[_Item, ...]) -> list[SentMessage]:
     """One message for each item, but a text of the assistant and the calls behind it are one."""
-    found = list[tuple[Any, str | None, list[SentCall]]]()  # role, content, calls
+    parts = list[tuple[Any, str | None, list[SentCall]]]()  # role, content, calls
     for item in items:
         if item.type == "function_call":
-            if not found or found[-1][0] != "assistant":
-                found.append(("assistant", None, []))
+            if not parts or parts[-1][0] != "assistant":
+                parts.append(("assistant", None, []))
             function = SentFunction(name=item.name or "", arguments=item.arguments)
-            found[-1][2].append(SentCall(function=function))
+            parts[-1][2].append(SentCall(function=function))
         elif item.type == "function_call_output":
-            found.append(("tool", text_of(item.output), []))
+            parts.append(("tool", text_of(item.output), []))
         elif item.type == "message":
             if item.role is None:
                 raise RequestRefused("a message of the input has no role")
-            found.append((item.role, text_of(item.content), []))
+            parts.append((item.role, text_of(item.content), []))
     return [
         SentMessage(role=role, content=content, tool_calls=tuple(calls) or None)
-        for role, content, calls in found
+        for role, content, calls in parts
     ]
 
 
@@ -98,18 +98,18 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": inner}
 
 
-def response(asked: Asked, text: str) -> dict[str, Any]:
+def response(request: Asked, text: str) -> dict[str, Any]:
     """Returns the body of the answer to a request that gets a text of the policy."""
-    return _body(asked, _items(asked, text), "completed")
+    return _body(request, _items(request, text), "completed")
 
 
-def events(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
+def events(request: Asked, text: str) -> Iterator[dict[str, Any]]:
     """Yields the events of the streamed answer, in OpenAI's order."""
-    found: list[dict[str, Any]] = [
-        {"type": "response.created", "response": _body(asked, [], "in_progress")},
-        {"type": "response.in_progress", "response": _body(asked, [], "in_progress")},
+    emitted: list[dict[str, Any]] = [
+        {"type": "response.created", "response": _body(request, [], "in_progress")},
+        {"type": "response.in_progress", "response": _body(request, [], "in_progress")},
     ]
-    items = _items(asked, text)
+    items = _items(request, text)
     for number, item in enumerate(items):
         place: dict[str, Any] = {"output_index": number, "item_id": item["id"]}
         if item["type"] == "message":
@@ -129,16 +129,16 @@ def events(asked: Asked, text: str) -> Iterator[dict[str, Any]]:
                 {"type": f"{name}.delta", **place, "delta": given},
                 {"type": f"{name}.done", **place, "arguments": given, "name": item["name"]},
             ]
-        found.append({"type": "response.output_item.added", "output_index": number, "item": empty})
-        found += steps
-        found.append({"type": "response.output_item.done", "output_index": number, "item": item})
-    found.append({"type": "response.completed", "response": _body(asked, items, "completed")})
-    for number, event in enumerate(found):
+        emitted.append({"type": "response.output_item.added", "output_index": number, "item": empty})
+        emitted += steps
+        emitted.append({"type": "response.output_item.done", "output_index": number, "item": item})
+    emitted.append({"type": "response.completed", "response": _body(request, items, "completed")})
+    for number, event in enumerate(emitted):
         yield {**event, "sequence_number": number}
 
 
-def _items(asked: Asked, text: str) -> list[dict[str, Any]]:
-    message, _ = sent(asked, text)
+def _items(request: Asked, text: str) -> list[dict[str, Any]]:
+    message, _ = sent(request, text)
     calls: list[Message] = message.get("tool_calls", [])
     said: dict[str, Any] = {
         "type": "output_text",
@@ -146,7 +146,7 @@ def _items(asked: Asked, text: str) -> list[dict[str, Any]]:
         "annotations": [],
         "logprobs": [],
     }
-    spoken = {"type": "message", "id": f"msg_{asked.digest}", "role": "assistant", "content": [said]}
+    spoken = {"type": "message", "id": f"msg_{request.digest}", "role": "assistant", "content": [said]}
     return [
         *([{**spoken, "status": "completed"}] if message["content"] or not calls else ()),
         *(
@@ -159,11 +159,11 @@ def _items(asked: Asked, text: str) -> list[dict[str, Any]]:
     ]
 
 
-def _body(asked: Asked, items: list[dict[str, Any]], status: str) -> dict[str, Any]:
+def _body(request: Asked, items: list[dict[str, Any]], status: str) -> dict[str, Any]:
     nothing = dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p"))
     return {
-        **{"id": f"resp_{asked.digest}", "object": "response", "created_at": int(time.time())},
-        **{"status": status, "model": asked.model, "output": items, "parallel_tool_calls": True},
+        **{"id": f"resp_{request.digest}", "object": "response", "created_at": int(time.time())},
+        **{"status": status, "model": request.model, "output": items, "parallel_tool_calls": True},
         **{"tool_choice": "auto", "tools": [], "metadata": {}, "usage": _NO_USAGE, **nothing},
     }
 

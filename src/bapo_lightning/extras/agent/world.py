@@ -113,20 +113,20 @@ class Agent:
         program = self._program(turn.problem, place, closes)
         try:
             program.answer(turn.text)
-            asked = program.next_request()
-            is_over = asked is None or turn.is_last
-            text, after = ("", None) if asked is None or is_over else program.news(asked, self._edits)
+            request = program.next_request()
+            is_over = request is None or turn.is_last
+            text, after = ("", None) if request is None or is_over else program.news(request, self._edits)
         except BaseException:
             self._endpoint.end(program)
             raise
         calls, errors, edits = program.take_counts()
-        asked_so_far, given = list(program.digests), list(program.texts)
+        digests, given = list(program.digests), list(program.texts)
         seconds = place.seconds_with(begun)
-        state = asdict(_Progress(place.name, asked_so_far, given, seconds, place.edits + edits))
+        state = asdict(_Progress(place.name, digests, given, seconds, place.edits + edits))
         if is_over:
             self._endpoint.end(program)
             self._endpoint.check(closes)
-            return Reply("", asked is None, program.score(has_ended=asked is None), state, calls, errors)
+            return Reply("", request is None, program.score(has_ended=request is None), state, calls, errors)
         with self._lock:
             self._endpoint.check(closes)  # if not, the program has ended
             self._idle[place.name] = program
@@ -157,12 +157,12 @@ class Agent:
 
     def _replay(self, program: Program, problem: Problem, place: _Progress) -> None:
         for number in range(len(place.answers) + 1):
-            asked = program.next_request()
-            if asked is None and number == 0:
+            request = program.next_request()
+            if request is None and number == 0:
                 raise ProgramLost("differed", "The program ended without a request.")
-            if asked is None or (place.asked and asked.digest != place.asked[number]):
+            if request is None or (place.asked and request.digest != place.asked[number]):
                 raise ProgramLost("differed", "The program was started again, and asked differently.")
-            if not place.asked and not asked.begins(problem):
+            if not place.asked and not request.begins(problem):
                 raise ProgramLost("differed", "The program began differently from its problem.")
             if number < len(place.answers):
                 program.answer(place.answers[number])

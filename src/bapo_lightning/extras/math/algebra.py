@@ -129,8 +129,8 @@ def readings(text: str) -> tuple[Any, ...]:
         return ()  # a 4, a zero-width space and another 4 are not 4
     cleaned = clean(text)
     built = set_built(cleaned)
-    if built is not None and (found := as_set(_read_statement(built))) is not None:
-        return (found,)
+    if built is not None and (solutions := as_set(_read_statement(built))) is not None:
+        return (solutions,)
     expression = _read_statement(cleaned)
     if expression is not None:
         return (expression,)
@@ -144,8 +144,8 @@ def _read_statement(text: str) -> Any:
     joined = split_at_words(text)
     if joined is not None:
         parts = [read_latex(clean(part)) for part in joined.parts]
-        if None not in parts and (found := Joined(joined.word, tuple(parts))).is_one:
-            return found
+        if None not in parts and (combined := Joined(joined.word, tuple(parts))).is_one:
+            return combined
     return read_latex(text)
 
 

@@ -57,14 +57,14 @@ def operations(expression: Any) -> frozenset[str]:
 
     Arithmetic is one kind: a gold answer that is a product may be answered by a binomial.
     """
-    found: set[str] = set()
+    kinds: set[str] = set()
     waiting = [_stated(expression)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, sympy.Basic) and node != _HUNDREDTH:
-            found |= _kinds(node)
+            kinds |= _kinds(node)
             waiting += map(_stated, node.args)
-    return frozenset(found)
+    return frozenset(kinds)
 
 
 def _stated(expression: Any) -> Any:

@@ -58,7 +58,7 @@ class Joined(NamedTuple):
 
 def split_at_words(text: str) -> Joined | None:
     """Returns the parts of a cleaned text that `or` or `and` joins; None if there are none or both words."""
-    words = {(found[1] or found[2] or found[3]).lower().removeprefix("l") for found in _WORD.finditer(text)}
+    words = {(match[1] or match[2] or match[3]).lower().removeprefix("l") for match in _WORD.finditer(text)}
     parts = tuple(part.strip(" $,") for part in _WORD.split(text)[:: _WORD.groups + 1])
     if len(words) != 1 or len(parts) > MAX_PARTS or not all(parts):
         return None
@@ -67,8 +67,8 @@ def split_at_words(text: str) -> Joined | None:
 
 def set_built(text: str) -> str | None:
     r"""Returns the condition in `\{x : condition\}`."""
-    found = _SET_BUILT.fullmatch(text)
-    return found[2] if found is not None else None
+    match = _SET_BUILT.fullmatch(text)
+    return match[2] if match is not None else None
 
 
 def in_known_notation(text: str) -> str:

@@ -135,12 +135,12 @@ def _meaning(text: str) -> str:
         return text
     if (number := number_in_words(TEXT.sub(r"\1", text))) is not None:
         return number
-    found = _MEANING.fullmatch(_ARTICLE.sub("", text, count=1))
-    return text if found is None else tuple(_MEANINGS)[(found.lastindex or 1) - 1]
+    match = _MEANING.fullmatch(_ARTICLE.sub("", text, count=1))
+    return text if match is None else tuple(_MEANINGS)[(match.lastindex or 1) - 1]
 
 
 def _clean_latex(text: str) -> str:
-    text = _SYNONYM.sub(lambda found: _SYNONYMS[found[1]], _NOTHING_SEEN.sub(" ", text))
+    text = _SYNONYM.sub(lambda match: _SYNONYMS[match[1]], _NOTHING_SEEN.sub(" ", text))
     text = _ROMAN.sub(lambda name: f" {name[1] or name[2] or name[3]} ", text)
     text = _REALS.sub(lambda name: rf"\\mathbb{{{name[1] or name[2]}}}", text)
     text = _FUNCTION.sub(r"\\\1 ", _LABEL.sub("", text))

@@ -65,8 +65,8 @@ def number_in_words(text: str) -> str | None:
     """Returns the digits of a whole number below 1000 that `text` writes in words; None if it has none."""
     words = " ".join(re.split(r"[\s-]+", text.strip().lower())).replace("hundred and ", "hundred ")
     sign = "-" if words.startswith(("minus ", "negative ")) else ""
-    found = _NUMBERS.get(words.partition(" ")[2] if sign else words)
-    return None if found is None else sign + found
+    digits = _NUMBERS.get(words.partition(" ")[2] if sign else words)
+    return None if digits is None else sign + digits
 
 
 def text_verdict(gold: str, answer: str) -> bool | None:

@@ -46,8 +46,8 @@ class TextAction:
     def __init__(
         self, field: str = "message", pattern: str | None = None, others: Mapping[str, Any] | None = None
     ) -> None:
-        if found := list(self.problems({"pattern": pattern})):
-            raise ValueError("; ".join(found))
+        if problems := list(self.problems({"pattern": pattern})):
+            raise ValueError("; ".join(problems))
         self._field, self._others = field, dict(others or {})
         self._pattern = None if pattern is None else re.compile(pattern, re.DOTALL)
 
@@ -70,15 +70,15 @@ class JsonAction:
 
     def actions(self, text: str) -> list[dict[str, Any]]:
         """Returns the object that ends last and is not inside another, or none."""
-        text, found, after = text[-MAX_CHARACTERS:], list[dict[str, Any]](), 0
+        text, objects, after = text[-MAX_CHARACTERS:], list[dict[str, Any]](), 0
         for place in [match.start() for match in re.finditer(r"\{", text)][-MOST_OBJECTS:]:
             if place >= after:
                 try:
                     value, after = LENIENT_JSON.raw_decode(text, place)
                 except (ValueError, RecursionError):
                     continue
-                found = found if is_deeper(value) else [value]
-        return found
+                objects = objects if is_deeper(value) else [value]
+        return objects
 
 
 class ToolCalls:

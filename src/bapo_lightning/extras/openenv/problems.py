@@ -61,8 +61,8 @@ def openenv_problems(
         for each in options:
             with _started(server, seconds, each) as (_, seen):
                 starts.append(seen)
-        with _started(server, seconds, options[0]) as (session, again):
-            if digest(again) != digest(starts[0]):
+        with _started(server, seconds, options[0]) as (session, repeated):
+            if digest(repeated) != digest(starts[0]):
                 raise DataError(
                     f"the OpenEnv world {world} starts differently each time with {options[0]}; write "
                     "options in `reset` that fix how it starts"

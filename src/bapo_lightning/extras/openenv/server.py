@@ -51,8 +51,8 @@ class WorldServer:
         variables: Mapping[str, str] | None = None,
         seconds: Seconds = 60.0,
     ) -> None:
-        if found := list(self.problems({"url": url, "command": command})):
-            raise ValueError("; ".join(found))
+        if problems := list(self.problems({"url": url, "command": command})):
+            raise ValueError("; ".join(problems))
         self._url, self._command, self._folder = url, tuple(command), folder
         self._values, self._variables = dict(values or {}), dict(variables or {})
         self._seconds = seconds

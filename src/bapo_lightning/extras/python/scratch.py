@@ -83,17 +83,17 @@ def _deleted(folder: Path, pid: int, max_bytes: int) -> dict[int, int]:
     """Bytes of a program's files that are no longer in any folder, by inode. For a file that is only mapped
     into memory the kernel shows no size, so it counts as the largest possible.
     """
-    found = {}
+    sizes = {}
     for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
         fields = line.split(maxsplit=5)
         if fields[-1].startswith(os.fsencode(folder) + b"/") and fields[-1].endswith(b" (deleted)"):
-            found[int(fields[4])] = max_bytes
+            sizes[int(fields[4])] = max_bytes
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):  # closed in the meantime
             status = os.stat(f"/proc/{pid}/fd/{descriptor}")
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
-                found[status.st_ino] = _bytes(status)
-    return found
+                sizes[status.st_ino] = _bytes(status)
+    return sizes
 
 
 def _bytes(status: os.stat_result) -> int:

@@ -56,8 +56,8 @@ class Python:
         modules: Sequence[str] = (),
         walls: Literal["kernel", "none"] = "kernel",
     ) -> None:
-        if found := list(self.machine_problems({"walls": walls})):
-            raise ConfigError(found)
+        if problems := list(self.machine_problems({"walls": walls})):
+            raise ConfigError(problems)
         self._limits = CallLimits(
             seconds, memory_megabytes, file_megabytes, output_bytes, show_last_value, walls
         )

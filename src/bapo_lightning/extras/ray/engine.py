@@ -74,7 +74,7 @@ class RayEngine(RolloutEngine):
     _base: list[Any] = field(default_factory=list, init=False)  # stored weights under adapters
     # Requests of the last probe and its answer, with which late engines are compared.
     _proof: tuple[tuple[Any, ...], Any] | None = field(default=None, init=False)
-    _told: Counter[str] = field(default_factory=Counter, init=False)  # counts since `take_counts`
+    _reported: Counter[str] = field(default_factory=Counter, init=False)  # counts since `take_counts`
     _busy: threading.Lock = field(default_factory=threading.Lock, init=False)
     _closed: bool = field(default=False, init=False)
 
@@ -98,7 +98,7 @@ class RayEngine(RolloutEngine):
                 self.deadline_seconds,
                 self.start_seconds,
                 self._catch_up,
-                lambda made: self._proof is not None and same_answer(made, self._proof[1]),
+                lambda answer: self._proof is not None and same_answer(answer, self._proof[1]),
             )
             self._fleet.grow()
             self._fleet.settle()
@@ -117,7 +117,7 @@ class RayEngine(RolloutEngine):
             for first in range(0, len(requests), size)
         ]
         with self._talk(size) as fleet:
-            return [generation for made in fleet.share("generate", tasks) for generation in made]
+            return [generation for part in fleet.share("generate", tasks) for generation in part]
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
         """The same steps on all engines. A request stays with its engine as long as that lives."""
@@ -132,8 +132,8 @@ class RayEngine(RolloutEngine):
         check_synced(self.version)
         call = list(requests), sampling, self.version
         with self._talk() as fleet:
-            made = fleet.call_members(fleet.ready, "generate", *call)
-        answers = {member.number: generations for member, generations in made.items()}
+            by_member = fleet.call_members(fleet.ready, "generate", *call)
+        answers = {member.number: generations for member, generations in by_member.items()}
         self._proof = call, next(iter(answers.values()))
         return answers
 
@@ -156,8 +156,8 @@ class RayEngine(RolloutEngine):
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of the weights that every engine holds, by the engine's number in this run."""
         with self._talk() as fleet:
-            found = fleet.call_members(fleet.ready, "weight_digests", seed)
-        return {member.number: digests for member, digests in found.items()}
+            by_member = fleet.call_members(fleet.ready, "weight_digests", seed)
+        return {member.number: digests for member, digests in by_member.items()}
 
     def sleep(self) -> None:
         """Gives device memory to ranks on the same devices; with separate devices, keeps it."""
@@ -187,8 +187,8 @@ class RayEngine(RolloutEngine):
 
     def take_counts(self) -> dict[str, float]:
         """Metrics: number of engines now, and what happened to them since the last call."""
-        fleet, fresh = self._fleet, self._fleet.counts - self._told
-        self._told = Counter(fleet.counts)
+        fleet, fresh = self._fleet, self._fleet.counts - self._reported
+        self._reported = Counter(fleet.counts)
         return {
             "fleet/engines": len(fleet.ready),
             "fleet/nodes": len({member.node for member in fleet.ready}),
@@ -202,8 +202,8 @@ class RayEngine(RolloutEngine):
         from bapo_lightning.extras.ray.members import STARTING
         from bapo_lightning.extras.ray.weights import store
 
-        made = (member for member in fleet.members if member.stage not in STARTING)
-        wanted = next((member.wanted for member in made), MERGED)
+        started = (member for member in fleet.members if member.stage not in STARTING)
+        wanted = next((member.wanted for member in started), MERGED)
         if self._base:
             wanted = replace(wanted, content="adapters")
         stored = store(source, self.part_megabytes, wanted)
@@ -237,8 +237,8 @@ class RayEngine(RolloutEngine):
                 check_cluster()
                 finished: Mapping[int, Generation] = {
                     number * size + place: generation
-                    for number, made in end.done.items()
-                    for place, generation in enumerate(made)
+                    for number, generations in end.done.items()
+                    for place, generation in enumerate(generations)
                 }
                 raise EngineDied(str(end), finished) from None
             finally:
@@ -253,7 +253,7 @@ class RayEngine(RolloutEngine):
             joining.leave()
 
 
-def same_answer(made: Sequence[Generation], proven: Sequence[Generation]) -> bool:
+def same_answer(answer: Sequence[Generation], proven: Sequence[Generation]) -> bool:
     """Whether two engines sampled the same tokens, with the same log-probs except for rounding."""
 
     def tokens(generations: Sequence[Generation]) -> list[array[int]]:
@@ -262,6 +262,6 @@ def same_answer(made: Sequence[Generation], proven: Sequence[Generation]) -> boo
     def logprobs(generations: Sequence[Generation]) -> list[float]:
         return [value for generation in generations for value in generation.segment.logprobs]
 
-    return tokens(made) == tokens(proven) and (
-        fmean(abs(a - b) for a, b in zip(logprobs(made), logprobs(proven), strict=True)) <= LATE_TOLERANCE
+    return tokens(answer) == tokens(proven) and (
+        fmean(abs(a - b) for a, b in zip(logprobs(answer), logprobs(proven), strict=True)) <= LATE_TOLERANCE
     )

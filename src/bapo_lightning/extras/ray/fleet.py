@@ -55,7 +55,7 @@ class Fleet:
     failures: list[BapoLightningError] = field(default_factory=list, init=False)  # of starts
     counts: Counter[str] = field(default_factory=Counter, init=False)  # since the start of the run
     _refused: set[str] = field(default_factory=set, init=False)  # nodes
-    _made: int = field(default=0, init=False)  # members so far
+    _num_started: int = field(default=0, init=False)  # members so far
     _closed: bool = field(default=False, init=False)
 
     @property
@@ -77,8 +77,8 @@ class Fleet:
                 return
             node = min(free, key=lambda node: taken[node])
             taken[node] += 1
-            self.members.append(start(self._made, node, self.cpus, self.gpus))
-            self._made += 1
+            self.members.append(start(self._num_started, node, self.cpus, self.gpus))
+            self._num_started += 1
 
     def settle(self) -> None:
         """Waits until starting actors are made. Raises EngineError, or a constructor's own, if none is."""
@@ -158,7 +158,7 @@ class Fleet:
         check_cluster()
         busy = {member.call: member for member in self.members if member.call is not None}
         ended = ray.wait(list(busy), num_returns=1, timeout=LOOK_SECONDS)[0] if busy else []
-        found = []
+        outcomes = []
         for member in (busy[reference] for reference in ended):
             try:
                 outcome = member.outcome()
@@ -166,14 +166,14 @@ class Fleet:
                 self.lose(member, str(loss))
                 continue
             if member.stage is Stage.READY:
-                found.append((member, outcome))
+                outcomes.append((member, outcome))
             else:
                 self._take_on(member, outcome)
         for member in [member for member in self.members if member.call is not None]:
             seconds = self.start_seconds if member.stage in STARTING else self.deadline_seconds
             if time.monotonic() - member.since > seconds:
                 self.lose(member, f"it did not answer within {seconds:g} s")
-        return found
+        return outcomes
 
     def lose(self, member: Member, reason: str) -> None:
         """Ends an actor that is dead or counts as dead, and starts another in place of one that worked."""
@@ -198,8 +198,8 @@ class Fleet:
         if outcome.error is not None:
             self._refuse(member, outcome.error)
         elif member.stage is Stage.GREETING:
-            found, member.process = outcome.value
-            if wrong := differences(versions(), found):
+            reported, member.process = outcome.value
+            if wrong := differences(versions(), reported):
                 self._refuse(member, EngineError(f"its node has {wrong}"))
             else:
                 member.stage = Stage.MAKING

@@ -48,7 +48,7 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
     if ray.is_initialized():
         return False
     address = os.environ.get(JOINED, address)
-    own = HERE | {"num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus))}
+    local_options = HERE | {"num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus))}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends no statistics to anyone
     try:
         if address and address != "auto":
@@ -57,14 +57,14 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
                 raise ValueError("this is not HOST:PORT.")
             with socket.create_connection((host, int(port)), REACH_SECONDS):  # Ray would wait for a minute
                 pass
-        keep_token_private(is_made=not address)
+        keep_token_private(is_created=not address)
         # Ray's own handler would end a run during an update.
         with handled(SIGTERM, getsignal(SIGTERM)), patient():
             ray.init(
                 address=address or "local",
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                **({} if address else own),
+                **({} if address else local_options),
             )
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         wanted = f"joined at {key}={address}" if address else "started on this machine"
@@ -76,10 +76,10 @@ def join(address: str | None, num_cpus: float, key: str) -> bool:
     return True
 
 
-def keep_token_private(is_made: bool) -> None:
+def keep_token_private(is_created: bool) -> None:
     """Restricts the token file of Ray's clusters to this user: Ray creates it with the umask's permissions.
 
-    `is_made`: whether Ray would create a missing file, for a cluster that it starts. Raises OSError if it
+    `is_created`: whether Ray would create a missing file, for a cluster that it starts. Raises OSError if it
     cannot be created.
     """
     path = Path.home() / ".ray" / "auth_token"
@@ -87,13 +87,13 @@ def keep_token_private(is_made: bool) -> None:
     if path.is_file():
         with suppress(PermissionError):  # another user's, as in a container
             path.chmod(path.stat().st_mode & 0o700)
-    elif is_made and not named and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
+    elif is_created and not named and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        with NamedTemporaryFile("w", dir=path.parent, prefix="auth_token.") as made:  # of mode 0600
-            made.write(secrets.token_hex(32))
-            made.flush()
+        with NamedTemporaryFile("w", dir=path.parent, prefix="auth_token.") as file:  # of mode 0600
+            file.write(secrets.token_hex(32))
+            file.flush()
             with suppress(FileExistsError):  # of a run that started at the same time
-                os.link(made.name, path)
+                os.link(file.name, path)
 
 
 def leave() -> None:

@@ -50,7 +50,7 @@ class RayLauncher:
         task = ray.remote(train).options(num_cpus=cpus, num_gpus=gpus, max_retries=self.max_retries)
         threads = {"OMP_NUM_THREADS": str(max(1, int(cpus)))}
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-        own = os.getcwd(), kept | threads
+        context = os.getcwd(), kept | threads
         waiting, running = iter(jobs.items()), dict[Any, str]()
         most = self.parallel_runs or len(jobs)
         try:
@@ -67,7 +67,7 @@ class RayLauncher:
                 check_cluster()
                 for name, job in islice(waiting, most - len(running)):
                     absolute = replace(job, folder=job.folder.absolute())
-                    running[task.remote(absolute, *own)] = name
+                    running[task.remote(absolute, *context)] = name
                 if not running:
                     return
                 try:

@@ -179,8 +179,8 @@ def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
     """Trains on the nodes of a cluster (`address` as in `join`); returns the run's exit code. Raises
     EngineError without a cluster; RankError if there are too few nodes, or they differ from this machine.
     """
-    own = shape.ranks_per_node * shape.cpus * shape.is_apart
-    joined = join(address, own + shape.fleet_cpus, "ranks.address")
+    rank_cpus = shape.ranks_per_node * shape.cpus * shape.is_apart
+    joined = join(address, rank_cpus + shape.fleet_cpus, "ranks.address")
     with ExitStack() as stack:
         if joined:
             stack.callback(leave)
@@ -207,10 +207,10 @@ def reserved(stack: ExitStack, shape: Shape, per_node: Mapping[str, float]) -> l
 def unreserved(shape: Shape, per_node: Mapping[str, float]) -> list[Any]:
     """Scheduling strategies of nodes whose devices the fleet gets as well, this machine's first."""
     fitting = [node for node, count in room(per_node["CPU"], per_node.get("GPU", 0.0)).items() if count]
-    own = ray.get_runtime_context().get_node_id()
+    local_node = ray.get_runtime_context().get_node_id()
     if len(fitting) < shape.num_nodes:
         raise too_few(shape, per_node)
-    chosen = sorted(fitting, key=lambda node: (node != own, node))[: shape.num_nodes]
+    chosen = sorted(fitting, key=lambda node: (node != local_node, node))[: shape.num_nodes]
     return [NodeAffinitySchedulingStrategy(node, soft=False) for node in chosen]
 
 
@@ -229,8 +229,8 @@ def started(nodes: Sequence[Node], arguments: Sequence[str]) -> list[NodeRank]:
     try:
         met = while_alive(lambda: ray.get([node.actor.meet.remote() for node in nodes]))
         here = versions()
-        for found, address, _ in met:
-            if wrong := differences(here, found):
+        for reported, address, _ in met:
+            if wrong := differences(here, reported):
                 raise RankError(f"the node {address} of the Ray cluster has {wrong}")
         _, address, port = met[0]
         kept = {name: os.environ[name] for name in (THREADS, "PYTHONPATH") if name in os.environ}

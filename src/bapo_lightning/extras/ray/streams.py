@@ -27,13 +27,13 @@ class FleetStreams:
             self._members.pop(number, None)
         self._requests |= call.begun
         placed = self._placed(fleet)
-        asked = {
+        calls = {
             member: (replace(call, begun=placed.get(member, {})), sampling, version)
             for member in fleet.ready
             if call.given_up or member in self._members.values()
         }
-        made = fleet.each("stream", asked) if asked else {}
-        results = {number: each for part in made.values() for number, each in part.items()}
+        answers = fleet.each("stream", calls) if calls else {}
+        results = {number: each for part in answers.values() for number, each in part.items()}
         for number, each in results.items():
             self._note(number, each)
         self._take_from_lost(fleet)
@@ -63,13 +63,13 @@ class FleetStreams:
             placed.setdefault(member, {})[number] = request
         return placed
 
-    def _note(self, number: int, made: Streamed) -> None:
-        if made.finish is not None:
+    def _note(self, number: int, streamed: Streamed) -> None:
+        if streamed.finish is not None:
             del self._requests[number], self._members[number], self._losses[number]
             return
         request = self._requests[number]
         tokens = request.token_ids[:]
-        for segment in made.segments:
+        for segment in streamed.segments:
             tokens += segment.token_ids
         left = request.max_new_tokens - (len(tokens) - len(request.token_ids))
         # On another member it must not repeat its first random numbers.

@@ -54,8 +54,8 @@ class VerdictsOnNodes:
         with self._turn:
             while True:
                 try:
-                    made = while_alive(lambda: self._judged(parts))
-                    return [score for scores in made for score in scores]
+                    judged = while_alive(lambda: self._judged(parts))
+                    return [score for scores in judged for score in scores]
                 except ray.exceptions.RayError as error:
                     self._pool = None  # its workers end, and the next ones start on nodes that are left
                     tries += 1
@@ -98,8 +98,8 @@ class VerdictsOnNodes:
             actor = ray.remote(VerdictWorker)
             alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
             # Ray only spreads actors without CPUs if each is bound to its node.
-            own = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
-            strategies = ["SPREAD"] if self.cpus else own
+            per_node = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
+            strategies = ["SPREAD"] if self.cpus else per_node
             workers = [
                 actor.options(
                     num_cpus=self.cpus,

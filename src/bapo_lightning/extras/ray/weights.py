@@ -44,12 +44,12 @@ class StoredWeights:
 
 def store(source: WeightSource, part_megabytes: int, wanted: Wanted) -> StoredWeights:
     """Puts weights into the store, in parts of `part_megabytes` [MiB]. Raises EngineError without room."""
-    found: dict[bool, list[Any]] = {False: [], True: []}
+    parts: dict[bool, list[Any]] = {False: [], True: []}
     for is_factor, weights in groupby(source.named_weights(wanted), lambda item: FACTOR_MARK in item[0]):
-        found[is_factor] += map(put, in_parts(weights, part_megabytes))
+        parts[is_factor] += map(put, in_parts(weights, part_megabytes))
     if wanted.content == "merged":
-        return StoredWeights(found[False])
-    return StoredWeights(found[True], found[False])
+        return StoredWeights(parts[False])
+    return StoredWeights(parts[True], parts[False])
 
 
 def put(part: Sequence[tuple[str, torch.Tensor]]) -> Any:

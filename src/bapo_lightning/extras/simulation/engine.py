@@ -84,10 +84,10 @@ class VirtualEngine:
         self._pass(begin, done)
         return {
             number: Streamed(
-                tuple(Segment(unwritten(count), unwritten(count), version) for count, version in made),
+                tuple(Segment(unwritten(count), unwritten(count), version) for count, version in parts),
                 FinishReason.STOP if number in ended else None,
             )
-            for number, made in pieces.items()
+            for number, parts in pieces.items()
         }
 
     def stream_on(self) -> bool:

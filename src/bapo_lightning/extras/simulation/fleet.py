@@ -197,9 +197,9 @@ class _Pass:
 
     def _die(self, copy: _Copy) -> None:
         # Others sample its requests again.
-        made = self._steps_by(copy, self.end)
-        self.lost_tokens += sum(copy.steps + made - begin for _, _, begin, _ in copy.running)
-        self._settle(copy, made)
+        steps = self._steps_by(copy, self.end)
+        self.lost_tokens += sum(copy.steps + steps - begin for _, _, begin, _ in copy.running)
+        self._settle(copy, steps)
         self._queue.extendleft(sorted((request for _, request, _, _ in copy.running), reverse=True))
         copy.running, copy.cached, copy.stamp = [], 0, copy.stamp + 1
         self.deaths += 1

@@ -31,7 +31,7 @@ class _Sequence:
     left: int  # to its end, when it starts
     copy: int | None = None  # None: it waits
     begin: int = 0  # step
-    told: int = 0  # step up to which its tokens were reported, except for copies that died
+    reported: int = 0  # step up to which its tokens were reported, except for copies that died
     lost: list[Piece] = field(default_factory=list)  # those
 
     @property
@@ -57,7 +57,7 @@ class FleetStream:
         self._is_alive_C = np.ones(fleet.copies, bool)
         self._next_change = 0.0  # seconds: a copy dies or comes back
         self._lost, self._deaths = 0, 0  # since the last call
-        self._held, self._made = 0, 0  # sequences added up over its steps, and these
+        self._held, self._num_steps = 0, 0  # sequences added up over its steps, and these
 
     def load(self, version: int) -> None:
         """Takes weights for the following steps."""
@@ -73,7 +73,7 @@ class FleetStream:
         if sequence.copy is None:
             self._waiting.remove(number)
         else:
-            self._lost += self._steps - sequence.told
+            self._lost += self._steps - sequence.reported
             self._leave(sequence)
 
     def enter(self, number: int, context: int, tokens: int) -> None:
@@ -91,9 +91,9 @@ class FleetStream:
         ended: dict[int, _Sequence] = {}
         left = self._call_steps
         while left and self._next_end():
-            made = min(left, self._ends[0][0] - self._steps)
-            seconds_C += self._step(made)
-            left -= made
+            steps = min(left, self._ends[0][0] - self._steps)
+            seconds_C += self._step(steps)
+            left -= steps
             while self._next_end() == self._steps:
                 number = heapq.heappop(self._ends)[1]
                 ended[number] = self._sequences.pop(number)
@@ -133,7 +133,7 @@ class FleetStream:
         self._cached_C += count_C * steps
         self._steps += steps
         self._held += steps * int(count_C.sum())
-        self._made += steps
+        self._num_steps += steps
         return np.where(count_C > 0, seconds_C, 0.0)
 
     def _read(self) -> np.ndarray:
@@ -146,8 +146,8 @@ class FleetStream:
         factor = fleet.draw_jitter()
         seconds = waited + factor * (fleet.times.begin + float(seconds_C.max()))
         busy = factor * (fleet.times.begin * fleet.copies + float(seconds_C.sum()))
-        passed = FleetPass(seconds, busy, self._lost, self._deaths, self._held / max(1, self._made))
-        self._lost = self._deaths = self._held = self._made = 0
+        passed = FleetPass(seconds, busy, self._lost, self._deaths, self._held / max(1, self._num_steps))
+        self._lost = self._deaths = self._held = self._num_steps = 0
         return passed
 
     def _has_room(self) -> bool:
@@ -161,7 +161,7 @@ class FleetStream:
             number = self._waiting.popleft()
             sequence = self._sequences[number]
             copy = int(np.where(self._is_alive_C, self._count_C, np.iinfo(np.int64).max).argmin())
-            sequence.copy, sequence.begin, sequence.told = copy, self._steps, self._steps
+            sequence.copy, sequence.begin, sequence.reported = copy, self._steps, self._steps
             heapq.heappush(self._ends, (sequence.end, number))
             self._count_C[copy] += 1
             self._cached_C[copy] += sequence.context
@@ -179,10 +179,10 @@ class FleetStream:
         pieces, sequence.lost = sequence.lost, []
         until = min(self._steps, sequence.end)
         for (start, version), (end, _) in pairwise([*self._loads, (until, 0)]):
-            count = min(end, until) - max(start, sequence.told)
+            count = min(end, until) - max(start, sequence.reported)
             if count > 0:
                 pieces.append((count, version))
-        sequence.told = until
+        sequence.reported = until
         return pieces
 
     def _change_copies(self, now: float) -> float:
@@ -204,10 +204,10 @@ class FleetStream:
     def _scatter(self, copy: int) -> None:
         for number, sequence in reversed(self._sequences.items()):
             if sequence.copy == copy:
-                made = self._steps - sequence.begin
+                steps = self._steps - sequence.begin
                 sequence.lost = self._new_pieces(sequence)
                 self._leave(sequence)
                 sequence.copy = None
-                sequence.context, sequence.left = sequence.context + made, sequence.left - made
+                sequence.context, sequence.left = sequence.context + steps, sequence.left - steps
                 self._waiting.appendleft(number)
         self._unread_C[copy] = 0.0

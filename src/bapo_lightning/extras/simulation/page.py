@@ -31,8 +31,8 @@ def _throughput(axes: Axes, study: Study) -> None:
     style.style_axes(axes, "Throughput", "GPUs that train", "response tokens a second")
     bounds = sorted({result.cell.max_age for result in study.overlapping})
     for bound, colour in zip(bounds, style.shades(style.BLUE, len(bounds)), strict=True):
-        own = (result for result in study.overlapping if result.cell.max_age == bound)
-        line = dict(sorted((result.cell.trainer_gpus, result.speed) for result in own))  # the fastest of each
+        results = (result for result in study.overlapping if result.cell.max_age == bound)
+        line = dict(sorted((each.cell.trainer_gpus, each.speed) for each in results))  # the fastest of each
         axes.plot([*line], [*line.values()], "o-", color=colour, ms=4, label=f"max_age {bound}")
     if study.turns is not None:
         axes.axhline(study.turns.speed, color=style.VERMILLION, ls="--", label="in turns on all GPUs")
@@ -102,10 +102,10 @@ def _ages(axes: Axes, study: Study) -> None:
 def _waste(axes: Axes, study: Study) -> None:
     title = f"Ways to generate, {_split(study.best.cell)} GPUs"
     style.style_axes(axes, title, "max_age, updates", "tokens a second")
-    own = _like_best(study, "trainer_gpus")
-    kinds = list(dict.fromkeys(result.cell.generation for result in own))
+    results = _like_best(study, "trainer_gpus")
+    kinds = list(dict.fromkeys(result.cell.generation for result in results))
     for kind, colour in zip(kinds, style.shades(style.GREEN, len(kinds)), strict=True):
-        line = [result for result in own if result.cell.generation == kind]
+        line = [result for result in results if result.cell.generation == kind]
         axes.plot([r.cell.max_age for r in line], [*map(SPEED, line)], "o-", color=colour, ms=4, label=kind)
     axes.set_ylim(bottom=0)
     style.draw_legend(axes)
@@ -113,8 +113,8 @@ def _waste(axes: Axes, study: Study) -> None:
 
 def _like_best(study: Study, *names: str) -> list[CellResult]:
     facts = attrgetter(*names)
-    found = [result for result in study.overlapping if facts(result.cell) == facts(study.best.cell)]
-    return sorted(found, key=lambda result: (result.cell.trainer_gpus, result.cell.max_age))
+    results = [result for result in study.overlapping if facts(result.cell) == facts(study.best.cell)]
+    return sorted(results, key=lambda result: (result.cell.trainer_gpus, result.cell.max_age))
 
 
 def _split(cell: Cell) -> str:
@@ -152,11 +152,11 @@ def answer(study: Study) -> str:
 
 def law_line(study: Study) -> str:
     """Returns the staleness of the best setting, as simulated and by Applied Compute's formula."""
-    found = study.best.outcome
+    result = study.best.outcome
     return (
-        f"Mean age of trained responses at their start: {found.start_age:.2f} updates, by Applied Compute's "
-        f"formula {found.law_age:.2f} ({found.requests:,.1f} requests at once, rho {found.rho:.2f}, tail "
-        f"factor {found.tail:.2f}, queue {found.queue:.2f} batches); of their tokens {found.mean_age:.2f}."
+        f"Mean age of trained responses at their start: {result.start_age:.2f} updates, by Applied Compute's "
+        f"formula {result.law_age:.2f} ({result.requests:,.1f} requests at once, rho {result.rho:.2f}, tail "
+        f"factor {result.tail:.2f}, queue {result.queue:.2f} batches); of their tokens {result.mean_age:.2f}."
     )
 
 
@@ -172,8 +172,8 @@ def console_table(study: Study) -> str:
 def write_page(study: Study, world: StudiedRun, name: str, folder: Path) -> Path:
     """Writes index.md, simulate.png, cells.json and cells.csv into a folder; returns the page."""
     draw(study, folder / "simulate.png")
-    every = [*study.results, *study.what_ifs]
-    rows = [{**asdict(r.cell), "idle": r.idle, **asdict(r.outcome)} for r in every]
+    results = [*study.results, *study.what_ifs]
+    rows = [{**asdict(r.cell), "idle": r.idle, **asdict(r.outcome)} for r in results]
     unfit = [{**asdict(cell), "reason": reason} for cell, reason in study.unfit]
     write_json(folder / "cells.json", {"answer": answer(study), "cells": rows, "unfit": unfit})
     lines = [[*{**row, "ages": json.dumps(row["ages"])}.values()] for row in rows]
@@ -211,19 +211,19 @@ def _visible_cells(study: Study) -> list[CellResult]:
 
 
 def _row(result: CellResult) -> list[str]:
-    cell, found = result.cell, result.outcome
+    cell, outcome = result.cell, result.outcome
     return [
         f"{cell.trainer_gpus} in turns" if cell.in_turns else _split(cell),
         str(cell.max_age),
         cell.generation,
         f"{result.speed:,.0f}",
         f"{result.idle:.0%}",
-        f"{found.trainer_waits:.0%}",
-        f"{found.fleet_idle:.0%}",
-        f"{found.mean_age:.1f}",
-        f"{found.wasted:.1%}",
-        f"{found.requests:,.1f}",
-        f"{found.rho:.2f}",
-        f"{found.start_age:.1f}",
-        "" if found.law_age is None else f"{found.law_age:.1f}",
+        f"{outcome.trainer_waits:.0%}",
+        f"{outcome.fleet_idle:.0%}",
+        f"{outcome.mean_age:.1f}",
+        f"{outcome.wasted:.1%}",
+        f"{outcome.requests:,.1f}",
+        f"{outcome.rho:.2f}",
+        f"{outcome.start_age:.1f}",
+        "" if outcome.law_age is None else f"{outcome.law_age:.1f}",
     ]

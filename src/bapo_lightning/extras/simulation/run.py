@@ -121,7 +121,7 @@ class VirtualSampler(RolloutSampler):
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
         """Scores groups: all wrong, or every other answer right."""
-        found = []
+        scored = []
         for group in groups:
             uniform = self._drawn(group.item, len(group.rollouts))[1]
             scores = [WRONG if uniform or index % 2 else RIGHT for index in range(len(group.rollouts))]
@@ -130,8 +130,8 @@ class VirtualSampler(RolloutSampler):
                 for rollout, score in zip(group.rollouts, scores, strict=True)
             )
             zeros = (0.0,) * len(samples)
-            found.append(Group(group.item.problem, samples, zeros, group.item.epoch, version))
-        return found
+            scored.append(Group(group.item.problem, samples, zeros, group.item.epoch, version))
+        return scored
 
     def _drawn(self, item: WorkItem, group_size: int) -> tuple[list[int], bool]:
         if item not in self.drawn:
@@ -254,9 +254,9 @@ class VirtualRun:
                 yield pause
             else:
                 self._in_steps = is_stream
-                made, events = self.scheduler.sample(protocol.begin()), self._events
+                sampled, events = self.scheduler.sample(protocol.begin()), self._events
                 yield self.engine.take_owed()
-                finished, version = protocol.sampled(made)
+                finished, version = protocol.sampled(sampled)
                 if not is_stream:
                     yield from self._score(finished, version)
                 elif finished:

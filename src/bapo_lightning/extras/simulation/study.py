@@ -92,14 +92,14 @@ def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> VirtualOutco
 
 def _law(setting: Setting, requests: float, rho: float) -> dict[str, Any]:
     regime, tail = setting.regime, tail_factor(setting.lengths, setting.group_size)
-    found = {"requests": requests, "rho": rho, "tail": tail, "queue": None, "law_age": None}
+    law = {"requests": requests, "rho": rho, "tail": tail, "queue": None, "law_age": None}
     if regime.async_generation:
         batch = setting.groups_per_batch * setting.group_size
         queue = admitted_queue(regime, setting.groups_per_batch, requests * tail / (batch * max(rho, 1.0)))
         sampled = batch / (1 - setting.uniform_share)  # groups of equal scores do not enter
         staleness = mean_staleness(requests, sampled, tail, rho, queue)
-        found |= {"queue": queue, "law_age": in_updates(staleness, regime.updates_per_rollout_batch, rho)}
-    return found
+        law |= {"queue": queue, "law_age": in_updates(staleness, regime.updates_per_rollout_batch, rho)}
+    return law
 
 
 def _within(spans: Iterable[Span], window: Span) -> float:
@@ -151,11 +151,11 @@ class CellResult:
     @property
     def idle(self) -> float:
         """Share of all GPUs' time in which they do nothing; ranks that wait for others count as busy."""
-        found, cell = self.outcome, self.cell
+        outcome, cell = self.outcome, self.cell
         if cell.in_turns:
-            return found.fleet_idle - found.fleet_waits + found.syncing
-        trainer = cell.trainer_gpus * (found.trainer_waits + found.syncing)
-        return (trainer + cell.fleet_gpus * found.fleet_idle) / cell.gpus
+            return outcome.fleet_idle - outcome.fleet_waits + outcome.syncing
+        trainer = cell.trainer_gpus * (outcome.trainer_waits + outcome.syncing)
+        return (trainer + cell.fleet_gpus * outcome.fleet_idle) / cell.gpus
 
 
 SPEED = attrgetter("speed")
@@ -204,10 +204,10 @@ class StudiedRun:
         """Simulates a cell; a what-if has another `setting` than the world's."""
         regime = self._regime(cell.partial_tokens)
         if not cell.in_turns:
-            own = self.setting.regime
-            regime = replace(regime, async_generation=True, max_age=cell.max_age, window=own.window)
+            base = self.setting.regime
+            regime = replace(regime, async_generation=True, max_age=cell.max_age, window=base.window)
             if cell.stream is not None:
-                regime = replace(regime, stream=cell.stream, stale_action=own.stale_action)
+                regime = replace(regime, stream=cell.stream, stale_action=base.stale_action)
         run = VirtualRun(replace(setting or self.setting, regime=regime), self._times(cell))
         run.run()
         return CellResult(cell, outcome_of(run, self.num_skipped))
@@ -298,15 +298,15 @@ class Study:
     @property
     def turns(self) -> CellResult | None:
         """The fastest one that takes turns."""
-        return max((found for found in self.results if found.cell.in_turns), key=SPEED, default=None)
+        return max((result for result in self.results if result.cell.in_turns), key=SPEED, default=None)
 
     @property
     def by_age(self) -> dict[int, CellResult]:
         """The fastest result with each bound or a smaller one, by ascending bound."""
-        found: dict[int, CellResult] = {}
+        fastest: dict[int, CellResult] = {}
         for age in sorted({result.cell.max_age for result in self.overlapping}):
-            found[age] = max((r for r in self.overlapping if r.cell.max_age <= age), key=SPEED)
-        return found
+            fastest[age] = max((r for r in self.overlapping if r.cell.max_age <= age), key=SPEED)
+        return fastest
 
     @property
     def paying_age(self) -> int:

@@ -100,8 +100,8 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
 
     passes, tokens = values("rollout/passes"), values("rollout/num_tokens")
     sampling, syncs, rewards = (values(f"time/{part}_seconds") for part in ("rollout", "sync", "reward"))
-    made = (sampling > 0) & (tokens > 0)
-    if made.sum() < 2:
+    measured = (sampling > 0) & (tokens > 0)
+    if measured.sum() < 2:
         raise DataError(f"{record.path} has not measured what a simulation needs; give a run of more updates")
     # In turns the rest of the wait is work of the trainer's process.
     others = sampling + rewards if in_turns else values("time/wait_seconds")
@@ -109,11 +109,11 @@ def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
     seconds, generator = updates.tolist(), random.Random(seed)
     is_stream = value_of(record.config, "regime.stream") is not None
     units = values("rollout/decoding_steps") if is_stream else passes
-    begin, each = _fitted(units[made], tokens[made], sampling[made])
-    jitter = sampling[made] / (begin * units[made] + each * tokens[made])
+    begin, each = _fitted(units[measured], tokens[measured], sampling[measured])
+    jitter = sampling[measured] / (begin * units[measured] + each * tokens[measured])
     step, load = 0.0, None
     if is_stream:
-        known = slice(int(made.nonzero()[0][-1]) + 1)  # its wait for the end of the run is not measured
+        known = slice(int(measured.nonzero()[0][-1]) + 1)  # its wait for the end of the run is not measured
         spent = values("time/step_seconds") - sampling - values("time/engine_idle_seconds")
         step, begin = begin, max(0.0, spent[known].sum() / passes[known].sum())
         load = float(values("sync/transfer_seconds").sum() / max(1, (syncs > 0).sum()))

@@ -88,10 +88,10 @@ class Game:
 
     def _news(self) -> str:
         """Text of the game since the last time, without the player's own words."""
-        own = textarena().ObservationType.PLAYER_ACTION
+        action = textarena().ObservationType.PLAYER_ACTION
         _, messages = self._env.get_observation()
         # Some games file these under a wrong kind, with a number for the text.
-        return "\n".join(text for _, text, kind in messages if kind is not own and isinstance(text, str))
+        return "\n".join(text for _, text, kind in messages if kind is not action and isinstance(text, str))
 
 
 class TextArena:
@@ -109,8 +109,8 @@ class TextArena:
     is_pure = True
 
     def __init__(self, move: str | None = None) -> None:
-        if found := list(self.problems({"move": move})):
-            raise ValueError("; ".join(found))
+        if problems := list(self.problems({"move": move})):
+            raise ValueError("; ".join(problems))
         self._move = None if move is None else re.compile(move, re.DOTALL)
 
     @staticmethod
@@ -192,10 +192,10 @@ def _maker(name: str) -> Any:
 class _Dice(threading.local):
     """Replaces the module `random` in TextArena's modules: each thread draws from its own game."""
 
-    own: random.Random | None = None
+    generator: random.Random | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.own if hasattr(self.own, name) else random, name)
+        return getattr(self.generator if hasattr(self.generator, name) else random, name)
 
 
 _DICE = _Dice()
@@ -211,8 +211,8 @@ def _give_dice() -> None:
 
 @contextmanager
 def _drawing_from(dice: random.Random) -> Iterator[None]:
-    before, _DICE.own = _DICE.own, dice
+    before, _DICE.generator = _DICE.generator, dice
     try:
         yield
     finally:
-        _DICE.own = before
+        _DICE.generator = before

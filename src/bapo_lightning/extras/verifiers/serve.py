@@ -35,13 +35,13 @@ def loaded(name: str, options: dict[str, Any]) -> Any:
     SystemExit if it does not roll out by turns, or has tools.
     """
     module, _, maker = name.partition(":")
-    made = getattr(import_module(module.replace("-", "_")), maker or "load_environment")(**options)
+    environment = getattr(import_module(module.replace("-", "_")), maker or "load_environment")(**options)
     vf = library()
-    if not isinstance(made, getattr(vf, "MultiTurnEnv", ())):
+    if not isinstance(environment, getattr(vf, "MultiTurnEnv", ())):
         raise SystemExit(f"{name} is not a MultiTurnEnv of verifiers; only those are served")
-    if getattr(made, "tool_defs", None) or getattr(made, "oai_tools", None):
+    if getattr(environment, "tool_defs", None) or getattr(environment, "oai_tools", None):
         raise SystemExit(f"{name} has tools, whose calls are not served")
-    return made
+    return environment
 
 
 class Episode:
@@ -140,12 +140,12 @@ async def serve(environment: Any, request: web.Request) -> web.WebSocketResponse
     await socket.prepare(request)
     episode = Episode(environment)
     async for message in socket:
-        asked: Any = json.loads(message.data) if message.type is WSMsgType.TEXT else {"type": "close"}
-        if asked["type"] == "close":
+        command: Any = json.loads(message.data) if message.type is WSMsgType.TEXT else {"type": "close"}
+        if command["type"] == "close":
             break
         try:
-            data = asked.get("data", {})
-            if asked["type"] == "reset":
+            data = command.get("data", {})
+            if command["type"] == "reset":
                 seen = await episode.reset(int(data.get("seed") or 0))
             else:
                 seen = await episode.step(str(data["content"]))

@@ -50,7 +50,7 @@ def lone_advantages(
 ) -> Tensor:
     """Returns advantages [2, 1] of a right and a wrong answer, each the only one to its problem."""
     rewards = torch.tensor([[1.0], [0.0]])
-    found = advantages(rewards)
+    values = advantages(rewards)
     if batch_advantages is None:
-        return found
-    return batch_advantages(RewardBatch.example(rewards, found))
+        return values
+    return batch_advantages(RewardBatch.example(rewards, values))

@@ -239,8 +239,8 @@ def _update() -> None:
 
 
 def _all_parts() -> RenderableType:
-    found = (_parts.get(place) for place in Place)  # another thread may remove one
-    return Group(*(part for part in found if part is not None))
+    parts = (_parts.get(place) for place in Place)  # another thread may remove one
+    return Group(*(part for part in parts if part is not None))
 
 
 @atexit.register

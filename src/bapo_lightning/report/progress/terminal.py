@@ -22,8 +22,8 @@ class Terminal(Console):
     @property
     def file(self) -> IO[str]:
         """The stream that it writes to."""
-        found: IO[str] = below_all(super().file)
-        return found
+        stream: IO[str] = below_all(super().file)
+        return stream
 
     @file.setter
     def file(self, new_file: IO[str]) -> None:

@@ -77,9 +77,9 @@ def other_charts(record: RunRecord) -> list[Chart]:
 
 def colours_of(algorithm: str) -> dict[str, str]:
     """Colours of the catalogue, for a run of this algorithm."""
-    own = style.algorithm_colour(algorithm)
-    positive, negative = style.shades(own, 2)  # light and dark, for tokens and for their bounds
-    return {"algorithm": own, "positive": positive, "negative": negative, "grey": style.NEUTRAL}
+    colour = style.algorithm_colour(algorithm)
+    positive, negative = style.shades(colour, 2)  # light and dark, for tokens and for their bounds
+    return {"algorithm": colour, "positive": positive, "negative": negative, "grey": style.NEUTRAL}
 
 
 def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:

@@ -44,11 +44,11 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
         parts = wrapped(text.split(", "), console.width - indent - 1, ", ")
         table.add_row(label, Text(",\n".join(parts)))
     console.print(table)
-    found = [name for name in _ARTEFACTS if (Path(folder) / name).exists()]
+    files = [name for name in _ARTEFACTS if (Path(folder) / name).exists()]
     # Paths are never wrapped, so that they can be copied whole.
     heading = Text(f"{'  written to':<{_LABEL_WIDTH + 2}}", style="dim")
     console.print(heading + Text(f"{folder}/", style="bold"), soft_wrap=True)
-    for line in wrapped(found, console.width - _LABEL_WIDTH - 2):
+    for line in wrapped(files, console.width - _LABEL_WIDTH - 2):
         console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{line}"), soft_wrap=True)
     heading = Text(f"{'  look at it':<{_LABEL_WIDTH + 2}}", style="dim")
     path = shlex.quote(str(folder))
@@ -83,26 +83,26 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[tuple[str, str]]:
-    rows = [row for name in sorted(found, key=place_of) if not (row := metric_of(name)).source]
+def _metric_lines(metrics: Mapping[str, Any], num_without_gradient: int) -> list[tuple[str, str]]:
+    rows = [row for name in sorted(metrics, key=place_of) if not (row := metric_of(name)).source]
     lines: dict[str, list[str]] = {group: [] for group in PANELS}
     for row in rows:
         if row in MAIN and not row.jumps:
-            lines[row.group].append(_trend(found[row.name], row))
+            lines[row.group].append(_trend(metrics[row.name], row))
         elif row.group in PANELS:
-            typical = found[row.name]["extreme" if row.is_peak else "mean"]
+            typical = metrics[row.name]["extreme" if row.is_peak else "mean"]
             lines[row.group].append(f"{row.label} {_number(typical)}")
     searched = {TARGET_MET: ("positive_share", "target met in"), HIGH_RAISED: ("bounds", "upper raised in")}
-    for name in searched.keys() & found.keys() if TARGET_MET in found else ():
+    for name in searched.keys() & metrics.keys() if TARGET_MET in metrics else ():
         group, text = searched[name]
-        lines[group].append(f"{text} {_percent(found[name]['mean'])}")
+        lines[group].append(f"{text} {_percent(metrics[name]['mean'])}")
     if num_without_gradient:
         lines["grad_norm"].append(f"none in {_plural(num_without_gradient, 'update')}")
     # Shares that were always 0, such as the share of failed verdicts, are not worth printing.
     validated = [row for row in rows if row.name.startswith("val/")]
-    held_out = [row for row in validated if "@" in row.name or any(found[row.name].values())]
+    held_out = [row for row in validated if "@" in row.name or any(metrics[row.name].values())]
     texts = [(group.replace("_", " "), ", ".join(shown)) for group, shown in lines.items()]
-    texts[1:1] = [(row.name.removeprefix("val/"), _trend(found[row.name], row)) for row in held_out]
+    texts[1:1] = [(row.name.removeprefix("val/"), _trend(metrics[row.name], row)) for row in held_out]
     return texts
 
 
@@ -113,37 +113,37 @@ def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, st
     so_far = "" if is_whole else f", its first {compared['updates']:,} of {compared['of']:,} updates"
     lines = [("compared with", f"{compared['label']}, recorded at {compared['commit'][:7]}{so_far}")]
     for name in sorted(compared["metrics"], key=lambda name: not name.startswith("val/")):
-        found = {key: _number(value) for key, value in compared["metrics"][name].items()}
+        shown = {key: _number(value) for key, value in compared["metrics"][name].items()}
         short = name.removeprefix("val/").removeprefix("train/").removeprefix("policy/")
-        text = f"over {'training' if is_whole else 'these updates'} {found['mean']} "
-        text += f"(recorded {found['recorded_mean']}), at the end {found['last']} ({found['recorded_last']})"
+        text = f"over {'training' if is_whole else 'these updates'} {shown['mean']} "
+        text += f"(recorded {shown['recorded_mean']}), at the end {shown['last']} ({shown['recorded_last']})"
         lines.append((f"  {short}", text))
     return lines
 
 
-def _trend(found: Mapping[str, float], metric: Metric) -> str:
-    extreme = f"({metric.extreme} {_number(found['extreme'])})"
-    return f"{_number(found['first'])} -> {_number(found['final'])} {extreme}"
+def _trend(values: Mapping[str, float], metric: Metric) -> str:
+    extreme = f"({metric.extreme} {_number(values['extreme'])})"
+    return f"{_number(values['first'])} -> {_number(values['final'])} {extreme}"
 
 
 def _age_bound(max_age: int | None, reached: int | None) -> str:
     return "" if None in (max_age, reached) else f"{max_age}, reached {reached}"
 
 
-def _time_split(seconds: dict[str, float | None], beside: Sequence[str]) -> str:
+def _time_split(seconds: dict[str, float | None], overlapped: Sequence[str]) -> str:
     total = seconds["total"]
     if not total:
         return ""
     parts = {part: seconds[part] for part in (*TIME_PARTS, "other")}
-    names = {part: f"{part} (beside)" if part in beside else part for part in parts}
+    names = {part: f"{part} (beside)" if part in overlapped else part for part in parts}
     return _labelled({names[part]: _percent(spent / total) for part, spent in parts.items() if spent})
 
 
 def _throughput(summary: dict[str, Any]) -> str:
     rate = summary["rollout_tokens_per_second"]
     rollout = [] if rate is None else [f"{rate:,.0f} tokens/s in rollout"]
-    made = [f"{summary[name]:,} {name}" for name in ("samples", "tokens") if summary[name] is not None]
-    return ", ".join([*rollout, *made])
+    totals = [f"{summary[name]:,} {name}" for name in ("samples", "tokens") if summary[name] is not None]
+    return ", ".join([*rollout, *totals])
 
 
 def _drops(drops: dict[str, int | None]) -> str:

@@ -89,7 +89,7 @@ def moving_average(values: Values, window: int) -> list[float]:
 
 def moving_median(values: Values, window: int) -> list[float]:
     """Centred moving median of the same length; at both ends the window shrinks."""
-    half, inside, found = window // 2, list[float](), list[float]()
+    half, inside, medians = window // 2, list[float](), list[float]()
     for entering in range(len(values) + window - 1 - half):
         if entering < len(values):
             insort(inside, values[entering])
@@ -97,8 +97,8 @@ def moving_median(values: Values, window: int) -> list[float]:
             del inside[bisect_left(inside, values[entering - window])]
         if entering >= window - 1 - half:
             middle = len(inside) // 2
-            found.append((inside[middle] + inside[~middle]) / 2)
-    return found
+            medians.append((inside[middle] + inside[~middle]) / 2)
+    return medians
 
 
 def stretch_of(count: int, most: int) -> int:

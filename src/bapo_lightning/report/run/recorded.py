@@ -111,9 +111,9 @@ def _set_options(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _shipped() -> list[Recorded]:
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
-    curves = [{name: Band(**band) for name, band in plain.pop("curves").items()} for plain in found]
-    return [Recorded(curves=each, **plain) for each, plain in zip(curves, found, strict=True)]
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
+    curves = [{name: Band(**band) for name, band in plain.pop("curves").items()} for plain in records]
+    return [Recorded(curves=each, **plain) for each, plain in zip(curves, records, strict=True)]
 
 
 def part_edges(num_updates: int) -> list[int]:
@@ -143,6 +143,6 @@ def _band(records: Sequence[RunRecord], metric: str) -> Band:
         shown = interval_on_axis(parts, row.log and min(parts) > 0, row.limits)
         if shown is not None and len(parts) > 1:
             band.steps.append(place)
-            for found, value in zip((band.mean, band.lower, band.upper), shown, strict=True):
-                found.append(value)
+            for curve, value in zip((band.mean, band.lower, band.upper), shown, strict=True):
+                curve.append(value)
     return band

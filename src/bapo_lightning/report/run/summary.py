@@ -94,12 +94,12 @@ def compared_to_recorded(record: RunRecord) -> dict[str, Any] | None:
     num_updates = record.num_planned or len(record.rows)
     compared: dict[str, dict[str, float]] = {}
     for name, band in recorded.curves.items():
-        metric, own = metric_of(name), values_by_part(record, name, num_updates)
-        pairs = [(own[at], mean) for at, mean in zip(band.steps, band.mean, strict=True) if at in own]
+        metric, values = metric_of(name), values_by_part(record, name, num_updates)
+        pairs = [(values[at], mean) for at, mean in zip(band.steps, band.mean, strict=True) if at in values]
         if pairs and (metric not in EXPECTED or metric in HEADLINES[:3]):
             for key, some in (("mean", pairs), ("last", pairs[-max(1, len(pairs) // 10) :])):
-                found = {key: fmean(value for value, _ in some), f"recorded_{key}": fmean(m for _, m in some)}
-                compared[name] = compared.get(name, {}) | found
+                means = {key: fmean(value for value, _ in some), f"recorded_{key}": fmean(m for _, m in some)}
+                compared[name] = compared.get(name, {}) | means
     shared = max(edge for edge in part_edges(num_updates) if edge <= len(record.rows))
     about = {"label": recorded.label, "commit": recorded.commit, "updates": shared, "of": num_updates}
     return {**about, "metrics": compared} if compared else None

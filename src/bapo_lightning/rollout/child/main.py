@@ -69,7 +69,7 @@ def main(connection: Connection, parent: int) -> None:
         signal.signal(number, lambda number, frame: None)
     faulthandler.enable()
     in_background("watch-parent", partial(watch_parent, parent), end_process)
-    made: list[RolloutEngine] = []
+    engines: list[RolloutEngine] = []
     path, cores, threads, recipe = received(connection)
 
     def make() -> int:
@@ -80,17 +80,17 @@ def main(connection: Connection, parent: int) -> None:
             import torch  # the environment alone cannot give it more threads than cores
 
             torch.set_num_threads(threads)
-        made.append(pickle.loads(recipe)())
-        return made[0].version
+        engines.append(pickle.loads(recipe)())
+        return engines[0].version
 
     answer(connection, make, traced=False)
-    if not made:
+    if not engines:
         return
     try:
         while (command := received(connection)) is not None:
-            answer(connection, partial(obey, made[0], connection, *command))
+            answer(connection, partial(obey, engines[0], connection, *command))
     finally:
-        made[0].close()
+        engines[0].close()
 
 
 def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments: Any) -> Any:

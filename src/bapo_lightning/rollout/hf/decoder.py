@@ -66,9 +66,9 @@ class _Row:
 
     def take_fresh(self, version: int) -> Segment:
         """Returns the tokens that were not yet returned, all sampled by weights of a `version`."""
-        made = len(self.fresh)
+        count = len(self.fresh)
         segment = Segment(
-            self.tokens[len(self.tokens) - made :], self.fresh, version, candidates=self.candidates
+            self.tokens[len(self.tokens) - count :], self.fresh, version, candidates=self.candidates
         )
         self.fresh, self.candidates = array("f"), None
         return segment
@@ -84,8 +84,8 @@ class _Row:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Returns its `NUMBERS` before it is read."""
-        prompt, made, request = len(self.request.token_ids), len(self.tokens), self.request
-        return request.seed, prompt + made, made, request.max_new_tokens, 0, self.number is not None
+        prompt, sampled, request = len(self.request.token_ids), len(self.tokens), self.request
+        return request.seed, prompt + sampled, sampled, request.max_new_tokens, 0, self.number is not None
 
 
 @dataclass(eq=False)
@@ -237,7 +237,7 @@ class RunningBatch:
         self, places: np.ndarray, logits: Tensor, sampling: SamplingParams, uniform: Tensor
     ) -> np.ndarray:
         """Adds a token to rows `places` [B], by `logits[B, V]` and `uniform[B]`; returns which rows end."""
-        chosen, logprobs, every = sample_tokens(logits, sampling, uniform)
+        chosen, logprobs, all_logprobs = sample_tokens(logits, sampling, uniform)
         is_whole = len(places) == len(self._rows)
         rows = self._rows if is_whole else [self._rows[place] for place in places]
         token_ids, stops = chosen.tolist(), sampling.stop_token_ids
@@ -245,7 +245,7 @@ class RunningBatch:
             row.tokens.append(token)
             row.fresh.append(logprob)
         if sampling.num_candidates:
-            _note(rows, every, sampling.num_candidates)
+            _note(rows, all_logprobs, sampling.num_candidates)
         self._numbers["last"][places] = token_ids
         stopped = np.array([token in stops for token in token_ids], np.bool_)
         ends: np.ndarray = stopped | (self._numbers["made"] == self._numbers["limit"])[places]
@@ -279,11 +279,11 @@ class RunningBatch:
 
 def _note(rows: Sequence[_Row], logprobs: Tensor, num_candidates: int) -> None:
     tokens, values, counts = (each.cpu().numpy() for each in candidates(logprobs, num_candidates))
-    token_ids, own = array("i", tokens.astype(np.int32).tobytes()), array("f", values.tobytes())
+    token_ids, floats = array("i", tokens.astype(np.int32).tobytes()), array("f", values.tobytes())
     end = 0
     for row, count in zip(rows, counts.tolist(), strict=True):
         start, end = end, end + count
-        row.note(token_ids[start:end], own[start:end])
+        row.note(token_ids[start:end], floats[start:end])
 
 
 def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:

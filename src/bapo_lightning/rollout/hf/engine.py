@@ -88,15 +88,15 @@ class HFEngine(RolloutEngine):
         """Samples at most `max_rows` requests at once. If they are few, a running stream continues."""
         check_synced(self.version)
         check_prompts(requests)
-        made: list[Generation] = []
+        generations: list[Generation] = []
         with torch.inference_mode():
             if self._running.is_busy and len(requests) <= MOST_BESIDE:
                 return self._running.sample_now(requests, sampling, self._reader, self.version)
             for first in range(0, len(requests), self.max_rows):
                 batch = RunningBatch(self.max_rows, self._device)
                 part = requests[first : first + self.max_rows]
-                made += batch.sample_now(part, sampling, self._reader, self.version)
-        return made
+                generations += batch.sample_now(part, sampling, self._reader, self.version)
+        return generations
 
     def stream(self, call: StreamCall, sampling: SamplingParams) -> dict[int, Streamed]:
         """Samples at most `max_rows` requests at once; the others wait for a row."""
@@ -113,24 +113,24 @@ class HFEngine(RolloutEngine):
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies all weights."""
-        own = dict(weights_of(self._model))
-        missing = set(own)
+        parameters = dict(weights_of(self._model))
+        missing = set(parameters)
         factors: dict[str, torch.Tensor] = {}
         with torch.no_grad():
             for name, weight in source.named_weights(self.wanted):
                 if FACTOR_MARK in name:
                     factors[name] = weight.to(self._device, copy=True)
                     continue
-                if name not in own:
+                if name not in parameters:
                     raise EngineError(
                         f"the trainer sent a weight {name!r} that the engine's model does not have"
                     )
-                if own[name].shape != weight.shape:
+                if parameters[name].shape != weight.shape:
                     raise EngineError(
                         f"weight {name!r} has shape {tuple(weight.shape)}, the engine's has "
-                        f"{tuple(own[name].shape)}"
+                        f"{tuple(parameters[name].shape)}"
                     )
-                own[name].copy_(weight)
+                parameters[name].copy_(weight)
                 missing.discard(name)
         check_complete(sorted(missing))
         self._adapt(factors)

@@ -165,8 +165,8 @@ def generation_of_output(output: Any, sampling: SamplingParams, version: int) ->
         zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True)
         for start, end in zip(firsts, flat.end_indices, strict=True)
     )
-    own = [flat.logprobs[first] for first in firsts]
-    return generation_of(output.token_ids, own, output.finish_reason, sampling, version, places)
+    sampled = [flat.logprobs[first] for first in firsts]
+    return generation_of(output.token_ids, sampled, output.finish_reason, sampling, version, places)
 
 
 def generation_of(
@@ -198,7 +198,7 @@ def logprobs_and_candidates(
     cut one; if more of these tie than were requested, both refer to the distribution among those received.
     """
     wanted = sampling.top_k + TIES if sampling.top_k else sampling.num_candidates
-    own, noted = array("f"), []
+    sampled, noted = array("f"), []
     for token, logprob, place in zip(token_ids, logprobs, places, strict=True):
         known = {each: value for each, value in place if value > FLOOR}
         missing = 0.0
@@ -209,6 +209,6 @@ def logprobs_and_candidates(
         likeliest = sorted(known.items(), key=lambda entry: -entry[1])
         if not sampling.is_cut:
             likeliest = likeliest[:wanted]
-        own.append(logprob - missing)
+        sampled.append(logprob - missing)
         noted.append([(each, value - missing) for each, value in likeliest])
-    return own, Candidates.of_places(noted)
+    return sampled, Candidates.of_places(noted)

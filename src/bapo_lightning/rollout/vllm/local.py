@@ -283,7 +283,7 @@ class VLLMLocalEngine(RolloutEngine):
                 self._llm.llm_engine.abort_request(names)
             raise
         outputs = [finished[name] for name in names]
-        return [generation_of_output(made, sampling, self.version) for made in outputs]
+        return [generation_of_output(completion, sampling, self.version) for completion in outputs]
 
     def _add(
         self, name: str, request: GenerationRequest, sampling: SamplingParams, delta: bool = False
@@ -293,9 +293,9 @@ class VLLMLocalEngine(RolloutEngine):
         # Every worker already has it: the path is never read.
         adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self._has_base else None
         prompt = {"prompt_token_ids": request.token_ids.tolist()} | self._streamed.salt
-        asked = num_logprobs(sampling, self.model_path)
+        requested = num_logprobs(sampling, self.model_path)
         try:
-            parameters = vllm_sampling(request, sampling, asked, delta)
+            parameters = vllm_sampling(request, sampling, requested, delta)
             self._llm.llm_engine.add_request(name, prompt, parameters, lora_request=adapter)
         except Exception as error:
             raise EngineError(f"vLLM refused a request: {first_line(error)}") from error

@@ -103,7 +103,7 @@ class StreamedWeights(VLLMWeightSource):
         """Returns names, types and shapes, without a pass over the weights."""
         dtype = getattr(torch, self._wanted.dtype) if self._wanted.dtype else None
         return [
-            ParamMeta(name, dtype or own, tuple(shape)) for name, own, shape in self._source.weight_shapes()
+            ParamMeta(name, dtype or kind, tuple(shape)) for name, kind, shape in self._source.weight_shapes()
         ]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -158,9 +158,9 @@ class VLLMOptions:
             # As in the trainer: float32 sums of products of 16-bit factors. vLLM would round logits to 16
             # bits; on CPUs it has no such kernel and would cast the whole head at every step.
             overrides["head_dtype"] = "float32"
-        own = arguments.get("hf_overrides", {})
-        if overrides and isinstance(own, Mapping):
-            arguments["hf_overrides"] = {**overrides, **own}
+        given = arguments.get("hf_overrides", {})
+        if overrides and isinstance(given, Mapping):
+            arguments["hf_overrides"] = {**overrides, **given}
         return arguments
 
     def _rope(self, model_path: str) -> dict[str, Any]:
@@ -191,8 +191,8 @@ def reason_of(error: Exception) -> str:
     """Returns in one sentence why vLLM did not start, without its list of all models."""
     problems = error.errors() if isinstance(error, ValidationError) else []
     text = " ".join(each["msg"].removeprefix("Value error, ") for each in problems) or str(error)
-    if found := re.search(r"Model architectures \['(\w+)'\] failed to be inspected", text):
-        text = f"{found[1]} cannot be imported{_import_problem(found[1])}"
+    if match := re.search(r"Model architectures \['(\w+)'\] failed to be inspected", text):
+        text = f"{match[1]} cannot be imported{_import_problem(match[1])}"
     if not text:  # of an assertion: its line
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{last.line} ({Path(last.filename).name})"

@@ -195,8 +195,8 @@ class VLLMServerEngine(RolloutEngine):
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Returns digests of the weights that each server holds."""
-        found = [client.call_workers("weight_digests", seed) for client in self._clients]
-        return {number: added(parts) for number, parts in enumerate(found)}
+        digests = [client.call_workers("weight_digests", seed) for client in self._clients]
+        return {number: added(parts) for number, parts in enumerate(digests)}
 
     def restart(self) -> None:
         """Restarts only the lost servers, or waits until their owners have restarted them."""
@@ -311,7 +311,7 @@ class VLLMServerEngine(RolloutEngine):
         finished: dict[int, Generation],
     ) -> str | None:
         """Generates one server's share into `finished`; returns the reason if the server is lost."""
-        asked, url = num_logprobs(sampling, self.model_path), f"{client.url}/v1/completions"
+        requested, url = num_logprobs(sampling, self.model_path), f"{client.url}/v1/completions"
 
         async def one(number: int) -> None:
             request = requests[number]
@@ -320,10 +320,10 @@ class VLLMServerEngine(RolloutEngine):
                 "prompt": request.token_ids.tolist(),
                 "return_token_ids": True,
                 "return_tokens_as_token_ids": True,
-                **sampling_fields(request, sampling, asked),
+                **sampling_fields(request, sampling, requested),
                 **self._stream.salt,
             }
-            most, seconds = most_bytes(request, asked), self.deadline_seconds
+            most, seconds = most_bytes(request, requested), self.deadline_seconds
             answer = await wire.ask(CompletionAnswer, url, seconds, body, most, from_its_head=True)
             finished[number] = self._generation(answer, request, sampling)
             advance()
@@ -350,12 +350,12 @@ class VLLMServerEngine(RolloutEngine):
     ) -> Generation:
         """Converts a server's answer. Raises PeerFault for an impossible answer."""
         (choice,) = answer.choices
-        own, places = choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
-        check_generation(request, sampling, self.model_path, 0, choice.token_ids, own, choice.finish_reason)
-        if len(places) != len(own):
-            raise PeerFault(f"{len(own)} tokens came with candidates for {len(places)}")
+        logp, places = choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
+        check_generation(request, sampling, self.model_path, 0, choice.token_ids, logp, choice.finish_reason)
+        if len(places) != len(logp):
+            raise PeerFault(f"{len(logp)} tokens came with candidates for {len(places)}")
         known = checked_places(map(named_tokens, places), self.model_path)
-        return generation_of(choice.token_ids, own, choice.finish_reason, sampling, self.version, known)
+        return generation_of(choice.token_ids, logp, choice.finish_reason, sampling, self.version, known)
 
 
 def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:

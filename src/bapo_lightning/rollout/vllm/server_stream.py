@@ -200,18 +200,18 @@ class ServerStream:
         )
 
     async def _read(self, number: int, reading: _Reading, model: str, sampling: SamplingParams) -> None:
-        client, asked = reading.client, num_logprobs(sampling, self.model_path)
+        client, requested = reading.client, num_logprobs(sampling, self.model_path)
         url = f"{client.url}/inference/v1/generate"
         body = {
             "model": model,
             "token_ids": reading.request.token_ids.tolist(),
             "stream": True,  # tokens come one by one
-            "sampling_params": sampling_fields(reading.request, sampling, asked) | {"detokenize": False},
+            "sampling_params": sampling_fields(reading.request, sampling, requested) | {"detokenize": False},
             **self.salt,
         }
         assert self._wire is not None
         try:
-            most, seconds = most_bytes(reading.request, asked), self.deadline_seconds
+            most, seconds = most_bytes(reading.request, requested), self.deadline_seconds
             async with aclosing(self._wire.lines(url, body, most, seconds)) as lines:
                 async for line in lines:
                     if (choice := judged_part(line, url)) is not None:
@@ -238,8 +238,8 @@ class ServerStream:
         """Stores checked tokens. Raises PeerFault for impossible ones, before anything is stored."""
         reason, tokens = choice.finish_reason, choice.token_ids
         content = choice.logprobs.content if choice.logprobs is not None else ()
-        own, before = [token.logprob for token in content], len(reading.versions)
-        check_generation(reading.request, sampling, self.model_path, before, tokens, own, reason)
+        logprobs, before = [token.logprob for token in content], len(reading.versions)
+        check_generation(reading.request, sampling, self.model_path, before, tokens, logprobs, reason)
         if any(token != scored.token_id for token, scored in zip(tokens, content, strict=True)):
             raise PeerFault("it sent log-probs of other tokens than it sampled")
         versions = [self.version] * len(tokens)
@@ -250,8 +250,8 @@ class ServerStream:
             self._note_late(number, reading.client)
         places = ([(each.token_id, each.logprob) for each in token.top_logprobs] for token in content)
         known = checked_places(places, self.model_path)
-        made = generation_of(tokens, own, reason, sampling, self.version, known)
-        self._gathered.add(number, made.segment, made.finish if reason else None)
+        generation = generation_of(tokens, logprobs, reason, sampling, self.version, known)
+        self._gathered.add(number, generation.segment, generation.finish if reason else None)
         self._fresh[number] += len(tokens)
         reading.versions += versions
 

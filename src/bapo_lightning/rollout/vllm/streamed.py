@@ -57,9 +57,9 @@ class StreamedRequests:
             if (number := self._running.get(output.request_id)) is None:
                 others.append(output)
                 continue
-            made = output.outputs[0]
+            completion = output.outputs[0]
             assert self.sampling is not None
-            fresh = generation_of_output(made, self.sampling, version)
+            fresh = generation_of_output(completion, self.sampling, version)
             if output.finished:
                 del self._running[output.request_id]
             self._gathered.add(number, fresh.segment, fresh.finish if output.finished else None)

@@ -79,8 +79,8 @@ class Reload:
             loadable = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
             loadable -= tied_heads(self._model)
             for names, _ in held:
-                if own := [name.replace(BASE_MARK, ".") for name in names if name in loadable]:
-                    self._missing[own[0]] = set(own)
+                if targets := [name.replace(BASE_MARK, ".") for name in names if name in loadable]:
+                    self._missing[targets[0]] = set(targets)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Loads a part of the weights; may be called again with other parts."""
@@ -215,8 +215,8 @@ def incomplete_layers(model: nn.Module, loaded: set[str]) -> set[str]:
         if not info.can_load() or isinstance(layer, VocabParallelEmbedding):
             continue
         if not info.load_numel:
-            own = layer.named_parameters(recurse=False)
-            names |= loaded & {f"{name}.{last}" for last, weight in own if weight.is_meta}
+            parameters = layer.named_parameters(recurse=False)
+            names |= loaded & {f"{name}.{last}" for last, weight in parameters if weight.is_meta}
         elif info.load_numel < (info.load_numel_total or 0):
             names.add(name)
     return names
@@ -227,11 +227,11 @@ def by_file_name(named: Callable[..., Iterable[tuple[str, Any]]]) -> Iterator[tu
     the one in files: the shortest, and not a tied head's.
     """
     names: dict[int, list[str]] = {}
-    found = {}
+    objects = {}
     for name, each in named(remove_duplicate=False):
         names.setdefault(id(each), []).append(name)
-        found[id(each)] = each
-    for key, each in found.items():
+        objects[id(each)] = each
+    for key, each in objects.items():
         yield sorted(names[key], key=lambda name: ("lm_head" in name, len(name))), each
 
 
@@ -360,9 +360,9 @@ def _applied(layer: Any, columns: list[int], width: int) -> torch.Tensor:
 
 def _local_columns(layer: Any, seed: int) -> tuple[list[int], list[int]]:
     """Returns drawn columns of a layer that this worker holds: their numbers here and places in the draw."""
-    own, drawn = _width(layer), drawn_columns(layer.input_size, seed)
-    first = layer.tp_rank * own if own < layer.input_size else 0
-    places = [place for place, column in enumerate(drawn) if first <= column < first + own]
+    width, drawn = _width(layer), drawn_columns(layer.input_size, seed)
+    first = layer.tp_rank * width if width < layer.input_size else 0
+    places = [place for place, column in enumerate(drawn) if first <= column < first + width]
     return [drawn[place] - first for place in places], places
 
 

@@ -65,12 +65,12 @@ class Lock:
 def all_locks(world: Locks = Locks()) -> tuple[Lock, ...]:
     """Returns the locks, the same for every run."""
     generator = random.Random(world.seed)
-    found = []
+    locks = []
     for _ in range(world.num_locks):
         master, popular = generator.sample(KEYS[: world.num_keys], 2)
         days = [day for day in range(world.num_days) if generator.random() < world.popular_opens]
-        found.append(Lock(master, popular, frozenset(days)))
-    return tuple(found)
+        locks.append(Lock(master, popular, frozenset(days)))
+    return tuple(locks)
 
 
 def lock_problems(split: Split, limit: Count | None = None, world: Locks = Locks()) -> list[Problem]:

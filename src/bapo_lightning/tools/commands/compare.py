@@ -61,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     title = parsed.title or f"Comparison: {target.resolve().name}"
     options = f" ARGS=\"--reference '{parsed.reference}'\"" if parsed.reference else ""
     typed = f'make compare RUNS="{" ".join(parsed.folders)}"{options}'
-    made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    created_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     with displayed_phases(), phase("drawing the comparison"):
-        page = render_page(comparison, title, typed, made_at)
+        page = render_page(comparison, title, typed, created_at)
         written = (
             write_text(target / "compare.html", page),
             write_table(comparison, target / "compare.csv"),

@@ -70,8 +70,8 @@ def describe(plain: dict[str, Any], show: Any) -> None:
             f"{max(lengths)}; limit {limit}"
         )
         text_of = partial(_text, encode)
-        if asked := contradiction_of(selection.train, text_of):
-            print(f"warning: {asked}")
+        if contradiction := contradiction_of(selection.train, text_of):
+            print(f"warning: {contradiction}")
         for refused in _refused(config, selection, encode.args[0]):
             print(f"warning: train would stop: {refused}")
     for problem in selection.train[:: max(1, len(selection.train) // max(1, show))][:show]:

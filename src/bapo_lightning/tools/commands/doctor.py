@@ -34,26 +34,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--staleness", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print a line of JSON")
     parsed = parser.parse_args(arguments)
-    path = found_at(parsed.run)
+    path = resolve_path(parsed.run)
     curves = curves_of(path)
     facts = facts_of(read_config(path) if is_run(path) else {})
     findings = diagnose(curves, facts)
     alarms = unexplained(curves, findings)
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "run": str(path),
         "findings": [asdict(finding) for finding in findings],
         "alarms": alarms,
     }
     said = lines(path, curves, findings, alarms)
     if parsed.staleness:
-        made = staleness(curves, facts)
-        found["staleness"] = None if made is None else asdict(made)
-        said += staleness_lines(made)
-    print(json.dumps(found) if parsed.json else "\n".join(said))
+        verdict = staleness(curves, facts)
+        report["staleness"] = None if verdict is None else asdict(verdict)
+        said += staleness_lines(verdict)
+    print(json.dumps(report) if parsed.json else "\n".join(said))
     return FOUND if findings else 0
 
 
-def found_at(named: str) -> Path:
+def resolve_path(named: str) -> Path:
     """A log, or the newest of the runs."""
     runs = [run for run in find_runs([named]) if is_run(run)]
     return newest_run(runs) if runs else Path(named)
@@ -77,24 +77,24 @@ def lines(path: Path, curves: Curves, findings: Sequence[Finding], alarms: Mappi
     ]
 
 
-def staleness_lines(made: Staleness | None) -> list[str]:
+def staleness_lines(verdict: Staleness | None) -> list[str]:
     """The verdict, and the fits that it follows from."""
-    if made is None:
+    if verdict is None:
         return ["staleness: no difference of engine and trainer is recorded"]
-    fresh = "" if made.fresh is None else f", {made.fresh:.2g} at age 0"
+    fresh = "" if verdict.fresh is None else f", {verdict.fresh:.2g} at age 0"
     return [
-        f"staleness: {made.kind}; {made.why}",
-        f"  difference   {made.mean:.2g} nats per token from update {made.since} on{fresh}",
+        f"staleness: {verdict.kind}; {verdict.why}",
+        f"  difference   {verdict.mean:.2g} nats per token from update {verdict.since} on{fresh}",
         *(
             f"  per {UNITS[fit.clock]}  age {_interval(fit.age)}, time {_interval(fit.time)}; "
             f"at age 0 {_interval(fit.fresh)}; R2 {fit.explained:.2f}"
-            for fit in made.fits
+            for fit in verdict.fits
         ),
     ]
 
 
-def _interval(found: Interval | None) -> str:
-    return "unknown" if found is None else f"{found.mean:.2g} ± {found.half_width:.2g}"
+def _interval(interval: Interval | None) -> str:
+    return "unknown" if interval is None else f"{interval.mean:.2g} ± {interval.half_width:.2g}"
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _find_evaluations(patterns: Sequence[str]) -> list[Path]:
-    found: set[Path] = set()
+    evaluations: set[Path] = set()
     # A shell's * also names the table of an earlier call, which is next to them.
     for pattern in [name for name in patterns if not Path(name).is_file()] or patterns:
         with_config = [Path(path) for path in glob.glob(pattern) if Path(path, "config.yaml").is_file()]
@@ -53,8 +53,8 @@ def _find_evaluations(patterns: Sequence[str]) -> list[Path]:
                 f"no evaluation is at {pattern!r}; make one: make eval CKPT=..., and give its folder, like "
                 "outputs/eval/NAME"
             )
-        found.update(folders)
-    return sorted(found)
+        evaluations.update(folders)
+    return sorted(evaluations)
 
 
 def _collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
@@ -80,12 +80,12 @@ def _collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
 
 def _shared_settings(config: dict[str, Any]) -> dict[str, object]:
     engine = value_of(config, "rollout.engine")
-    made = "rollout.engine" if "make_engine" not in engine else "rollout.engine.make_engine"  # in a child
+    maker = "rollout.engine" if "make_engine" not in engine else "rollout.engine.make_engine"  # in a child
     prompt = value_of(config, "data.prompt")
     return {
         **{key: value_of(config, f"rollout.{key}") for key in ("temperature", "top_p", "top_k")},
         "max_new_tokens": value_of(config, "scale.max_new_tokens"),
-        "engine": str(value_of(config, f"{made}._target_")).rpartition(".")[2],
+        "engine": str(value_of(config, f"{maker}._target_")).rpartition(".")[2],
         "reward": value_of(config, "reward"),
         "prompt": {key: value for key, value in prompt.items() if value not in (None, {})},
     }

@@ -121,9 +121,9 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
         for name, expected in policy.named_weights():  # which holds none itself
             weight = state.get(f"model.{name}")
             if weight is None or weight.shape != expected.shape:
-                found = "is missing" if weight is None else f"has shape {list(weight.shape)}"
+                fault = "is missing" if weight is None else f"has shape {list(weight.shape)}"
                 raise CheckpointError(
-                    f"{folder} does not fit the model of its run: {name} {found}, expected "
+                    f"{folder} does not fit the model of its run: {name} {fault}, expected "
                     f"{list(expected.shape)}"
                 )
             is_float = weight.is_floating_point()

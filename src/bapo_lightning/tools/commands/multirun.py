@@ -40,14 +40,14 @@ def with_sweeps(arguments: Sequence[str]) -> list[str]:
     Plugins.instance().register(RunsSweeper)  # Hydra does not see editable installs
     if not any(text.startswith("sweep=") or text in MULTIRUN for text in arguments):
         return [*arguments]
-    found = [*map(in_hydra, arguments)]
-    for text in SEARCHES & {*found}:
+    texts = [*map(in_hydra, arguments)]
+    for text in SEARCHES & {*texts}:
         remedy = "leave it out, or call fit in the objective of a search (docs/sweeps.md)"
         raise ConfigError([f"{text} needs a number from each run, and a run gives a folder; {remedy}"])
-    keys = {text.partition("=")[0] for text in found}
+    keys = {text.partition("=")[0] for text in texts}
     if "hydra/sweeper" not in keys:
-        found += ["hydra/sweeper=runs", *(["hydra/launcher=local"] if "hydra/launcher" not in keys else [])]
-    return [*found, *(["-m"] if not keys & MULTIRUN else [])]
+        texts += ["hydra/sweeper=runs", *(["hydra/launcher=local"] if "hydra/launcher" not in keys else [])]
+    return [*texts, *(["-m"] if not keys & MULTIRUN else [])]
 
 
 def in_hydra(argument: str) -> str:
@@ -96,8 +96,8 @@ def compare(plan: SweepPlan) -> None:
     main([*([f"--reference={plan.reference}"] if plan.reference else []), "--", str(plan.folder)])
     if earlier := len(find_runs([str(plan.folder)])) - len(plan.jobs):
         print(f"  runs of earlier calls in this folder: {earlier}")
-    again = as_typed(f'compare RUNS="{plan.folder}"', f'compare "{plan.folder}"')
-    print(f"  again, or with other runs: {again}", flush=True)
+    rerun = as_typed(f'compare RUNS="{plan.folder}"', f'compare "{plan.folder}"')
+    print(f"  again, or with other runs: {rerun}", flush=True)
 
 
 def is_job() -> bool:

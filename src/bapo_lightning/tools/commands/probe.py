@@ -97,13 +97,13 @@ def _once(parsed: argparse.Namespace) -> int:
 
     session = _session(parsed)
     weights, *others = (_weights(path, parsed) for path in (parsed.folder, *parsed.also))
-    found = _probed(session, weights, others)
+    result = _probed(session, weights, others)
     url = session.server.url
     if parsed.json:
-        print(as_json(found, 1, url, weights.name))
+        print(as_json(result, 1, url, weights.name))
     else:
-        print("\n".join(lines(found, url, weights.name)))
-    return _code(found)
+        print("\n".join(lines(result, url, weights.name)))
+    return _code(result)
 
 
 def _watch(parsed: argparse.Namespace) -> int:
@@ -118,13 +118,13 @@ def _watch(parsed: argparse.Namespace) -> int:
         session.next_export()
         weights = _weights(export.path, parsed)
         give_up = time.monotonic() + parsed.grace
-        found = _probed(session, weights, [*before, *others])
-        while _code(found) and time.monotonic() < give_up:
+        result = _probed(session, weights, [*before, *others])
+        while _code(result) and time.monotonic() < give_up:
             time.sleep(parsed.every)
-            found = _probed(session, weights, [*before, *others])
-        shown = as_json(found, number, session.server.url, weights.name) if parsed.json else ""
-        print(shown or line(found, number, weights.name), flush=True)
-        code |= _code(found)
+            result = _probed(session, weights, [*before, *others])
+        shown = as_json(result, number, session.server.url, weights.name) if parsed.json else ""
+        print(shown or line(result, number, weights.name), flush=True)
+        code |= _code(result)
         before = [weights]
         weights.name = f"the export before ({weights.path})"
     return code
@@ -138,9 +138,9 @@ def _probed(session: ProbeSession, weights: Weights, others: Sequence[Weights]) 
     if not weights.has_adapter:
         return session.probe(weights, others)
     others = [*others, weights.without_adapter]
-    found = session.probe(weights, others)
-    again = session.probe(weights.apart, others) if _code(found) else found
-    return found if _code(again) else again
+    first = session.probe(weights, others)
+    second = session.probe(weights.apart, others) if _code(first) else first
+    return first if _code(second) else second
 
 
 def _weights(path: str, parsed: argparse.Namespace) -> Weights:
@@ -150,8 +150,8 @@ def _weights(path: str, parsed: argparse.Namespace) -> Weights:
     return Weights(model_path(path), parsed.device, path, parsed.base)
 
 
-def _code(found: Found) -> int:
-    return 0 if found.diagnosis.verdict == "matches" else DIFFERS
+def _code(result: Found) -> int:
+    return 0 if result.diagnosis.verdict == "matches" else DIFFERS
 
 
 if __name__ == "__main__":

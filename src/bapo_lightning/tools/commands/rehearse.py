@@ -51,9 +51,9 @@ def main() -> int:
 
 
 def _read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]]:
-    own = EXPERIMENT, FOLDER, SHARE
-    given = {key: text.removeprefix(key) for key in own for text in arguments if text.startswith(key)}
-    overrides = [text for text in arguments if not text.startswith(own)]
+    options = EXPERIMENT, FOLDER, SHARE
+    given = {key: text.removeprefix(key) for key in options for text in arguments if text.startswith(key)}
+    overrides = [text for text in arguments if not text.startswith(options)]
     known = sorted(choice_files("experiment"))
     named = [name for name in given.get(EXPERIMENT, "").split(",") if name]
     if unknown := [name for name in named if name not in known]:

@@ -39,34 +39,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [text.removeprefix(ALGORITHM) for text in parsed.overrides if text.startswith(ALGORITHM)]
     name = chosen[-1] if chosen else step.algorithm
     loss = loss_of(step, name, [text for text in parsed.overrides if not text.startswith(ALGORITHM)])
-    asked = [text for text in parsed.overrides if text.lstrip("+~").startswith("algorithm.advantages")]
-    own = with_advantages_of(loss, step) if asked or name != step.algorithm else None
+    changed = [text for text in parsed.overrides if text.lstrip("+~").startswith("algorithm.advantages")]
+    recomputed = with_advantages_of(loss, step) if changed or name != step.algorithm else None
     staged = [key for key, value in step.settings.items() if key.startswith("stages.") and value is not None]
-    if asked and (own is None or (staged and name == step.algorithm)):
-        reason = "a stage changed the advantages" if own else "the step has no rewards of whole groups"
-        raise ConfigError([f"{asked[0]} cannot be replayed, since {reason}; leave it out"])
-    used, ways = own or step, cuts(step)
-    found = replay(loss, used, ways["recorded"])
+    if changed and (recomputed is None or (staged and name == step.algorithm)):
+        reason = "a stage changed the advantages" if recomputed else "the step has no rewards of whole groups"
+        raise ConfigError([f"{changed[0]} cannot be replayed, since {reason}; leave it out"])
+    used, ways = recomputed or step, cuts(step)
+    replayed = replay(loss, used, ways["recorded"])
     alone = {way: replay(loss, used, cut, is_alone=True) for way, cut in ways.items()}
-    advantages = "recorded advantages" if own is None else "its advantages of the recorded rewards"
+    advantages = "recorded advantages" if recomputed is None else "its advantages of the recorded rewards"
     left_out = "".join(f"; without {rule}, which acts before an update" for rule in loss.left_out)
     number = "an update" if step.update is None else f"update {step.update}"
     print(f"{parsed.file}: {number}, recorded under {step.algorithm or 'an unknown algorithm'}")
     print(f"{loss.name}, with {advantages}{left_out}")
-    print("\n".join([*_numbers(step, found), *_cuts(alone), *_largest(found)]))
+    print("\n".join([*_numbers(step, replayed), *_cuts(alone), *_largest(replayed)]))
     if parsed.output:
         parsed.output.parent.mkdir(parents=True, exist_ok=True)
-        columns = [each.tolist() for each in found.tokens.values()]
-        write_csv(parsed.output, [*found.tokens], zip(*columns, strict=True))
+        columns = [each.tolist() for each in replayed.tokens.values()]
+        write_csv(parsed.output, [*replayed.tokens], zip(*columns, strict=True))
 
 
-def _numbers(step: Step, found: Replayed) -> Iterator[str]:
+def _numbers(step: Step, replayed: Replayed) -> Iterator[str]:
     yield f"  {'':<20}{'replayed':>12}{'recorded':>12}"
-    for name, value in found.numbers.items():
+    for name, value in replayed.numbers.items():
         recorded = f"{step.numbers[name]:>12.6g}" if name in step.numbers else f"{'-':>12}"
         yield f"  {name:<20}{value:>12.6g}{recorded}"
     for name in ("positive", "negative"):
-        kept, whole = found.contributions[name], found.contributions[f"{name}_unclipped"]
+        kept, whole = replayed.contributions[name], replayed.contributions[f"{name}_unclipped"]
         clipped = f"{1 - kept / whole:.1%} of its mass clipped" if whole else "no token"
         yield f"  {name + ' contribution':<20}{kept:>12.4g}  {clipped}"
     for one, other in (("behaviour_logp", "logp"), ("behaviour_logp", "entry_logp"), ("entry_logp", "logp")):
@@ -93,10 +93,10 @@ def _cuts(alone: Mapping[str, Replayed]) -> Iterator[str]:
         yield "  the update depends on the cut: choose bounds and picks for the whole update (`look_ahead`)"
 
 
-def _largest(found: Replayed) -> Iterator[str]:
+def _largest(replayed: Replayed) -> Iterator[str]:
     yield f"  {'largest gradients':<20}{'response':>12}{'advantage':>12}{'ratio':>12}{'gradient':>12}"
-    columns = [values.tolist() for values in found.tokens.values()]
-    for token in found.tokens["gradient"].abs().argsort(descending=True)[:LARGEST].tolist():
+    columns = [values.tolist() for values in replayed.tokens.values()]
+    for token in replayed.tokens["gradient"].abs().argsort(descending=True)[:LARGEST].tolist():
         response, advantage, ratio, _, gradient = (values[token] for values in columns)
         yield f"  token {token:<14}{response:>12}{advantage:>12.4g}{ratio:>12.4g}{gradient:>12.4g}"
 

@@ -38,8 +38,8 @@ def main(composed: DictConfig) -> None:
     rollout, node = config.rollout, config.rollout.engine
     if engine_class(node.object).runs_in != "server" or rollout.serve_port is None:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])
-    if found := list(model_folder_problems(config.model.path, config.model.made_by)):
-        raise ConfigError(found)
+    if problems := list(model_folder_problems(config.model.path, config.model.made_by)):
+        raise ConfigError(problems)
     engine, folder = node.options, Path(config.output_root, "serve")
     servers = local_servers(
         model_path(config.model.path),

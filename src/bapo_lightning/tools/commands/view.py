@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the page once, or repeatedly during the run, until Ctrl-C."""
     parser = parser_of("view", __doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, or a folder or glob of runs: the newest")
-    every = number_type(Seconds, "seconds")
-    parser.add_argument("--every", type=every, default=5.0, metavar="SECONDS", help="default: 5")
+    interval = number_type(Seconds, "seconds")
+    parser.add_argument("--every", type=interval, default=5.0, metavar="SECONDS", help="default: 5")
     parser.add_argument("--once", action="store_true", help="write it once, even during the run")
     text = f"also answer at http://{HOST}:PORT, until Ctrl-C, for a browser on another machine"
     parser.add_argument("--serve", type=number_type(Port, "a port"), metavar="PORT", help=text)

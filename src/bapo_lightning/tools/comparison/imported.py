@@ -73,10 +73,10 @@ class ForeignRun(NamedTuple):
 
 def foreign_run(text: str) -> ForeignRun | None:
     """The run that NAME:SEED=PATH or NAME:SEED:STALENESS=PATH names; None if a text is neither."""
-    found = _SPEC.fullmatch(text)
-    if found is None:
+    match = _SPEC.fullmatch(text)
+    if match is None:
         return None
-    name, seed, staleness, path = found.groups()
+    name, seed, staleness, path = match.groups()
     return ForeignRun(name, int(seed), int(staleness or 1), Path(path))
 
 
@@ -153,10 +153,10 @@ class _State(TypedDict):
 
 def _state(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        if not isinstance(found, dict) or "log_history" not in found:
+        state = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        if not isinstance(state, dict) or "log_history" not in state:
             raise ValueError("it has no log_history")
-        return dict(shaped(_State, found))
+        return dict(shaped(_State, state))
     except (ValueError, RecursionError, OSError) as error:
         raise DataError(f"{path} is not a trainer's state ({error}); {_FORMS}") from None
 
@@ -183,14 +183,14 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
 
 def updates_without(path: Path, metric: str) -> list[int]:
     """Updates of a log that `log_rows` reads, at which a metric of this package is NaN or infinite."""
-    found = set()
+    updates = set()
     for record in _records(_file_of(path)[0]):
         step = _step(record)
         named = {key: value for key, value in record.items() if isinstance(key, str)}  # not of too long rows
         values = [value for key, value in named.items() if renamed(key.rpartition(_EXPORTED)[2]) == metric]
         if step is not None and any(map(_is_lost, values)):
-            found.add(int(step))
-    return sorted(found)
+            updates.add(int(step))
+    return sorted(updates)
 
 
 def _step(record: Mapping[str, Any]) -> float | None:
@@ -230,8 +230,8 @@ def _merged(records: Iterable[Mapping[str, Any]], rename: Callable[[str], str | 
 @cache
 def renamed(name: str) -> str | None:
     """Our name of a metric, or its own if it is kept; None if it is left out."""
-    if found := _HELD_OUT.fullmatch(name):
-        return f"val/{found['set'].replace('/', '-')}/avg@{found['k']}"
+    if match := _HELD_OUT.fullmatch(name):
+        return f"val/{match['set'].replace('/', '-')}/avg@{match['k']}"
     bare = name.removeprefix("train/")  # TRL's prefix in TensorBoard and W&B
     ours = NAMES.get(name) or NAMES.get(bare) or name
     if is_listed(ours):

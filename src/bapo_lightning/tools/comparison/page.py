@@ -35,7 +35,7 @@ _MOST_UPDATES = 3  # of a cell, whose texts are shown
 _MOST_POINTS = 160  # of a curve; more cannot be distinguished at this width
 
 
-def render_page(comparison: Comparison, title: str, command: str, made_at: str) -> str:
+def render_page(comparison: Comparison, title: str, command: str, created_at: str) -> str:
     """Renders the page, which names the command and the time that made it."""
     environment = page_environment(TEMPLATES)
     environment.filters |= {"interval": interval_text, "p": p_text, "number": number_text}
@@ -46,7 +46,7 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
     return environment.get_template("compare.html.j2").render(
         title=title,
         command=command,
-        made_at=made_at,
+        made_at=created_at,
         comparison=comparison,
         looks=comparison.looks,
         axes=AXES,
@@ -78,8 +78,8 @@ def make_charts(comparison: Comparison, metric: Metric) -> list[dict[str, Any]]:
     lower, upper = ([value for pair in ends for value in pair[side]] for side in (0, 1))
     limits, charts = axis_limits(means, metric.log, lower, upper), []
     for condition in comparison.conditions:
-        own = {setting: curve for (setting, at), curve in cells.items() if at == condition}
-        drawn = [_curve(comparison, setting, condition, curve) for setting, curve in own.items()]
+        curves = {setting: curve for (setting, at), curve in cells.items() if at == condition}
+        drawn = [_curve(comparison, setting, condition, curve) for setting, curve in curves.items()]
         same = {
             axis: coinciding(
                 {line["label"]: (line["x"][axis], line["mean"]) for line in drawn if axis in line["x"]},
@@ -169,19 +169,19 @@ def _draw_values(axes: Axes, comparison: Comparison, metric: Metric) -> None:
 
 def recorded_texts(comparison: Comparison) -> list[dict[str, Any]]:
     """{name, updates} of each cell's first run that recorded texts; `updates` are some of its updates."""
-    found = []
+    tables = []
     for (setting, condition), runs in comparison.cells.items():
         for run in sorted(runs, key=lambda run: run.seed):
             if updates := samples_by_update(read_rollouts(Path(run.path)), _MOST_UPDATES):
                 at = f", staleness {condition}" if len(comparison.conditions) > 1 else ""
-                found.append({"name": f"{setting}{at}, seed {run.seed}", "updates": updates})
+                tables.append({"name": f"{setting}{at}, seed {run.seed}", "updates": updates})
                 break
-    return found
+    return tables
 
 
 def environments(comparison: Comparison) -> dict[str, Counter[str]]:
     """Commits, versions and devices that differ between runs: name -> value -> number of runs."""
-    found: dict[str, Counter[str]] = {}
+    counters: dict[str, Counter[str]] = {}
     for run in comparison.usable:
         manifest = run.manifest
         devices, versions = manifest.get("devices"), manifest.get("versions") or {}
@@ -189,9 +189,9 @@ def environments(comparison: Comparison) -> dict[str, Counter[str]]:
         values |= {name: manifest.get(name) for name in ("python", "platform")}
         values |= devices if isinstance(devices, dict) else {}
         for name, value in (values | versions).items():
-            found.setdefault(name, Counter())[str(value)] += 1
+            counters.setdefault(name, Counter())[str(value)] += 1
     num_runs = len(comparison.usable)
-    return {name: counts for name, counts in found.items() if len(counts) > 1 or counts.total() < num_runs}
+    return {name: counts for name, counts in counters.items() if len(counts) > 1 or counts.total() < num_runs}
 
 
 def interval_text(interval: Interval | None, signed: bool = False) -> str:

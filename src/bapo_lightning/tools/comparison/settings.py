@@ -57,8 +57,8 @@ def name_settings(runs: Sequence[Run]) -> None:
 
 def settings_in_order(usable: Sequence[Run]) -> dict[str, str]:
     """Setting -> its algorithm: from the baseline to BAPO, the settings of an algorithm by their values."""
-    found = {run.setting: run.algorithm for run in usable}
-    return dict(sorted(found.items(), key=lambda pair: (algorithm_rank(pair[1]), _natural(pair[0]))))
+    algorithms = {run.setting: run.algorithm for run in usable}
+    return dict(sorted(algorithms.items(), key=lambda pair: (algorithm_rank(pair[1]), _natural(pair[0]))))
 
 
 def conditions_in_order(usable: Sequence[Run]) -> list[str]:
@@ -101,8 +101,8 @@ def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dic
             setting: dict.fromkeys(_text(table, key, "-") for table in group)
             for setting, group in tables.items()
         }
-        texts = {setting: ", ".join(found) for setting, found in values.items()}
-        if len(set(texts.values())) > 1 or any(len(found) > 1 for found in values.values()):
+        texts = {setting: ", ".join(texts_of) for setting, texts_of in values.items()}
+        if len(set(texts.values())) > 1 or any(len(texts_of) > 1 for texts_of in values.values()):
             differing[key] = texts
     return differing
 
@@ -110,12 +110,12 @@ def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dic
 def _varying_keys(peers: Sequence[Run]) -> list[str]:
     tables: list[dict[str, Any]] = [dict(leaves(run.config)) for run in peers]
     keys = list(dict.fromkeys(key for table in tables for key in table if is_setting(key)))
-    found: dict[tuple[str, ...], str] = {}
+    first_keys: dict[tuple[str, ...], str] = {}
     for key in sorted(keys, key=lambda key: key.count(".")):
         values = tuple(_text(table, key, absent="") for table in tables)
         if len(set(values)) > 1 and not _follows(values, peers):
-            found.setdefault(values, key)
-    return [key for key in keys if key in found.values()]
+            first_keys.setdefault(values, key)
+    return [key for key in keys if key in first_keys.values()]
 
 
 def _text(table: dict[str, Any], key: str, absent: str) -> str:

@@ -113,21 +113,21 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     conditions, algorithms = conditions_in_order(usable), settings_in_order(usable)
     settings, chosen = [*algorithms], choose_reference(algorithms, reference)
     cells = {
-        (setting, condition): found
+        (setting, condition): members
         for condition in conditions
         for setting in settings
-        if (found := [run for run in usable if (run.setting, run.condition) == (setting, condition)])
+        if (members := [run for run in usable if (run.setting, run.condition) == (setting, condition)])
     }
     metrics = compared_among({name for run in usable for name, curve in run.curves.items() if curve[1]})
     curves = {
         (*cell, metric.name): mean_curve(
-            [run.curves.get(metric.name, NOTHING) for run in found],
-            found[0].staleness,
+            [run.curves.get(metric.name, NOTHING) for run in members],
+            members[0].staleness,
             metric.log,
             metric.limits,
             smooth=metric.log or not metric.is_drawn_raw,
         )
-        for cell, found in cells.items()
+        for cell, members in cells.items()
         for metric in metrics
     }
     shown = [(column.metric, column.statistic) for column in COLUMNS]

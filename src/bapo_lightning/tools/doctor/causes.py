@@ -95,10 +95,10 @@ def facts_of(config: Mapping[str, Any]) -> Facts:
         known = shaped(_Known, dict(config))
     except ValueError as error:
         raise DataError(f"config.yaml is damaged ({error}); restore the file that the run wrote") from None
-    usual, own = usual_alarms(), (known.get("callbacks") or {}).get("alarms") or {}
-    same = {name for name in usual if (own.get(name) or {}).get("metric") == usual[name]["metric"]}
+    usual, alarms = usual_alarms(), (known.get("callbacks") or {}).get("alarms") or {}
+    same = {name for name in usual if (alarms.get(name) or {}).get("metric") == usual[name]["metric"]}
     return Facts(
-        {name: _detector(own[name] if name in same else node) for name, node in usual.items()},
+        {name: _detector(alarms[name] if name in same else node) for name, node in usual.items()},
         (known.get("model") or {}).get("lora") is not None,
     )
 
@@ -116,15 +116,15 @@ def _detector(node: Mapping[str, Any]) -> Detector:
 
 def diagnose(curves: Curves, facts: Facts) -> list[Finding]:
     """Returns what is wrong, the earliest first; nothing for a healthy run or without known metrics."""
-    found = [finding for cause in CAUSES for finding in cause(curves, facts)]
-    return sorted(found, key=lambda finding: finding.since)
+    findings = [finding for cause in CAUSES for finding in cause(curves, facts)]
+    return sorted(findings, key=lambda finding: finding.since)
 
 
 def unexplained(curves: Curves, findings: Sequence[Finding]) -> dict[str, int]:
     """Returns the run's own alarms that began before every finding, each with its first update."""
     first = min((finding.since for finding in findings), default=math.inf)
-    own = [name for name in sorted(curves) if name.startswith(names.ALARM) and name not in HEALTHY]
-    begun = {name.removeprefix(names.ALARM): _counted(curves, name)[:1] for name in own}
+    alarms = [name for name in sorted(curves) if name.startswith(names.ALARM) and name not in HEALTHY]
+    begun = {name.removeprefix(names.ALARM): _counted(curves, name)[:1] for name in alarms}
     return {name: step for name, steps in begun.items() for step in steps if step < first}
 
 
@@ -274,14 +274,14 @@ def distance(curves: Curves, facts: Facts) -> Iterator[Finding]:
         (facts.detectors["divergence"], names.MOVED, moved),
         (Detector(above=FAR if has_fallen else None), f"mean {names.MOVED}", averages(moved)),
     ]
-    found = [
+    exceeded = [
         (curve[0][index], f"{name} is {curve[1][index]:.2g}")
         for detector, name, curve in looks
         if (index := first_on(detector, curve)) is not None
     ]
-    if not found:
+    if not exceeded:
         return
-    since, said = min(found)
+    since, said = min(exceeded)
     age = fmean(_since(series(curves, names.AGE), since) or [math.nan])
     if age >= OLD:
         said += f", and data are {age:.0f} updates old"

@@ -51,11 +51,11 @@ _FOREIGN = {
 def curves_of(path: Path) -> Curves:
     """Reads a run folder, or a log that `compare` reads. Raises DataError if it has nothing to read."""
     record = read_run(path) if is_run(path) else None
-    found = run_curves(record, read_rollouts(path)) if record else log_curves(path)
-    if not found:
+    curves = run_curves(record, read_rollouts(path)) if record else log_curves(path)
+    if not curves:
         said = f" ({record.ending}; error: {record.manifest.get('error', 'none')})" if record else ""
         raise DataError(f"{str(path)!r} has no curve that the doctor reads{said}")
-    return found
+    return curves
 
 
 def is_run(path: Path) -> bool:
@@ -66,30 +66,30 @@ def is_run(path: Path) -> bool:
 def log_curves(path: Path) -> Curves:
     """Curves of another trainer's log."""
     rows, _ = log_rows(path, lambda name: _FOREIGN.get(name.removeprefix("train/")) or renamed(name))
-    found: Curves = {}
+    curves: Curves = {}
     for step in sorted(rows):
         for name in READ & rows[step].keys():
-            steps, values = found.setdefault(name, ([], []))
+            steps, values = curves.setdefault(name, ([], []))
             steps.append(step)
             values.append(rows[step][name])
     if lost := updates_without(path, "train/grad_norm"):
-        found[SKIPPED] = (lost, [float(number) for number in range(1, len(lost) + 1)])
-    return found
+        curves[SKIPPED] = (lost, [float(number) for number in range(1, len(lost) + 1)])
+    return curves
 
 
 def run_curves(record: RunRecord, texts: Iterable[Row]) -> Curves:
     """Curves of a run, with shares of each rollout batch and contradicting verdicts of its recorded texts."""
-    every = record.columns.items()
-    found = {name: curve for name, curve in every if curve[0] and (name in READ or name.startswith(ALARM))}
+    columns = record.columns.items()
+    kept = {name: curve for name, curve in columns if curve[0] and (name in READ or name.startswith(ALARM))}
     steps, sizes = record.series("rollout/num_samples")
     size_at = {step: size for step, size in zip(steps, sizes, strict=True) if size > 0}
     group_size = (record.config.get("scale") or {}).get("group_size") or 1
     for name, part in _PARTS.items():
-        own = [(step, count) for step, count in zip(*record.series(part), strict=True) if step in size_at]
+        rows = [(step, count) for step, count in zip(*record.series(part), strict=True) if step in size_at]
         each = group_size if name == UNIFORM else 1
-        if own:
-            found[name] = ([step for step, _ in own], [each * count / size_at[step] for step, count in own])
-    return found | contradictions(texts)
+        if rows:
+            kept[name] = ([step for step, _ in rows], [each * count / size_at[step] for step, count in rows])
+    return kept | contradictions(texts)
 
 
 def contradictions(texts: Iterable[Row]) -> Curves:
@@ -108,6 +108,6 @@ def contradictions(texts: Iterable[Row]) -> Curves:
         if not steps or steps[-1] != row["step"]:
             steps, counts, shares = [*steps, row["step"]], [*counts, 0.0], [*shares, 0.0]
         counts[-1] = float(len(differing))
-        rights = [is_right for own in differing.values() for is_right in own]
+        rights = [is_right for verdicts_of in differing.values() for is_right in verdicts_of]
         shares[-1] = sum(rights) / max(1, len(rights))
     return {CONTRADICTED: (steps, counts), ACCEPTED: (steps, shares)} if steps else {}

@@ -78,26 +78,26 @@ class Staleness:
 
 def staleness(curves: Curves, facts: Facts) -> Staleness | None:
     """Returns the verdict; None if no difference of engine and trainer is recorded."""
-    every = [replace(point, difference=min(max(point.difference, 0.0), MOST)) for point in points(curves)]
-    if not every:
+    clamped = [replace(point, difference=min(max(point.difference, 0.0), MOST)) for point in points(curves)]
+    if not clamped:
         return None
     fault = next(iter(engine(curves, facts)), None)
-    own = [point for point in every if fault is None or point.step - point.age >= fault.since] or every
+    usable = [point for point in clamped if fault is None or point.step - point.age >= fault.since] or clamped
     travelled = summed_rates(curves)
     is_still = bool(travelled) and travelled[-1] < STILL
     clocks: tuple[Clock, ...] = ("update", "rate") if travelled and not is_still else ("update",)
-    fits = tuple(found for clock in clocks if (found := fit(own, clock, travelled)))
+    fits = tuple(fitted for clock in clocks if (fitted := fit(usable, clock, travelled)))
     limit = facts.detectors["mismatch"].above
-    mean, level = fmean(point.difference for point in own), _level(own, is_still)
+    mean, level = fmean(point.difference for point in usable), _level(usable, is_still)
     if level is None:
         kind, why = _extrapolated(fits[0] if fits else None, mean, limit)
     elif fault is not None or level > (limit or LARGE):
-        kind, why = _of_fault(tilt(curves, own[0].step), fits, is_still)
+        kind, why = _of_fault(tilt(curves, usable[0].step), fits, is_still)
     elif is_still or mean <= 2 * level:
         kind, why = "numerics", "age adds little to the difference at age 0, which is small"
     else:
         kind, why = "age", f"the policy's movement since sampling is {1 - level / mean:.0%} of the difference"
-    return Staleness(kind, why, own[0].step, mean, level, fits)
+    return Staleness(kind, why, usable[0].step, mean, level, fits)
 
 
 def _of_fault(tilted: float, fits: Sequence[Fit], is_still: bool) -> tuple[Kind, str]:
@@ -114,22 +114,22 @@ def _of_fault(tilted: float, fits: Sequence[Fit], is_still: bool) -> tuple[Kind,
     return "distribution", "the difference at age 0 stays: temperature, top-p or template"
 
 
-def _level(own: Sequence[Point], is_still: bool) -> float | None:
+def _level(usable: Sequence[Point], is_still: bool) -> float | None:
     """Mean difference at age 0, or at any age if nothing moves; None without it in most rollout batches."""
-    fresh = [point for point in own if is_still or point.age == 0]
-    batches, seen = ({round(each.step - each.age) for each in some} for some in (own, fresh))
+    fresh = [point for point in usable if is_still or point.age == 0]
+    batches, seen = ({round(each.step - each.age) for each in some} for some in (usable, fresh))
     return fmean(each.difference for each in fresh) if 2 * len(seen) > len(batches) else None
 
 
-def _extrapolated(found: Fit | None, mean: float, limit: float | None) -> tuple[Kind, str]:
+def _extrapolated(fitted: Fit | None, mean: float, limit: float | None) -> tuple[Kind, str]:
     """Kind if tokens are older than 0 when they are first trained, so that the level at age 0 is a fit's."""
-    width = found.fresh.half_width if found and found.age else None
-    if found is None or found.age is None or width is None:
+    width = fitted.fresh.half_width if fitted and fitted.age else None
+    if fitted is None or fitted.age is None or width is None:
         return "undecided", f"{UNSEEN}, and ages vary too little for a fit; {ELSE}"
-    if found.fresh.mean - width > (limit or math.inf):
-        kind: Kind = "old weights" if found.grows else "distribution"
+    if fitted.fresh.mean - width > (limit or math.inf):
+        kind: Kind = "old weights" if fitted.grows else "distribution"
         return kind, f"{UNSEEN}, but the fit has a difference there"
-    if found.fresh.mean + width < mean / 2:
+    if fitted.fresh.mean + width < mean / 2:
         return "age", f"{UNSEEN}, and the fit has less than half of the difference there"
     return "undecided", f"{UNSEEN}, and the fit does not decide; {ELSE}"
 
@@ -144,12 +144,12 @@ def points(curves: Curves) -> list[Point]:
             buckets.setdefault(step, []).append((least, most, value))
     if not buckets:
         return [Point(step, 0.0, value) for step, value in zip(*series(curves, names.MISMATCH), strict=True)]
-    found = []
-    for step, own in sorted(buckets.items()):
-        for least, most, value in own:
+    merged = []
+    for step, parts in sorted(buckets.items()):
+        for least, most, value in parts:
             middle = (least + max(least, min(most, oldest.get(step, least)))) / 2
-            found.append(Point(step, mean_age.get(step, middle) if len(own) == 1 else middle, value))
-    return found
+            merged.append(Point(step, mean_age.get(step, middle) if len(parts) == 1 else middle, value))
+    return merged
 
 
 def summed_rates(curves: Curves) -> list[float]:
@@ -170,26 +170,26 @@ def tilt(curves: Curves, since: int) -> float:
     """Part of the difference on fresh data in one direction, from an update on; NaN if it is not recorded."""
     signed = dict(zip(*series(curves, names.BIAS), strict=True))
     fresh = zip(*series(curves, names.MISMATCH), strict=True)
-    own = [
+    shares = [
         abs(signed[step]) / value
         for step, value in fresh
         if step >= since and step in signed and value > SEEN
     ]
-    return fmean(own) if own else math.nan
+    return fmean(shares) if shares else math.nan
 
 
-def fit(own: Sequence[Point], clock: Clock, travelled: Sequence[float]) -> Fit | None:
+def fit(data: Sequence[Point], clock: Clock, travelled: Sequence[float]) -> Fit | None:
     """Returns least squares of the difference on age and time; None if points do not determine them.
 
     Errors are clustered (Liang and Zeger 1986): tokens of a rollout batch err together.
 
     Args:
-        own: points.
+        data: points.
         clock: unit of age and time.
         travelled: summed learning rate before each update, [updates + 1]; read if it is the clock.
     """
-    end = np.array([point.step for point in own], float)
-    start = end - [point.age for point in own]
+    end = np.array([point.step for point in data], float)
+    start = end - [point.age for point in data]
     clusters = np.unique(np.round(start), return_inverse=True)[1]
     if clock == "rate":
         at = np.arange(len(travelled))
@@ -199,21 +199,21 @@ def fit(own: Sequence[Point], clock: Clock, travelled: Sequence[float]) -> Fit |
     scale = np.array([np.abs(column).max() for column in columns])
     if (count := int(clusters.max()) + 1) < LEAST_CLUSTERS or not scale.all():
         return None
-    table, difference = np.stack(columns, 1) / scale, np.array([point.difference for point in own])
+    table, difference = np.stack(columns, 1) / scale, np.array([point.difference for point in data])
     unit = difference.max() or 1.0
     difference /= unit
-    if len(own) <= len(columns) or np.linalg.matrix_rank(table) < len(columns):
+    if len(data) <= len(columns) or np.linalg.matrix_rank(table) < len(columns):
         return None
     bread = np.linalg.inv(table.T @ table)
-    found = bread @ table.T @ difference
-    rest = difference - table @ found
+    solution = bread @ table.T @ difference
+    rest = difference - table @ solution
     sums = np.zeros((count, len(columns)))
     np.add.at(sums, clusters, table * rest[:, None])
-    small = count / (count - 1) * (len(own) - 1) / (len(own) - len(columns))  # correction for few clusters
+    small = count / (count - 1) * (len(data) - 1) / (len(data) - len(columns))  # correction for few clusters
     width = t_quantile(count - 1) * np.sqrt(small * np.diag(bread @ sums.T @ sums @ bread))
     fresh, time, *age = [
         Interval(float(each), float(half), count)
-        for each, half in zip(found / scale * unit, width / scale * unit, strict=True)
+        for each, half in zip(solution / scale * unit, width / scale * unit, strict=True)
     ]
     total = np.square(difference - difference.mean()).sum()
     explained = float(1 - rest @ rest / total) if total else 0.0

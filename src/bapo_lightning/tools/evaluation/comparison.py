@@ -80,5 +80,5 @@ def comparison_notes(evaluations: Sequence[Evaluated], reference: str) -> list[s
 def _differences(item: Evaluated, against: Evaluated, set_name: str) -> dict[str, Estimate]:
     if item is against or pairing_problem(item, against, set_name) is not None:
         return {}
-    own, others = (list(each.problems[set_name].values()) for each in (item, against))
-    return paired_differences(own, others)
+    problems, others = (list(each.problems[set_name].values()) for each in (item, against))
+    return paired_differences(problems, others)

@@ -64,17 +64,17 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     """Prints a row for each metric and a column for each set, every value with its interval over problems."""
     console = console or Terminal()
     names = list(results["sets"])
-    metrics = dict.fromkeys(metric for found in results["sets"].values() for metric in found["metrics"])
+    metrics = dict.fromkeys(metric for result in results["sets"].values() for metric in result["metrics"])
 
     def table_of(columns: Sequence[int]) -> Table:
         sets = {names[number]: results["sets"][names[number]] for number in columns}
         table = simple_table(2)
         table.add_column(f"temperature {results['temperature']:g}", no_wrap=True)
-        for name, found in sets.items():
-            title = f"{name}\n{found['num_problems']} problems x {results['k']}"
+        for name, result in sets.items():
+            title = f"{name}\n{result['num_problems']} problems x {results['k']}"
             table.add_column(title, justify="right", no_wrap=True)
         for metric in metrics:
-            cells = (Text(estimate_text(metric, found["metrics"].get(metric))) for found in sets.values())
+            cells = (Text(estimate_text(metric, result["metrics"].get(metric))) for result in sets.values())
             table.add_row(metric_title(metric), *cells)
         return table
 
@@ -83,8 +83,8 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     console.print(Text(results["name"], style="bold") + rest, soft_wrap=not console.is_terminal)
     for table in in_parts(table_of, len(names), console):
         console.print(table)
-    for name, found in results["sets"].items():
-        verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found["verdicts"].items())
+    for name, result in results["sets"].items():
+        verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in result["verdicts"].items())
         console.print(f"  {name}: {verdicts}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -62,10 +62,10 @@ def read_rows(folder: Path) -> list[Row]:
     return read_lines(folder / SAMPLES, SampleRow, "move the folder away to start again")
 
 
-def check_order(rows: Sequence[Row], asked: Sequence[tuple[str, str, int]], folder: Path) -> None:
-    """Raises CheckpointError unless the rows are the first of `asked`: (set, problem id, sample number)."""
+def check_order(rows: Sequence[Row], planned: Sequence[tuple[str, str, int]], folder: Path) -> None:
+    """Raises CheckpointError unless the rows are the first of `planned`: (set, problem id, sample number)."""
     for index, row in enumerate(rows):
-        if index >= len(asked) or (row["set"], row["problem"], row["sample"]) != asked[index]:
+        if index >= len(planned) or (row["set"], row["problem"], row["sample"]) != planned[index]:
             raise CheckpointError(
                 f"line {index + 1} of {folder / SAMPLES} is not the sample that belongs there; move the "
                 "folder away to start again"
@@ -74,12 +74,12 @@ def check_order(rows: Sequence[Row], asked: Sequence[tuple[str, str, int]], fold
 
 def outcomes(rows: Sequence[Row]) -> dict[str, dict[str, Outcomes]]:
     """Set -> problem id -> outcomes of its samples, in the order of the rows."""
-    found: dict[str, dict[str, list[SampleOutcome]]] = {}
+    sets: dict[str, dict[str, list[SampleOutcome]]] = {}
     for row in rows:
         is_cut = row["finish"] == FinishReason.LENGTH
         sample = SampleOutcome(ScoreStatus(row["status"]), row["answer"], row["num_tokens"], is_cut)
-        found.setdefault(row["set"], {}).setdefault(row["problem"], []).append(sample)
-    return {name: dict(problems) for name, problems in found.items()}
+        sets.setdefault(row["set"], {}).setdefault(row["problem"], []).append(sample)
+    return {name: dict(problems) for name, problems in sets.items()}
 
 
 def content_digest(parts: Sequence[Any]) -> str:

@@ -58,16 +58,16 @@ def estimates(values_PM: NDArray[np.float64], ranges: Sequence[Interval]) -> lis
     counts = (generator.multinomial(num_problems, shares, _ROWS) for _ in range(NUM_RESAMPLES // _ROWS))
     sums_MR = np.hstack([[drawn @ column for column in columns_MP] for drawn in counts])
     lows, highs = np.quantile(sums_MR / num_problems, [TAIL, 1 - TAIL], axis=1)
-    found = []
+    intervals = []
     for metric, (column, (smallest, largest)) in enumerate(zip(columns_MP, ranges, strict=True)):
         if np.all(column == column[0]):
             value, missed = float(column[0]), 1 - TAIL ** (1 / num_problems)
             low = value if smallest is None else value - missed * (value - smallest)
             high = value if largest is None else value + missed * (largest - value)
-            found.append(Estimate(value, low, high))
+            intervals.append(Estimate(value, low, high))
         else:
-            found.append(Estimate(float(column.mean()), float(lows[metric]), float(highs[metric])))
-    return found
+            intervals.append(Estimate(float(column.mean()), float(lows[metric]), float(highs[metric])))
+    return intervals
 
 
 def set_estimates(problems: Sequence[Outcomes]) -> dict[str, Estimate]:
@@ -102,5 +102,5 @@ def _defined_estimates(
     # `shares` and `lengths`: smallest and largest value for one problem of a share, and of `response_length`.
     names = [name for name, column in values.items() if not np.isnan(column).any()]
     matrix_PM = np.stack([values[name] for name in names], axis=1)
-    found = estimates(matrix_PM, [lengths if name == LENGTH else shares for name in names])
-    return dict(zip(names, found, strict=True))
+    intervals = estimates(matrix_PM, [lengths if name == LENGTH else shares for name in names])
+    return dict(zip(names, intervals, strict=True))

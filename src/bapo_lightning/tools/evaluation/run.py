@@ -74,8 +74,8 @@ def evaluate(composed: DictConfig) -> None:
     print(describe_settings(config))
     print("\n".join(task.account))
     there = f", {done} of them there already" if done else ""
-    print(f"{config.k} samples of each problem: {len(task.asked)} in all{there}", flush=True)
-    if done < len(task.asked):
+    print(f"{config.k} samples of each problem: {len(task.requests)} in all{there}", flush=True)
+    if done < len(task.requests):
         with displayed_phases():
             sample_rest(config, task, folder)
     print_results(report(config, task, folder))
@@ -122,19 +122,19 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
         write_config(folder, task.record)
         count = stack.enter_context(kept_manifest(folder))
         sampler = loaded_sampler(config, task, engine, reward)
-        progress = stack.enter_context(followed(len(task.asked), len(rows)))
+        progress = stack.enter_context(followed(len(task.requests), len(rows)))
         step = config.samples_per_call
-        for first in range(len(rows) // step * step, len(task.asked), step):
-            part = task.asked[max(first, len(rows)) : first + step]
+        for first in range(len(rows) // step * step, len(task.requests), step):
+            part = task.requests[max(first, len(rows)) : first + step]
             samples = sample_answers(sampler, [item for _, item in part])
-            journal.append(as_row(task, *asked, sample) for asked, sample in zip(part, samples, strict=True))
+            journal.append(as_row(task, *entry, sample) for entry, sample in zip(part, samples, strict=True))
             count(samples)
             progress.add(samples)
 
 
-def as_row(task: Task, name: str, asked: Asked, sample: Sample) -> dict[str, Any]:
+def as_row(task: Task, name: str, request: Asked, sample: Sample) -> dict[str, Any]:
     """A line of samples.jsonl."""
-    problem, number = asked
+    problem, number = request
     return {
         **{"set": name, "problem": problem.id, "sample": number},
         "status": sample.score.status.value,
@@ -163,7 +163,7 @@ def report(config: EvaluationConfig, task: Task, folder: Path) -> dict[str, Any]
         "sets": {
             name: {
                 "num_problems": len(problems),
-                "metrics": {metric: asdict(found) for metric, found in set_estimates(problems).items()},
+                "metrics": {metric: asdict(estimate) for metric, estimate in set_estimates(problems).items()},
                 "verdicts": status_counts(problems),
             }
             for name, problems in judged.items()
@@ -179,9 +179,9 @@ def report(config: EvaluationConfig, task: Task, folder: Path) -> dict[str, Any]
 def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
     """Sends `eval/<set>/<metric>` at the step of the policy version to W&B and the CSV table."""
     values = {
-        f"eval/{name}/{metric}": found["value"]
-        for name, made in results["sets"].items()
-        for metric, found in made["metrics"].items()
+        f"eval/{name}/{metric}": estimate["value"]
+        for name, result in results["sets"].items()
+        for metric, estimate in result["metrics"].items()
     }
     for node in config.logger.values():
         logger = node.make(Logger)

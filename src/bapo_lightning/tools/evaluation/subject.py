@@ -161,8 +161,8 @@ def _is_ours(target: str) -> bool:
 
 def validation_samples(run: Config) -> int:
     """Samples per problem in a run's validation; the largest number of its sets."""
-    own, usual = value_of(run, "data.validation_samples"), value_of(run, "scale.validation_samples")
-    return max((own.get(name, usual) for name in value_of(run, "data.validation")), default=1)
+    by_set, usual = value_of(run, "data.validation_samples"), value_of(run, "scale.validation_samples")
+    return max((by_set.get(name, usual) for name in value_of(run, "data.validation")), default=1)
 
 
 def weights_digest(subject: Subject) -> str:
@@ -195,20 +195,20 @@ def _check_models(run_folder: Path, run: Config) -> None:
 
 
 def _newest_good(folder: Path) -> Checkpoint:
-    found, reasons = first_good(checkpoint_folder.list_checkpoints(folder / "checkpoints"))
-    if found is None:
+    newest, reasons = first_good(checkpoint_folder.list_checkpoints(folder / "checkpoints"))
+    if newest is None:
         reason = f"no checkpoint is good ({reasons})" if reasons else "it has no checkpoint yet"
         raise CheckpointError(f"checkpoint={folder}: {reason}; name another run, or a model folder")
-    return found
+    return newest
 
 
 def _check(model: Config, key: str = "model.path") -> None:
     path, made_by = value_of(model, "path"), model.get("made_by")
-    found = list(model_folder_problems(path, made_by))
+    problems = list(model_folder_problems(path, made_by))
     if made_by is None and (unreachable := hub_problem(path, key)) is not None:
-        found.append(unreachable)
-    if found:
-        raise ConfigError(found)
+        problems.append(unreachable)
+    if problems:
+        raise ConfigError(problems)
 
 
 def _short(value: Any) -> str:

@@ -71,11 +71,11 @@ def write_values(rows: Sequence[ComparisonRow], reference: str, path: Path) -> P
     """Writes a line for each metric of each set of each evaluation; shares are not in percent."""
     lines: list[list[object]] = []
     for row in rows:
-        for metric, found in row.values.items():
+        for metric, estimate in row.values.items():
             difference = row.differences.get(metric)
             compared = [reference, *asdict(difference).values()] if difference else [None] * 4
             place = [row.evaluation, row.set_name, row.num_problems, row.k, metric]
-            lines.append([*place, *asdict(found).values(), *compared])
+            lines.append([*place, *asdict(estimate).values(), *compared])
     return write_csv(path, CSV_COLUMNS, lines)
 
 
@@ -104,5 +104,5 @@ def _cell(row: ComparisonRow, title: str) -> Text:
 
 def _text(row: ComparisonRow, title: str, is_difference: bool = False) -> str:
     metric = f"{title}{row.k}"
-    found = (row.differences if is_difference else row.values).get(metric)
-    return estimate_text(metric, asdict(found) if found else None, is_difference)
+    estimate = (row.differences if is_difference else row.values).get(metric)
+    return estimate_text(metric, asdict(estimate) if estimate else None, is_difference)

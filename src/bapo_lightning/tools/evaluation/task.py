@@ -35,13 +35,13 @@ class Task:
     prompt: Any  # a prompt rule
     problems: dict[str, list[Problem]]  # by the name of the set
     account: list[str]  # what each set was read from and what of it is not answered, for people
-    asked: list[tuple[str, Asked]]  # (set, sample), in the order of samples.jsonl
+    requests: list[tuple[str, Asked]]  # (set, sample), in the order of samples.jsonl
     record: dict[str, Any]  # all settings, and digests of the weights, problems and prompts: config.yaml
 
     @property
     def order(self) -> list[tuple[str, str, int]]:
         """(set, problem id, number of the sample) of every line of samples.jsonl."""
-        return [(name, problem.id, number) for name, (problem, number) in self.asked]
+        return [(name, problem.id, number) for name, (problem, number) in self.requests]
 
 
 def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig, Task]:
@@ -76,13 +76,13 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     if config.run_folder is None:
         composed.run_folder = str(default_folder(config, evaluated))
         config = validate_evaluation(resolve(composed))
-    found = [*length_problems(config.model.path, config.scale), *run_folder_problems(str(config.folder))]
-    if found:
-        raise ConfigError(found)
-    asked = [(name, item) for name, group in problems.items() for item in all_samples(group, config.k)]
+    faults = [*length_problems(config.model.path, config.scale), *run_folder_problems(str(config.folder))]
+    if faults:
+        raise ConfigError(faults)
+    requests = [(name, item) for name, group in problems.items() for item in all_samples(group, config.k)]
     account = [account_line(name, group, len(problems[name])) for name, group in read.items()]
     record = {**config.plain, "evaluated": evaluated}
-    return config, Task(subject, tokenizer, prompt, problems, account, asked, record)
+    return config, Task(subject, tokenizer, prompt, problems, account, requests, record)
 
 
 def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:

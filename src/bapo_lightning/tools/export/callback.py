@@ -98,8 +98,8 @@ class BestExport(ExportCallback):
     ) -> None:
         """Exports if this update measured a new best value, of the weights that training has now."""
         assert isinstance(pl_module, BapoModule)
-        found = outputs["metrics"][self.monitor] if self.monitor in measured_now(outputs) else math.nan
-        value = trainer.strategy.broadcast(float(found))  # other ranks measure less
+        measured = outputs["metrics"][self.monitor] if self.monitor in measured_now(outputs) else math.nan
+        value = trainer.strategy.broadcast(float(measured))  # other ranks measure less
         score = value if self.mode == "max" else -value
         if score > self._best:
             self._best = score

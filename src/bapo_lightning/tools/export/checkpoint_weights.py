@@ -50,10 +50,10 @@ def policy_state(folder: Path) -> Mapping[str, Tensor]:
     else:
         state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)["state_dict"]
         names, read = [*state], state.__getitem__
-    own = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
-    if not own:
+    policy_names = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    if not policy_names:
         raise CheckpointError(f"{file} holds no policy: its names are {', '.join(names[:3])}, ...")
-    return _PolicyState(own, read)
+    return _PolicyState(policy_names, read)
 
 
 @dataclass(frozen=True, eq=False)

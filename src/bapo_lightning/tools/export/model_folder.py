@@ -125,8 +125,8 @@ def _copy_tokenizer(model_path: str, folder: Path) -> bool:
     """
     quiet: Any = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
     paths = [cached_file(model_path, name, **quiet) for name in TOKENIZER_NAMES]
-    found = [path for path in paths if path is not None]
-    for file in map(Path, found):
+    files = [path for path in paths if path is not None]
+    for file in map(Path, files):
         content = file.read_bytes()
         if file.name == "tokenizer_config.json" and "auto_map" in (settings := json.loads(content)):
             del settings["auto_map"]  # names code that is not copied
@@ -134,7 +134,7 @@ def _copy_tokenizer(model_path: str, folder: Path) -> bool:
         (folder / file.name).write_bytes(content)
     if (several := Path(model_path, TEMPLATES)).is_dir():
         shutil.copytree(several, folder / TEMPLATES)
-    return bool(found)
+    return bool(files)
 
 
 def write_shards(folder: Path, weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> int:

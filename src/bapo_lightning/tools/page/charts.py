@@ -53,12 +53,12 @@ def cost_tables(costs: Mapping[str, Curve]) -> CostTables:
 
 def places(steps: Sequence[int], costs: Sequence[CostTables]) -> dict[str, list[float]]:
     """Places of updates on each axis, as means over runs with these `costs`; unrecorded axes are absent."""
-    found: dict[str, list[float]] = {"updates": [step + 1 for step in steps]}
+    axes: dict[str, list[float]] = {"updates": [step + 1 for step in steps]}
     for axis in COSTS:
         tables = [run[axis] for run in costs]
         if all(step in table for table in tables for step in steps):
-            found[axis] = [round(sum(table[step] for table in tables) / len(tables), 4) for step in steps]
-    return found
+            axes[axis] = [round(sum(table[step] for table in tables) / len(tables), 4) for step in steps]
+    return axes
 
 
 def short(values: Iterable[float]) -> list[float]:

@@ -31,12 +31,12 @@ def base_of(folder: Path, named: str | None) -> str:
     Raises DataError: it is not a LoRA adapter, has no file of weights, or names no base model.
     """
     try:
-        found = shaped(_AdapterConfig, json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        config = shaped(_AdapterConfig, json.loads((folder / CONFIG).read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{folder / CONFIG} does not describe a LoRA adapter ({first_line(error)})") from None
     if not (folder / FILE).is_file():
         raise DataError(f"{folder} has no {FILE}; save the adapter again with peft's save_pretrained")
-    if (base := named or found.get("base_model_name_or_path")) is None:
+    if (base := named or config.get("base_model_name_or_path")) is None:
         raise DataError(f"{folder / CONFIG} names no base model; write --base FOLDER")
     return model_path(base)
 
@@ -52,8 +52,8 @@ def with_adapter(model: Any, folder: Path) -> Any:
     try:
         with safe_open(folder / FILE, "pt") as file:
             there = {*file.keys()}
-        made = PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
-        apart = there ^ get_peft_model_state_dict(made).keys()
+        adapted = PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
+        apart = there ^ get_peft_model_state_dict(adapted).keys()
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except Exception as error:  # peft, safetensors and torch have their own types
@@ -66,7 +66,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
             f"the adapter in {folder} adapts a weight that embedding and head of its base model share; a "
             "probe would add it to both, so merge it first, with separate weights"
         )
-    return made.merge_and_unload()
+    return adapted.merge_and_unload()
 
 
 def _misfit(folder: Path, reason: str) -> DataError:

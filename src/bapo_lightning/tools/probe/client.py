@@ -92,7 +92,7 @@ class ProbeServer:
     token_of: Callable[[str], int | None] = lambda text: None
     refused: str = field(default="", init=False)  # why requests omit vLLM's own fields, if they do
     context: int | None = field(default=None, init=False)  # tokens that it takes, if it reports them
-    _own_fields: bool = field(default=True, init=False)
+    _sends_extensions: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         base = self.url.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -135,8 +135,8 @@ class ProbeServer:
             choices = self._choices(texts, {"max_tokens": 1})
         except PeerRefusal:
             return None
-        found = [list(choice.prompt_token_ids or ()) for choice in choices]
-        return found if all(found) else None
+        tokens = [list(choice.prompt_token_ids or ()) for choice in choices]
+        return tokens if all(tokens) else None
 
     def _choices(self, prompts: Sequence[Any], options: dict[str, Any]) -> list[ScoredPrompt]:
         plain = [prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts]
@@ -145,14 +145,14 @@ class ProbeServer:
         body |= options
         tokens = sum(len(prompt) + options["max_tokens"] for prompt in plain)  # or letters of a text
         most = _MOST_BYTES + _TOKEN_BYTES * tokens
-        own = _NEUTRAL | _TOKEN_IDS if self._own_fields else {}
+        extensions = _NEUTRAL | _TOKEN_IDS if self._sends_extensions else {}
         try:
-            answer = self._ask(Completions, "/v1/completions", body | own, most)
+            answer = self._ask(Completions, "/v1/completions", body | extensions, most)
         except PeerRefusal as refusal:
-            if not self._own_fields or refusal.status not in (400, 422):
+            if not self._sends_extensions or refusal.status not in (400, 422):
                 raise
             answer = self._ask(Completions, "/v1/completions", body, most)  # only OpenAI's own fields
-            self._own_fields, self.refused = False, str(refusal)
+            self._sends_extensions, self.refused = False, str(refusal)
         choices = sorted(answer.choices, key=lambda choice: choice.index or 0)
         numbers = [choice.index for choice in choices if choice.index is not None]
         if len(choices) != len(prompts) or numbers not in ([], list(range(len(prompts)))):

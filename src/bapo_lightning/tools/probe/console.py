@@ -10,38 +10,38 @@ from bapo_lightning.tools.probe.diagnosis import mean_of
 from bapo_lightning.tools.probe.session import Found
 
 
-def lines(found: Found, url: str, folder: str) -> Iterator[str]:
+def lines(result: Found, url: str, folder: str) -> Iterator[str]:
     """A probe as a table with its verdict."""
-    made = found.diagnosis
+    judged = result.diagnosis
     yield (
-        f"{url} against {folder}: {found.num_prompts} prompts, {found.num_scored} of their tokens scored, "
-        f"{found.num_sampled} sampled"
+        f"{url} against {folder}: {result.num_prompts} prompts, {result.num_scored} of their tokens scored, "
+        f"{result.num_sampled} sampled"
     )
-    if made.gaps:
+    if judged.gaps:
         yield f"  {'nats':<18}{'mean':>10}{'largest':>10}{'rounding: mean':>18}{'largest':>10}"
-    for dtype, parts in made.gaps.items():
+    for dtype, parts in judged.gaps.items():
         for name, gap in parts.items():
-            own = f"{gap.mean:>10.2g}{gap.largest:>10.2g}"
-            yield f"  {dtype:<10}{name:<8}{own}{gap.rounding_mean:>18.2g}{gap.rounding_largest:>10.2g}"
-    for name, each in made.positions.items():
+            columns = f"{gap.mean:>10.2g}{gap.largest:>10.2g}"
+            yield f"  {dtype:<10}{name:<8}{columns}{gap.rounding_mean:>18.2g}{gap.rounding_largest:>10.2g}"
+    for name, each in judged.positions.items():
         if each.apart == 0.0:
-            yield f"  {name} has the same log-probs in {made.dtype}"
+            yield f"  {name} has the same log-probs in {judged.dtype}"
         else:
             yield (
                 f"  {each.share:.3f} ± {each.error:.2g} of the way to {name}, which differs by a mean of "
                 f"{each.apart:.2g} nats"
             )
-    yield from (f"  note: {note}" for note in found.notes)
-    yield f"{made.verdict}: {made.reason}"
+    yield from (f"  note: {note}" for note in result.notes)
+    yield f"{judged.verdict}: {judged.reason}"
 
 
-def line(found: Found, number: int, folder: str) -> str:
+def line(result: Found, number: int, folder: str) -> str:
     """One of several probes, in one line."""
-    made = found.diagnosis
-    away = f"mean {mean_of(made.gaps[made.dtype]):.2g} nats in {made.dtype}; " if made.gaps else ""
-    return f"{number:>4}  {made.verdict:<10} {folder}  {away}{made.reason}"
+    judged = result.diagnosis
+    away = f"mean {mean_of(judged.gaps[judged.dtype]):.2g} nats in {judged.dtype}; " if judged.gaps else ""
+    return f"{number:>4}  {judged.verdict:<10} {folder}  {away}{judged.reason}"
 
 
-def as_json(found: Found, number: int, url: str, folder: str) -> str:
+def as_json(result: Found, number: int, url: str, folder: str) -> str:
     """A probe as a line of JSON."""
-    return json.dumps({"number": number, "url": url, "folder": folder, **asdict(found)})
+    return json.dumps({"number": number, "url": url, "folder": folder, **asdict(result)})

@@ -72,31 +72,31 @@ class Case:
         if count := int(np.isnan(self.server).sum()):
             reason = f"{count} of its {len(self.server)} log-probs are not finite"
             return Diagnosis(ProbeVerdict.DIFFERS, reason, self.dtypes[-1], {})
-        own = self.gaps_to(self.weights)
-        fitting = best_fit(own)
-        dtype = fitting or min(own, key=lambda name: mean_of(own[name]))
+        folder_gaps = self.gaps_to(self.weights)
+        fitting = best_fit(folder_gaps)
+        dtype = fitting or min(folder_gaps, key=lambda name: mean_of(folder_gaps[name]))
         scores = self.weights.scores(self.layout, dtype)
         positions = {
             other.name: position(self.layout, self.server, scores, other.scores(self.layout, dtype))
             for other in self.others
         }
-        verdict, reason = self._fits(dtype, positions) if fitting else self._differs(own[dtype])
-        return Diagnosis(verdict, reason, dtype, own, positions)
+        verdict, reason = self._fits(dtype, positions) if fitting else self._differs(folder_gaps[dtype])
+        return Diagnosis(verdict, reason, dtype, folder_gaps, positions)
 
     def _fits(self, dtype: str, positions: Mapping[str, Position]) -> tuple[ProbeVerdict, str]:
         for other in self.others:
-            found = positions[other.name]
-            if found.apart == 0.0 or found.side == 0:
+            place = positions[other.name]
+            if place.apart == 0.0 or place.side == 0:
                 continue
-            if found.side == 1:
+            if place.side == 1:
                 return ProbeVerdict.STALE, f"it holds {other.name}, whose side it is on beyond rounding"
-            if found.is_blurred and self.is_repeated and found.apart > SMALLEST_CHANGE:
+            if place.is_blurred and self.is_repeated and place.apart > SMALLEST_CHANGE:
                 reason = f"it answers as before {self.weights.name} was made, to the last bit"
                 return ProbeVerdict.STALE, reason
-            if found.is_blurred:
+            if place.is_blurred:
                 reason = (
                     f"rounding hides whether it holds this or {other.name}, which differ by a mean of "
-                    f"{found.apart:.2g} nats; request more tokens, or start the server in float32"
+                    f"{place.apart:.2g} nats; request more tokens, or start the server in float32"
                 )
                 return ProbeVerdict.UNDECIDED, reason
             if mixed := self._mixture(other.name, other.state, dtype):
@@ -105,8 +105,8 @@ class Case:
         # For a server that rounds as coarsely it is about 1, and less for a finer one with other weights.
         away = np.abs(self.server - self.weights.scores(self.layout, dtype)).mean()
         share = float(away / max(self.rounding[dtype].mean(), FLOOR))
-        told_apart = any(not found.is_blurred and found.apart for found in positions.values())
-        if dtype != EXACT and share > USUAL_FACTOR and not told_apart:
+        is_distinguished = any(not place.is_blurred and place.apart for place in positions.values())
+        if dtype != EXACT and share > USUAL_FACTOR and not is_distinguished:
             reason = (
                 f"its differences are {share:.2f} times rounding of {dtype}, and right servers are at about "
                 f"1; give the export before by --also, or start the server in float32"
@@ -120,7 +120,7 @@ class Case:
             return ProbeVerdict.UNDECIDED, reason
         return ProbeVerdict.MATCHES, f"what is left is rounding of {dtype}"
 
-    def _differs(self, own: Mapping[str, Gap]) -> tuple[ProbeVerdict, str]:
+    def _differs(self, folder_gaps: Mapping[str, Gap]) -> tuple[ProbeVerdict, str]:
         for other in self.others:
             if best_fit(self.gaps_to(other)):
                 return ProbeVerdict.STALE, f"it holds {other.name}"
@@ -130,9 +130,9 @@ class Case:
                 return ProbeVerdict.PARTIAL, mixed
         if mixed := self._mixture("nothing: they were never loaded", {}, coarsest):
             return ProbeVerdict.PARTIAL, mixed
-        if processed := self._other_distribution(own, coarsest):
+        if processed := self._other_distribution(folder_gaps, coarsest):
             return ProbeVerdict.PROCESSED, processed
-        if "prompt" in own and "sampled" in own and own["prompt"].fits:
+        if "prompt" in folder_gaps and "sampled" in folder_gaps and folder_gaps["prompt"].fits:
             reason = (
                 "it scores prompts as these weights do, and not what it samples: its prefix cache is of "
                 "older weights, or it samples from another distribution (penalties, top_p, a bias)"
@@ -142,24 +142,24 @@ class Case:
 
     def _mixture(self, path: str, other: Mapping[str, Tensor], dtype: str) -> str | None:
         """Returns the sentence about a mixture that the server holds, nearer than either side of it."""
-        found = nearest_mixture(self.weights, other, self.layout, self.server, dtype)
-        if found is None:
+        nearest = nearest_mixture(self.weights, other, self.layout, self.server, dtype)
+        if nearest is None:
             return None
-        mixed = self.weights.mixed_scores(self.layout, dtype, other, found.names)
+        mixed = self.weights.mixed_scores(self.layout, dtype, other, nearest.names)
         fitting = gaps(self.layout, self.server, mixed, self.rounding[dtype])
         whole = self.weights.mixed_scores(self.layout, dtype, other, [*self.weights.state])
         sides = [self.weights.scores(self.layout, dtype), *[whole] * bool(other)]
         ends = [position(self.layout, self.server, side, mixed).side for side in sides]
         if all(each.fits for each in fitting.values()) and all(end == 1 for end in ends):
-            return f"{found.text} of it are of {path}; the rest is of this folder"
+            return f"{nearest.text} of it are of {path}; the rest is of this folder"
         return None
 
-    def _other_distribution(self, own: Mapping[str, Gap], dtype: str) -> str | None:
+    def _other_distribution(self, folder_gaps: Mapping[str, Gap], dtype: str) -> str | None:
         """Returns the sentence about a temperature at which these weights have the server's log-probs."""
         part = self.layout.first(SEARCHED)
         server = self.server[: len(part.places)]
-        asked = {"prompt": self.layout.prompt_temperature, "sampled": self.layout.temperature}
-        for name in (name for name in own if not own[name].fits):
+        requested = {"prompt": self.layout.prompt_temperature, "sampled": self.layout.temperature}
+        for name in (name for name in folder_gaps if not folder_gaps[name].fits):
             mask = part.is_sampled == (name == "sampled")
 
             def away(log: float, name: str = name, mask: Mask = mask) -> float:
@@ -170,15 +170,15 @@ class Case:
                 bounds = tuple(np.log(TEMPERATURES))
                 best = float(np.exp(minimize_scalar(away, bounds=bounds, method="bounded").x))
             layout = self.layout.at(name, best)
-            found = gaps(layout, self.server, self.weights.scores(layout, dtype), self.rounding[dtype])
-            if found[name].fits:
-                return f"log-probs of {name} tokens are of temperature {best:.2f}, not {asked[name]:g}"
+            tempered = gaps(layout, self.server, self.weights.scores(layout, dtype), self.rounding[dtype])
+            if tempered[name].fits:
+                return f"log-probs of {name} tokens are of temperature {best:.2f}, not {requested[name]:g}"
         return None
 
 
-def best_fit(found: Mapping[str, Mapping[str, Gap]]) -> str | None:
+def best_fit(by_dtype: Mapping[str, Mapping[str, Gap]]) -> str | None:
     """The finest precision whose rounding explains all differences."""
-    return next((name for name, parts in found.items() if all(gap.fits for gap in parts.values())), None)
+    return next((name for name, parts in by_dtype.items() if all(gap.fits for gap in parts.values())), None)
 
 
 def mean_of(parts: Mapping[str, Gap]) -> float:

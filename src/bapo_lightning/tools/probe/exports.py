@@ -25,23 +25,23 @@ def newest_export(pattern: str) -> Export | None:
     """Returns the newest model folder of a path or glob, or directly below one; None if there is none."""
     matches = [Path(match) for match in glob.glob(pattern)]
     folders = [folder for match in matches for folder in (match, *match.glob("*/"))]
-    found = filter(None, map(_export, folders))
-    return max(found, key=lambda export: export.stamp, default=None)
+    exports = filter(None, map(_export, folders))
+    return max(exports, key=lambda export: export.stamp, default=None)
 
 
-def next_export(pattern: str, last: Export | None, every: float) -> Export:
-    """Waits for a model folder that is newer than `last`, and checks at intervals of `every` seconds whether
+def next_export(pattern: str, last: Export | None, interval: float) -> Export:
+    """Waits for a model folder that is newer than `last`, and checks every `interval` seconds whether
     its files stopped changing. Raises ConfigError for a pattern that cannot match any.
     """
     if not Path(pattern).parent.exists() and not glob.has_magic(pattern):
         raise ConfigError([f"FOLDER={pattern}: --watch needs a folder here, or a glob of folders"])
     seen: Export | None = None
     while True:
-        found = newest_export(pattern)
-        if found is not None and found != last and found == seen:
-            return found
-        seen = found
-        time.sleep(every)
+        newest = newest_export(pattern)
+        if newest is not None and newest != last and newest == seen:
+            return newest
+        seen = newest
+        time.sleep(interval)
 
 
 def _export(folder: Path) -> Export | None:

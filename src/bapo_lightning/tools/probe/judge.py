@@ -40,12 +40,12 @@ class Gap:
 
 def gaps(layout: TokenLayout, server: Numbers, weights: Numbers, rounding: Numbers) -> dict[str, Gap]:
     """Compares [N] log-probs with [N] others, by the [N] yardstick: of prompt tokens and of sampled ones."""
-    found, away = dict[str, Gap](), np.abs(server - weights)
+    by_part, away = dict[str, Gap](), np.abs(server - weights)
     for name, mask in (("prompt", ~layout.is_sampled), ("sampled", layout.is_sampled)):
         if count := int(mask.sum()):
             parts = away[mask], rounding[mask]
-            found[name] = Gap(count, *(float(each) for part in parts for each in (part.mean(), part.max())))
-    return found
+            by_part[name] = Gap(count, *(float(each) for part in parts for each in (part.mean(), part.max())))
+    return by_part
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ class ProbeSession:
         before = self._before
         repeated = before is not None and before[0] == layout and np.array_equal(before[1], values)
         self._last = layout, values
-        found = Case(layout, values, weights, others, dtypes, repeated).diagnose()
+        diagnosis = Case(layout, values, weights, others, dtypes, repeated).diagnose()
         sampled = int(layout.is_sampled.sum())
-        return Found(found, len(prompts), len(values) - sampled, sampled, [*notes, *raw])
+        return Found(diagnosis, len(prompts), len(values) - sampled, sampled, [*notes, *raw])
 
     def _prompts(self, weights: Weights) -> list[list[int]]:
         self.server.find_model()
@@ -97,10 +97,10 @@ class ProbeSession:
         if weights.tokenizer is None:
             notes.append(f"{weights.name} has no tokenizer: only random tokens were used")
         elif (theirs := self.server.tokens_of(CANARIES)) is not None:
-            own = [list(weights.tokenizer(text)["input_ids"]) for text in CANARIES]
-            if count := sum(one != other for one, other in zip(own, theirs, strict=True)):
+            local = [list(weights.tokenizer(text)["input_ids"]) for text in CANARIES]
+            if count := sum(one != other for one, other in zip(local, theirs, strict=True)):
                 notes.append(
-                    f"the server makes other tokens of {count} of {len(own)} texts than the tokenizer of "
+                    f"the server makes other tokens of {count} of {len(local)} texts than the tokenizer of "
                     f"{weights.name}"
                 )
         return notes
@@ -135,11 +135,11 @@ def _reader(tokenizer: Any | None) -> Callable[[str], int | None]:
 
     @cache
     def table() -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
+        numbers: dict[str, int | None] = {}
         texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))]) if tokenizer else []
         for token, text in enumerate(texts):
-            found[text] = None if text in found else token
-        return found
+            numbers[text] = None if text in numbers else token
+        return numbers
 
     return lambda text: table().get(text)
 

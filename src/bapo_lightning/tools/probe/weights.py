@@ -49,9 +49,9 @@ class Weights:
 
     def __post_init__(self) -> None:
         self.name = self.name or self.path
-        found = is_adapter(Path(self.path))
-        self.has_adapter = found if self.has_adapter is None else self.has_adapter
-        self.root = base_of(Path(self.path), self.base) if found else self.path
+        is_adapter_folder = is_adapter(Path(self.path))
+        self.has_adapter = is_adapter_folder if self.has_adapter is None else self.has_adapter
+        self.root = base_of(Path(self.path), self.base) if is_adapter_folder else self.path
 
     @cached_property
     def config(self) -> Any:
@@ -93,15 +93,15 @@ class Weights:
         if not (self.has_adapter and self.is_apart):
             return {}
         base = self.without_adapter.state
-        both = {name: (own, base[name]) for name, own in self.state.items() if name in base}
-        return {name: own - before for name, (own, before) in both.items() if not own.equal(before)}
+        both = {name: (weight, base[name]) for name, weight in self.state.items() if name in base}
+        return {name: weight - before for name, (weight, before) in both.items() if not weight.equal(before)}
 
     @cached_property
     def apart(self) -> Weights:
         """The same adapter in a server that holds it next to its weights."""
-        made = replace(self, is_apart=True)
-        vars(made)["without_adapter"] = self.without_adapter  # read once
-        return made
+        copied = replace(self, is_apart=True)
+        vars(copied)["without_adapter"] = self.without_adapter  # read once
+        return copied
 
     @cached_property
     def without_adapter(self) -> Weights:
@@ -121,8 +121,8 @@ class Weights:
         """The same with the weights of these names taken from another folder; a missing weight is zero."""
         with torch.no_grad():
             for name, weight in self.model.named_parameters():
-                own = self.state[name]
-                source = own if name not in names else other.get(name, torch.zeros((), device=own.device))
+                local = self.state[name]
+                source = local if name not in names else other.get(name, torch.zeros((), device=local.device))
                 added = self.added.get(name, 0.0) if name not in names else 0.0
                 weight.copy_((source - added).to(getattr(torch, dtype)) + added)
         return _scores(self.model, layout)
@@ -130,24 +130,24 @@ class Weights:
     def rounding(self, layout: TokenLayout, dtype: str) -> Numbers:
         """How much rounding of activations moves each log-prob, in nats, in a server of `dtype`."""
         model = self._load(WIDER if dtype == EXACT else getattr(torch, dtype))
-        found = _scores(model, layout)
+        scores = _scores(model, layout)
         del model
         gc.collect()
         summed = replace(self, is_apart=False) if self.is_apart else self  # as the model above
-        return np.abs(found - summed.scores(layout, dtype))
+        return np.abs(scores - summed.scores(layout, dtype))
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """Names of its weights by part, as they are computed: before the layers, each layer, the rest."""
         layers = _layer_numbers(list(self.state))
-        found: dict[tuple[int, int], list[str]] = {}
+        parts: dict[tuple[int, int], list[str]] = {}
         seen = False
         for name in self.state:
             number = layers.get(name)
             seen = seen or number is not None
             key = (1, number) if number is not None else (2 if seen else 0, 0)
-            found.setdefault(key, []).append(name)
+            parts.setdefault(key, []).append(name)
         labels = {0: "embeddings", 2: "the last norm and head"}
-        return [(labels.get(part, f"layer {number}"), found[part, number]) for part, number in sorted(found)]
+        return [(labels.get(part, f"layer {number}"), parts[part, number]) for part, number in sorted(parts)]
 
     def _load(self, dtype: torch.dtype) -> Any:
         if not self.has_adapter:
@@ -170,7 +170,7 @@ def _layer_numbers(names: list[str]) -> dict[str, int]:
 @torch.no_grad()
 def _scores(model: Any, layout: TokenLayout) -> Numbers:
     # One sequence at a time: no padding, which would add its own rounding.
-    found: list[float] = []
+    scores: list[float] = []
     device = next(model.parameters()).device
     for each in layout.sequences:
         ids = torch.tensor([each.token_ids], device=device)
@@ -179,6 +179,6 @@ def _scores(model: Any, layout: TokenLayout) -> Numbers:
         logits[: each.prompt_length - 1] /= layout.prompt_temperature
         logits[each.prompt_length - 1 :] /= layout.temperature
         chosen = torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0]
-        found += chosen[0 if each.has_prompt else each.prompt_length - 1 :].tolist()
+        scores += chosen[0 if each.has_prompt else each.prompt_length - 1 :].tolist()
         advance()
-    return np.array(found)
+    return np.array(scores)

@@ -76,19 +76,19 @@ def write_script(name: str, given: Sequence[str], folder: Path, in_small: bool =
     of the experiment itself; `in_small` makes it small even if this machine holds the experiment. Raises
     ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.
     """
-    asked = [f"experiment={name}", *given]
-    composed = composed_run(asked, with_hydra=True)
-    asked += [f"{key}={value}" for key, value in MISSING.items() if _is_missing(composed, key)]
-    plain = compose_run(asked)
+    arguments = [f"experiment={name}", *given]
+    composed = composed_run(arguments, with_hydra=True)
+    arguments += [f"{key}={value}" for key, value in MISSING.items() if _is_missing(composed, key)]
+    plain = compose_run(arguments)
     config = validate(plain, "ranks") if _is_elsewhere(plain["model"]) else validate(plain)
     is_whole = not in_small and _holds_it(config)
     overrides = [PRESET, *([] if is_whole else _in_small(config, folder))]
-    rehearsed = validate(compose_run([*asked, *overrides])).plain
+    rehearsed = validate(compose_run([*arguments, *overrides])).plain
     changed = differences(config.plain, rehearsed)
     sizes = [f"{key}: {before} -> {now}" for key, before, now in changed if key.startswith(SIZES)]
     not_here = [] if is_whole else list(_omitted_parts(config))
     choices = dict(composed.hydra.runtime.choices)
-    return Script(name, config, choices, [*asked, *overrides], sizes, not_here, rehearsed)
+    return Script(name, config, choices, [*arguments, *overrides], sizes, not_here, rehearsed)
 
 
 def _is_missing(config: DictConfig, key: str) -> bool:

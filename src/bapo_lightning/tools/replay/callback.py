@@ -56,8 +56,8 @@ class Capture(Callback):
         """Warns of updates that the run does not have."""
         count: int = trainer.datamodule.num_updates  # type: ignore[attr-defined]
         if trainer.is_global_zero and max(self.updates, default=count) >= count:
-            asked = f"callbacks.capture.updates={[*self.updates]}"
-            say(f"warning: {asked}: write numbers from 0 to {count - 1}, the updates of this run")
+            setting = f"callbacks.capture.updates={[*self.updates]}"
+            say(f"warning: {setting}: write numbers from 0 to {count - 1}, the updates of this run")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -79,8 +79,8 @@ class Capture(Callback):
             columns[ENTRY] = columns["logp"].clone()
         elif pl_module.correction is not None and pl_module.proximal is None:
             columns[ENTRY] = columns["proximal_logp"].clone()
-        found = to_floats(outputs["metrics"])
-        numbers = {name: found[metric] for name, metric in SHOWN.items() if metric in found}
+        metrics = to_floats(outputs["metrics"])
+        numbers = {name: metrics[metric] for name, metric in SHOWN.items() if metric in metrics}
         file = Path(self.folder, "steps", f"{batch_idx}.safetensors")
         try:
             write_step(file, Step(columns, plain["name"], leaves(plain), batch_idx, numbers))

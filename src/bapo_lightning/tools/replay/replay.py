@@ -55,11 +55,11 @@ def loss_of(step: Step, algorithm: str | None, overrides: Sequence[str]) -> Poli
         for depth in (0, 1):  # values at the top also stand for others below
             known = leaves(algorithm_section(name, *recorded))
             recorded += hydra_overrides(dict(_recorded(step, known, overrides, depth)))
-    made = policy_loss(name, *recorded, *overrides)
-    if memory := ", ".join(made.state_dict()):
+    loss = policy_loss(name, *recorded, *overrides)
+    if memory := ", ".join(loss.state_dict()):
         text = f"algorithm={name} remembers earlier updates ({memory}), and a step holds one"
         raise ConfigError([f"{text}; run it with bapo-train"])
-    return made
+    return loss
 
 
 def _recorded(
@@ -100,16 +100,16 @@ def replay(loss: PolicyLoss, step: Step, cut: Tensor, is_alone: bool = False) ->
         shared = loss.look_ahead([given for given, _ in calls])
     counts = float(step.columns["logp"].numel()), float(step.columns[LENGTH].numel())
     losses, tables, bounds, gradients = [], [], [], []
-    for (given, _), own in zip(calls, shared, strict=True):
-        if own is None and GROUP in given:  # groups of this call alone
+    for (given, _), shared_part in zip(calls, shared, strict=True):
+        if shared_part is None and GROUP in given:  # groups of this call alone
             given[GROUP] = given[GROUP].unique(return_inverse=True)[1]
         given["logp"].requires_grad_()
-        value, table, found = loss.scored(given, own, *counts)
+        value, table, used_bounds = loss.scored(given, shared_part, *counts)
         (gradient,) = torch.autograd.grad(value, given["logp"])
         gradients.append(gradient[given["mask"]])
         losses.append(value.detach())
         tables.append(table)
-        bounds.append(found)
+        bounds.append(used_bounds)
     whole = table_for("a replay", concatenate(tables, CUT_BY))
     sides = cut_contributions(whole, loss.rule.weight)
     place = torch.cat([tokens for _, tokens in calls]).argsort()
@@ -146,8 +146,8 @@ def cuts(step: Step) -> dict[str, Tensor]:
 
 def difference(one: Replayed, other: Replayed) -> float:
     """Returns the length of the difference of two gradients as a share of the other's length; 0 if equal."""
-    own, base = one.tokens["gradient"], other.tokens["gradient"]
-    gap = (own - base).norm()
+    gradient, base = one.tokens["gradient"], other.tokens["gradient"]
+    gap = (gradient - base).norm()
     return float(gap / base.norm()) if gap else 0.0
 
 
@@ -162,14 +162,14 @@ def with_advantages_of(loss: PolicyLoss, step: Step) -> Step | None:
         return None
     order = number.argsort(stable=True)
     rewards = step.columns[REWARD][order].view(len(sizes), -1)
-    found = torch.empty_like(step.columns[REWARD])
-    found[order] = loss.advantages(rewards).flatten().to(found)
+    by_response = torch.empty_like(step.columns[REWARD])
+    by_response[order] = loss.advantages(rewards).flatten().to(by_response)
     row = torch.arange(len(number)).repeat_interleave(step.columns[LENGTH])
     recorded = step.columns["advantages"]
     trained = torch.zeros(len(sizes)).index_add(0, number[row], recorded.abs().float()) > 0
     trained |= (rewards == rewards[:, :1]).all(1)
-    own = (found * trained[number])[row].to(recorded)
-    return replace(step, columns={**step.columns, "advantages": own})
+    advantages = (by_response * trained[number])[row].to(recorded)
+    return replace(step, columns={**step.columns, "advantages": advantages})
 
 
 def _calls(step: Step, cut: Tensor) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
@@ -182,13 +182,13 @@ def _calls(step: Step, cut: Tensor) -> Iterator[tuple[dict[str, Tensor], Tensor]
     tokens = number[row_of].argsort(stable=True).split(sizes.tolist())
     position = torch.arange(len(row_of)) - (length.cumsum(0) - length)[row_of]
     known = {"position": position, **{name: step.columns[name] for name in step.columns if name in READ}}
-    for own, places in zip(rows, tokens, strict=True):
-        mask = torch.arange(max(int(length[own].max()), 1)) < length[own].unsqueeze(1)
+    for members, places in zip(rows, tokens, strict=True):
+        mask = torch.arange(max(int(length[members].max()), 1)) < length[members].unsqueeze(1)
         given = {
             name: values.new_zeros(mask.shape).masked_scatter(mask, values[places])
             for name, values in known.items()
         }
-        given |= {"mask": mask, "sequence": own}
+        given |= {"mask": mask, "sequence": members}
         if GROUP in step.columns:
-            given[GROUP] = step.columns[GROUP].unique(return_inverse=True)[1][own]
+            given[GROUP] = step.columns[GROUP].unique(return_inverse=True)[1][members]
         yield given, places

@@ -116,10 +116,10 @@ def capture(
             columns[name] = torch.cat(values)
     kinds = {each: torch.promote_types(columns[each].dtype, torch.float32) for each in columns}
     columns = {each: columns[each].to(torch.long if each in WHOLE else kinds[each]) for each in columns}
-    own = Step(columns, update=update, numbers=to_floats(dict(numbers or {})))
+    step = Step(columns, update=update, numbers=to_floats(dict(numbers or {})))
     if loss is not None:
-        own = replace(own, algorithm=loss.name, settings=leaves(loss.settings))
-    return write_step(Path(file), own)
+        step = replace(step, algorithm=loss.name, settings=leaves(loss.settings))
+    return write_step(Path(file), step)
 
 
 def leaves(plain: Mapping[str, Any]) -> dict[str, Leaf]:
@@ -153,8 +153,8 @@ def read_step(file: str | Path) -> Step:
     try:
         return _read(path)
     except (SafetensorError, ValueError, RecursionError) as error:
-        again = "; write it again with callbacks=capture or bapo_lightning.capture"
-        raise DataError(f"{path} {error}{'' if isinstance(error, DataError) else again}") from None
+        remedy = "; write it again with callbacks=capture or bapo_lightning.capture"
+        raise DataError(f"{path} {error}{'' if isinstance(error, DataError) else remedy}") from None
 
 
 def _read(path: Path) -> Step:

@@ -94,8 +94,8 @@ def local_slots(number: int, parallel_runs: int | None, gpus_per_run: int) -> li
     gpus = visible_gpus()
     starts = range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)
     if not starts:
-        found = f"{len(gpus)} GPUs are visible here"
-        raise ConfigError([f"launcher.gpus_per_run={gpus_per_run}, but {found}; write a smaller number"])
+        available = f"{len(gpus)} GPUs are visible here"
+        raise ConfigError([f"launcher.gpus_per_run={gpus_per_run}, but {available}; write a smaller number"])
     shares = [",".join(gpus[start : start + gpus_per_run]) for start in starts]
     return [{"CUDA_VISIBLE_DEVICES": share} for share in shares[: min(number, parallel_runs or number)]]
 

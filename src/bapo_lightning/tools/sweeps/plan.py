@@ -142,20 +142,20 @@ def read_plan(
 
 def compose_runs(plan: SweepPlan) -> dict[str, Config]:
     """Composes every run. Raises ConfigError with the problems of overrides of all runs, or of each."""
-    found: dict[str, Config] = {}
+    configs: dict[str, Config] = {}
     problems: list[str] = []
     with phase("composing runs", len(plan.jobs)):
         for run, job in plan.jobs.items():
             advance()
             try:
-                found[run] = compose_run(plan.overrides(run))
+                configs[run] = compose_run(plan.overrides(run))
             except ConfigError as error:
                 if not problems:
                     compose_run(plan.common)  # raises what would otherwise be reported once for each run
                 problems += [f"{' '.join((*plan.common, *job))}: {text}" for text in error.problems]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return found
+    return configs
 
 
 def check_runs(configs: Collection[Config]) -> None:
@@ -166,7 +166,7 @@ def check_runs(configs: Collection[Config]) -> None:
         from bapo_lightning.configuration.machine import check_machine
         from bapo_lightning.configuration.validate import validate
 
-    found: dict[str, None] = {}
+    problems: dict[str, None] = {}
     errors: list[MachineError] = []
     with phase("checking runs", len(configs)):
         for config in configs:
@@ -175,10 +175,10 @@ def check_runs(configs: Collection[Config]) -> None:
             except MachineError as error:
                 errors.append(error)
             except ConfigError as error:
-                found |= dict.fromkeys(error.problems)
+                problems |= dict.fromkeys(error.problems)
             advance()
-    if found:
-        raise ConfigError(list(found))
+    if problems:
+        raise ConfigError(list(problems))
     if errors:
         raise together(errors)
 

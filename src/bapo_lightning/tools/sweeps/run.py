@@ -188,8 +188,8 @@ class RunsTable:
     def seconds_left(self) -> float | None:
         """Time until all runs have ended, at the pace so far; None before the first update of all."""
         done = sum(row.share for row in self.rows)
-        made = done - sum(row.num_before / row.num_updates for row in self.rows)
-        return (len(self.rows) - done) * (time.monotonic() - self._start) / made if made > 0 else None
+        progress = done - sum(row.num_before / row.num_updates for row in self.rows)
+        return (len(self.rows) - done) * (time.monotonic() - self._start) / progress if progress > 0 else None
 
     def line(self, row: RunRow, name: str) -> str:
         """Line about a run that has ended, for output without a terminal."""

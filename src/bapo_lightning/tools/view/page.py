@@ -165,7 +165,7 @@ def phases(record: RunRecord) -> list[tuple[str, float]]:
     if not total:
         return []
     overlapped = overlapped_parts(record)
-    own = [part for part in TIME_PARTS if part not in overlapped]
-    parts = [(part, sum(record.series(f"time/{part}_seconds")[1]) / total) for part in own]
+    counted = [part for part in TIME_PARTS if part not in overlapped]
+    parts = [(part, sum(record.series(f"time/{part}_seconds")[1]) / total) for part in counted]
     other = max(0.0, 1 - sum(share for _, share in parts))
     return [(part, share) for part, share in [*parts, ("other", other)] if share > 0]
