@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from math import prod
 
 from bapo_lightning.plan.run_shape import SCORE_BYTES, RunShape
+from bapo_lightning.system.chunks import BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS
 
-CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
 BATCH_BYTES = 29  # a padded token of the minibatch: id, mask, three log-probs, version
 TABLE_BYTES = 120  # a token of the token table: its columns
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
@@ -179,13 +179,12 @@ def rounded_weights(run: RunShape, num_blocks: int) -> list[Amount]:
 
 
 def logits(run: RunShape, is_forward: bool) -> list[Amount]:
-    """Returns a chunk of logits in float32, and in the forward pass the powers of a block of it. 16-bit
-    factors add a copy: float32 in the forward pass, 16-bit in the backward pass.
+    """Returns a chunk of logits in float32; in the forward pass the powers of a block of it, in the backward
+    pass a 16-bit copy for 16-bit factors.
     """
     words = run.model.vocab_size
-    rows = min(max(1, CHUNK_ELEMENTS // words), run.scored_at_once)
-    copy = SCORE_BYTES if is_forward else run.compute_bytes
-    element = SCORE_BYTES + (copy if run.rounds_head else 0)
+    rows = min(max(1, run.chunk_elements // words), run.scored_at_once)
+    element = SCORE_BYTES + (run.compute_bytes if run.rounds_head and not is_forward else 0)
     amounts = [product("logits of a chunk", B=element, tokens=rows, words=words)]
     if run.rounds_head and run.autocast:
         amounts.append(product("rounded head", B=run.compute_bytes, parameters=run.model.head_parameters))
