@@ -192,6 +192,16 @@ def test_the_logits_of_a_chunk_are_those_of_token_scores(monkeypatch):
     assert token_scores.longest_chunk(torch.device("cpu"), words) == 883
 
 
+def test_ligers_head_holds_the_gradient_of_1024_tokens_logits_and_no_logits():
+    large = replace(RUN, compute_bytes=2, autocast=True, response_tokens=10**4, liger_head=True)
+    (rounded,) = memory.logits(large, is_forward=True)
+    assert memory.logits(large, is_forward=False)[1].bytes == 2 * 1024 * 10 and rounded.bytes == 2 * 80
+    for kept, gradients_of_head in ((large, 2 + 4), (replace(large, stored_bytes=2, autocast=False), 2)):
+        scores = moments(kept, 1)[1]
+        whole = [each.bytes for each in scores.amounts if each.label.endswith("gradient of the head")]
+        assert sum(whole) == gradients_of_head * 80
+
+
 def test_a_reference_policy_is_a_second_copy_of_the_weights_and_one_more_scoring():
     with_it = replace(RUN, reference=True)
     assert total(state(with_it)) - total(state(RUN)) == 4 * PARAMETERS

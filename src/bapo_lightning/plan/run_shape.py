@@ -81,6 +81,7 @@ class RunShape:
     fused_step: bool = True  # the optimizer's step is one kernel without temporaries
     on_gpu: bool = True  # False: kernels of a CPU, to compare with measurements
     chunk_elements: int = CHUNK_ELEMENTS  # logits of the token scores' longest chunk
+    liger_head: bool = False  # token scores by Liger's kernel
 
     @property
     def shards(self) -> int:
