@@ -46,7 +46,7 @@ OPTIONAL = (
     *("rollout/vllm/*", "rollout/child/*", "rollout/distributed.py", "rollout/weight_transport.py"),
     *("rollout/gathered.py", "system/ranks/*", "data/controller.py", "data/worker.py", "modules/fsdp.py"),
     *("modules/policy/lora.py", "modules/policy/for_objective.py", "modules/speculation.py"),
-    *("modules/score_kernels.py", "data/rollouts/async*", "data/rollouts/stream*"),
+    *("modules/score_kernels.py", "modules/liger_head.py", "data/rollouts/async*", "data/rollouts/stream*"),
     *("data/rollouts/schedule*_*", "data/rollouts/schedule.py"),
     *("data/rollouts/conversations.py", "data/rollouts/feedback.py"),
     *("data/rollouts/turn_rules.py", "data/rollouts/control_tokens.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,10 +19,12 @@ from updates import Size, random_batch
 
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.modules import token_scores as scores_module
+from bapo_lightning.modules.liger_head import has_liger_head, is_hopper, liger_scores
 from bapo_lightning.modules.policy.packing import has_varlen
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.modules.token_scores import CHUNK_ELEMENTS, kernels, token_scores
+from bapo_lightning.modules.token_scores import kernels, longest_chunk, token_scores
 from bapo_lightning.objectives.bounds import bound_grid
+from bapo_lightning.system.chunks import CHUNK_ELEMENTS
 from bapo_lightning.types import Rollout
 from gpu.checks import Check, Finding, Machine, at_most, holds, measured, skipped
 from gpu.models import SHAPES, TINY, random_policy, ready_module, with_layers
@@ -45,6 +48,7 @@ PACKED = {"float32": (1e-3, 1e-3), "bfloat16": (0.05, 0.1)}
 SWEEPS = {"forward": (1, 14), "forward and backward": (4, 30)}
 # With one kernel a pass: reads of the logits, and their gradient of 16 bits.
 KERNEL_SWEEPS = {"forward": (1, 2), "forward and backward": (4, 6)}
+HEAD_LIMIT = 18.0  # ms of 8,192 tokens x 152k x 896, forward and backward: twice the products at the peak
 SLACK = 1.5  # for what lies between kernels, and rows that are shorter than a pass over all
 Scores = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -93,7 +97,7 @@ def forward(scores: Scores, *given: Tensor) -> None:
 
 def scores_speed(machine: Machine) -> Iterator[Finding]:
     """Token scores against what their products and passes over the logits take by themselves; peak memory
-    against naive ones.
+    with the shortest chunks against naive ones.
     """
     hidden, head, targets = operands(machine, *machine.size((8192, 1024, 152_000), (64, 64, 2000)))
     for name, dtype in DTYPES.items():
@@ -110,9 +114,41 @@ def scores_speed(machine: Machine) -> Iterator[Finding]:
                 yield measured(f"{title}: time / its products and passes", fused / least, "x", note)
                 continue
             yield at_most(f"{title}: time / its products and passes", fused / least, SLACK, "x", note)
+            least_chunk = partial(token_scores, chunk_tokens=CHUNK_ELEMENTS // len(head))
+            works[1] = partial(work, least_chunk, *given)
             naive, fused = (machine.peak_bytes(each) for each in works)
             note = f"{fused / 1e9:.2f} GB, naive {naive / 1e9:.2f} GB"
             yield at_most(f"{title}: peak memory / naive", fused / naive, 0.3, "x", note)
+
+
+def liger_head(machine: Machine) -> Iterator[Finding]:
+    """Liger's head against the own one with gradients, and the clock; on a CPU its PyTorch version."""
+    if machine.on_gpu and not (is_hopper(torch.device(machine.device)) and has_liger_head()):
+        yield skipped("Liger's head", "needs a Hopper GPU and liger-kernel[cutedsl]")
+        return
+    hidden, head, targets = operands(machine, *machine.size((8192, 896, 152_000), (64, 64, 2000)))
+    dtype = machine.size(torch.bfloat16, torch.float32)
+    how = {"temperature": 1.0, "entropy_requires_grad": False, "half_factors": False}
+    works = [
+        partial(gradients, partial(score, **how), hidden.to(dtype), head.to(dtype), targets)
+        for score in (token_scores, liger_scores)
+    ]
+    own, start = works[0](), time.perf_counter()
+    found = works[1]()
+    machine.wait()
+    yield measured("Liger's head: first passes, which compile it", time.perf_counter() - start, "s")
+    nats, relative = ACCURACY["bfloat16"]
+    error = float((found[0] - own[0]).abs().max())
+    yield at_most("Liger's head: log-probs from the own", error, nats, "nats")
+    for factor, one, other in zip(("hidden states", "head"), found[1:], own[1:], strict=True):
+        yield at_most(f"Liger's head: gradient of the {factor} from the own", apart(one, other), relative)
+    plain, fused = (1e3 * machine.seconds(work) for work in works)
+    title, note = "Liger's head: forward and backward", f"own {plain:.1f} ms"
+    yield (
+        at_most(title, fused, HEAD_LIMIT, "ms", note)
+        if machine.on_gpu
+        else measured(title, fused, "ms", note)
+    )
 
 
 def without_kernels(machine: Machine, work: Callable[[], object]) -> str:
@@ -125,7 +161,7 @@ def without_kernels(machine: Machine, work: Callable[[], object]) -> str:
 
 def parts_of_scores(machine: Machine, hidden: Tensor, head: Tensor) -> tuple[float, float]:
     """Returns the seconds of the product that makes the logits, and of reading or writing these once."""
-    rows = min(len(hidden), CHUNK_ELEMENTS // len(head))
+    rows = min(len(hidden), longest_chunk(hidden.device, len(head)))
     logits = torch.empty(rows, len(head), device=machine.device)
     share = len(hidden) / rows
     product = machine.seconds(lambda: torch.mm(hidden[:rows], head.T))
@@ -251,4 +287,6 @@ def deterministic(machine: Machine) -> Iterator[Finding]:
         torch.use_deterministic_algorithms(False)
 
 
-CHECKS = tuple(map(Check, (scores_accuracy, scores_speed, packing, checkpointing, search, deterministic)))
+CHECKS = tuple(
+    map(Check, (scores_accuracy, scores_speed, liger_head, packing, checkpointing, search, deterministic))
+)

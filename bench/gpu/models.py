@@ -16,6 +16,7 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import EngineShape, RunShape
 from bapo_lightning.runs.build import build_algorithm
+from bapo_lightning.system.chunks import chunk_elements
 
 Architecture = dict[str, Any]
 
@@ -119,6 +120,8 @@ def run_shape(architecture: Architecture, size: Size, **differing: Any) -> RunSh
         "apart", tensor_parallel=1, num_gpus=1, element_bytes=2, memory_share=None, max_sequences=1
     )
     prompt, response = size.prompt_tokens, size.response_tokens
+    if differing.get("on_gpu"):
+        differing["chunk_elements"] = chunk_elements(torch.cuda.get_device_properties(0).total_memory)
     return RunShape(
         **{
             **{"model": model_shape(architecture), "strategy": "single", "num_gpus": 1},

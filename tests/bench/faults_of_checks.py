@@ -72,7 +72,10 @@ def unlike_policies(patch: Patch, module: Any, factor: float = 0.3) -> None:
 
 
 def wrong_scores(patch: Patch) -> None:
-    patch.setattr(kernels, "token_scores", lambda *given: tuple(1.01 * each for each in token_scores(*given)))
+    def wrong(*given: Any, **how: Any) -> Any:
+        return tuple(1.01 * each for each in token_scores(*given, **how))
+
+    patch.setattr(kernels, "token_scores", wrong)
 
 
 def other_bounds(patch: Patch) -> None:
@@ -227,6 +230,7 @@ FAULTS: list[tuple[str, Machine, Callable[[Patch], None]]] = [
     ("memory.largest", CPU, full_memory),
     ("kernels.scores_accuracy", CPU, wrong_scores),
     ("kernels.scores_speed", Slow("cpu"), lambda patch: None),
+    ("kernels.liger_head", CPU, wrong_scores),
     ("kernels.packing", CPU, lambda patch: unlike_policies(patch, kernels)),
     ("kernels.checkpointing", CPU, lambda patch: unlike_policies(patch, kernels)),
     ("kernels.search", CPU, lambda patch: patch.setattr(kernels, "host_syncs", lambda work: 1)),

@@ -104,6 +104,23 @@ def test_each_flash_attention_needs_its_package(attention, no_c, monkeypatch):
     assert found(*overrides) == []
 
 
+PACKAGE = 'a package that this machine does not have: pip install "liger-kernel[cutedsl]>=0.8.5"'
+
+
+@pytest.mark.parametrize(("lacking", "needs"), [
+    ({"has_liger_head": False}, f"{PACKAGE}; or"),
+    ({"is_hopper": False}, "a GPU of compute capability 9.0 (H100, H200, H20);"),
+    ({}, None),
+])  # fmt: skip
+def test_ligers_head_needs_its_package_and_a_hopper_gpu(lacking, needs, no_c, monkeypatch):
+    no_c()
+    for name, is_so in ({"has_liger_head": True, "is_hopper": True} | lacking).items():
+        monkeypatch.setattr(machine_rules, name, lambda *_, is_so=is_so: is_so)
+    problems = [] if needs is None else [f"model.head=liger needs {needs} write model.head=own"]
+    assert found("model.head=liger", "trainer.precision=bf16-mixed") == problems
+    assert found("model.head=auto") == []
+
+
 @pytest.mark.parametrize(("visible", "named", "complaint"), [
     (None, "[]", "vLLM's servers would take the first GPUs, as the trainer does"),
     (None, "['1','2']", "names 1 of the trainer's (trainer.devices=2 takes 0, 1)"),

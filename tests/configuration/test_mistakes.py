@@ -103,6 +103,7 @@ model.dtype=float16 | ... cannot be trained in (gradients underflow in float16);
 model.attention=fast | ... is none of its values; write one of sdpa, flash_attention_2, flex_attention
 model.packing=dense | ... is none of its values; write one of none, padding_free
 model.liger=maybe | ... must be true, false or auto
+model.head=fast | ... is none of its values; write one of own, liger, auto
 +model.rank=8 | model.rank is not an option of model; it takes activation_checkpointing
 model/lora=default model.lora.target_modules=[] | ... must be all-linear, or names of linear layers
 model/lora=default model.lora.target_modules=[q_proj,lm_head] | lm_head cannot be adapted
@@ -164,10 +165,13 @@ model.attention=flash_attention_2 | ... computes in 16 bits, the update in float
 model.attention=kernels-community/flash-attn2 | ... computes in 16 bits, the update in float32
 model.attention=varlen model.packing=padding_free | computes in 16 bits, the update in float32
 model.liger=true model.activation_checkpointing=selective | writes into results of products, which
+model.head=liger trainer.precision=32-true | model.head=liger multiplies bfloat16 factors, the update
+model.head=liger rollout.top_k=8 | of this run needs log-probs of other tokens as well; write model.head=own
 model.attention=varlen model.packing=none | takes rows without padding; write model.packing=padding_free
 trainer.accelerator=cpu model.attention=kernels-community/flash-attn2 | needs a GPU, and this machine
 trainer.accelerator=cpu model.attention=flash_attention_2 | needs a GPU, and this machine offers none to
 trainer.accelerator=cpu model.attention=flex_attention | needs a GPU, and this machine offers none to
+trainer.accelerator=cpu model.head=liger | ... needs a GPU, and this machine offers none
 trainer.accelerator=cpu model.liger=true | ... needs a GPU, and this machine offers none
 rollout=vllm_server rollout.engine.gpus=['4,5','6,7'] | the GPUs of 2 servers, rollout.engine.num_servers=1
 rollout=vllm_server +rollout.engine.options.max_sequences=4 | max_sequences is not an option of

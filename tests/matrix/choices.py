@@ -70,7 +70,7 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "trained": {"weights": (), "LoRA": ("model/lora=default",)},
     "precision": {
         "float32": ("trainer.precision=32-true",),
-        "bf16-mixed": ("trainer.precision=bf16-mixed",),
+        "bf16-mixed": ("trainer.precision=bf16-mixed", "model.head=auto"),
         "float32, compiled": ("trainer.precision=32-true", "model.compile=true"),
     },
     "packing": {"none": ("model.packing=none",), "padding_free": ("model.packing=padding_free",)},

@@ -9,6 +9,7 @@ from tests.objectives.test_bounds import Operators
 
 from bapo_lightning.modules import token_scores as module
 from bapo_lightning.modules.token_scores import mean_logp, token_scores
+from bapo_lightning.system.chunks import chunk_elements
 
 
 def naive_scores(hidden, head_weight, targets, temperature=1.0):
@@ -161,6 +162,24 @@ def test_no_tensor_of_all_tokens_times_vocabulary_is_ever_made():
         logp, entropy = token_scores(hidden, head_weight, targets, chunk_tokens=4, entropy_requires_grad=True)
         (logp + entropy).sum().backward()
     assert operators.largest == 4 * 100
+
+
+@pytest.mark.parametrize(("num_tokens", "products"), [(3, 3), (7, 7 + 4), (9, 9 + 6)])
+def test_a_whole_chunk_of_three_is_multiplied_once_and_all_others_twice(num_tokens, products, monkeypatch):
+    product, rows = module._product, []
+    monkeypatch.setattr(module, "_product", lambda *given: rows.append(len(given[0])) or product(*given))
+    hidden, head_weight, targets = inputs(num_tokens)
+    logp, _ = token_scores(hidden, head_weight, targets, chunk_tokens=3)
+    logp.sum().backward()
+    assert sum(rows) - num_tokens == products  # without the gradient of the hidden states
+
+
+@pytest.mark.parametrize(("gigabytes", "elements"), [
+    (8, 1 << 27), (24, 1 << 27), (40, 1 << 28), (48, 1 << 28), (80, 1 << 29), (141, 1 << 30), (288, 1 << 30),
+])  # fmt: skip
+def test_a_chunk_depends_on_the_size_of_the_card_alone(gigabytes, elements):
+    found = 0.99 * gigabytes * 2**30  # torch counts GiB, without what the card keeps: 85.0e9 for an H100
+    assert chunk_elements(gigabytes * 1e9) == chunk_elements(found) == elements
 
 
 @pytest.mark.parametrize(("change", "message"), [

@@ -1,12 +1,14 @@
 """Memory, work and time by hand for sizes small enough to count."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bapo_lightning.modules import token_scores
 from bapo_lightning.plan import memory
-from bapo_lightning.plan.gpus import Gpu
+from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.memory import block_bytes, gathered, gradients, moments, state, summed
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions, make_plan
@@ -180,9 +182,24 @@ def test_the_time_of_an_update_follows_from_its_work():
     assert plan.seconds["updates"] == pytest.approx(4 * plan.work.update / 0.5e12)
 
 
-def test_the_logits_of_a_chunk_are_those_of_token_scores():
-    for name in ("CHUNK_ELEMENTS", "BLOCK_ELEMENTS", "CPU_BLOCK_ELEMENTS"):
-        assert getattr(memory, name) == getattr(token_scores, name)
+def test_the_logits_of_a_chunk_are_those_of_token_scores(monkeypatch):
+    card = SimpleNamespace(total_memory=85_029_158_912)  # of an H100 of 80 GB
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    words, run = 152_000, replace(RUN, response_tokens=10**5, model=replace(MODEL, vocab_size=152_000))
+    planned = make_plan(run, GPUS["h100_80gb"], ASSUMED).run
+    rows = token_scores.longest_chunk(torch.device("cuda"), words)
+    assert memory.logits(planned, is_forward=False)[0].bytes == 4 * rows * words == 4 * 3532 * 152_000
+    assert token_scores.longest_chunk(torch.device("cpu"), words) == 883
+
+
+def test_ligers_head_holds_the_gradient_of_1024_tokens_logits_and_no_logits():
+    large = replace(RUN, compute_bytes=2, autocast=True, response_tokens=10**4, liger_head=True)
+    (rounded,) = memory.logits(large, is_forward=True)
+    assert memory.logits(large, is_forward=False)[1].bytes == 2 * 1024 * 10 and rounded.bytes == 2 * 80
+    for kept, gradients_of_head in ((large, 2 + 4), (replace(large, stored_bytes=2, autocast=False), 2)):
+        scores = moments(kept, 1)[1]
+        whole = [each.bytes for each in scores.amounts if each.label.endswith("gradient of the head")]
+        assert sum(whole) == gradients_of_head * 80
 
 
 def test_a_reference_policy_is_a_second_copy_of_the_weights_and_one_more_scoring():

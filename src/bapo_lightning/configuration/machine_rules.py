@@ -15,6 +15,7 @@ from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET, run_problems, targets_within
+from bapo_lightning.modules.liger_head import has_liger_head, is_hopper
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.modules.policy.options import FLASH_HUB, VARLEN
 from bapo_lightning.modules.policy.packing import has_varlen
@@ -34,6 +35,7 @@ KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
     ("attention", VARLEN): (VARLEN, '"torch>=2.13"', "model.attention=sdpa"),
     ("attention", "flex_attention"): (None, "", "model.attention=sdpa"),
     ("liger", True): ("liger_kernel", 'liger-kernel, or -e ".[gpu]" with vLLM', "model.liger=false"),
+    ("head", "liger"): ("liger_head", '"liger-kernel[cutedsl]>=0.8.5"', "model.head=own"),
 }
 
 # Logger of Lightning -> packages, of which it needs one.
@@ -71,11 +73,19 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
                 f"{key} needs a GPU, and this machine offers none to trainer.accelerator="
                 f"{config.accelerator}; write {instead}"
             )
-        elif package is not None and not (has_varlen() if package == VARLEN else find_spec(package)):
+        elif name == "head" and not is_hopper(torch.device("cuda")):
+            yield f"{key} needs a GPU of compute capability 9.0 (H100, H200, H20); write {instead}"
+        elif package is not None and not _is_here(package):
             yield (
                 f"{key} needs a package that this machine does not have: pip install {wanted}; or write "
                 f"{instead}"
             )
+
+
+def _is_here(package: str) -> bool:
+    if package == VARLEN:
+        return has_varlen()
+    return has_liger_head() if package == "liger_head" else find_spec(package) is not None
 
 
 def _build_problems(config: RunConfig) -> Iterator[str]:

@@ -117,6 +117,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         keeps_gradient=bool(gradient and gradient.options.get("cosine")),
         checkpointing=options.activation_checkpointing,
         liger=bool(options.liger),
+        liger_head=options.head == "liger",
         packed_sdpa=options.packing == "padding_free" and options.attention in (None, "sdpa"),
         gathered_layers=2 if not sharded or strategy["reshard_after_forward"] else model.num_layers,
         whole_gradients=sharded and not strategy["reduce_every_micro_batch"],

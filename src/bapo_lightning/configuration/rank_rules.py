@@ -90,6 +90,16 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
             "model.attention=varlen takes rows without padding; write model.packing=padding_free, or "
             "model.attention=sdpa"
         )
+    if config.model.head == "liger" and dtype == "float32":
+        yield (
+            "model.head=liger multiplies bfloat16 factors, the update computes in float32; write "
+            "trainer.precision=bf16-mixed, which keeps float32 weights, or model.head=own"
+        )
+    if config.model.head == "liger" and config.num_candidates:
+        yield (
+            "model.head=liger scores sampled tokens alone, and rollout.top_p, rollout.top_k or the algorithm "
+            "of this run needs log-probs of other tokens as well; write model.head=own"
+        )
     if config.model.attention in FLASH and dtype == "float32":
         yield (
             f"model.attention={config.model.attention} computes in 16 bits, the update in float32; write "

@@ -22,6 +22,7 @@ from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.modules.policy.options import (
     Attention,
     Checkpointing,
+    Head,
     Liger,
     LoraOptions,
     Packing,
@@ -194,6 +195,7 @@ class Model(Section):
     activation_checkpointing: Checkpointing = False
     compile: bool = False
     liger: Liger = False
+    head: Head = "own"
     lora: Lora | None = None
     architecture: dict[str, Any] | None = None
     made_by: str | None = None

@@ -2,11 +2,12 @@
 
 The forward pass works chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. The
 backward pass computes the same logits again and turns them in place into their gradient. The last chunk is
-kept from forward to backward pass, so tokens that fit into one chunk are computed once.
+kept from forward to backward pass; all others are as long, but for the first, so as many tokens as fit into
+one chunk are computed once.
 
-Chunks are as long as memory allows, which makes the matrix products fast. On a GPU the rest is one kernel per
-pass (`score_kernels`). On other devices it works in blocks of few rows, which stay in the cache from one
-operation to the next.
+Long chunks make the matrix products fast (`system.chunks`). On a GPU the rest is one kernel per pass
+(`score_kernels`). On other devices it works in blocks of few rows, which stay in the cache from one operation
+to the next.
 
 Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk, R tokens of a block.
 """
@@ -21,18 +22,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bapo_lightning.system.chunks import BLOCK_ELEMENTS, CHUNK_ELEMENTS, CPU_BLOCK_ELEMENTS, chunk_elements
 from bapo_lightning.system.host import missing_to_build
 from bapo_lightning.system.precision import head_products
 from bapo_lightning.types import NO_CANDIDATE
 
 # Scores of tokens that a policy returns, in this order; the last only if an objective needs it.
 SCORES = ("logp", "entropy", "mean_logp")
-# Elements of the [C, V] float32 buffer if chunk_tokens is not given: 512 MiB. The matrix products then run at
-# full speed (883 tokens of a vocabulary of 152 000), and the buffer is small compared with the model.
-CHUNK_ELEMENTS = 1 << 27
-# Elements of a [R, V] block: 4 MiB on a CPU, which the caches of a few cores hold; on an accelerator enough
-# to keep it busy.
-CPU_BLOCK_ELEMENTS, BLOCK_ELEMENTS = 1 << 20, 1 << 25
 
 
 def token_scores(
@@ -55,7 +51,7 @@ def token_scores(
         head_weight: W, [V, D].
         targets: [N] token ids.
         temperature: divisor of the logits, at which the tokens were sampled.
-        chunk_tokens: C; None means as many as make a chunk of `CHUNK_ELEMENTS` logits.
+        chunk_tokens: C; None means `longest_chunk`.
         entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
         half_factors: round the factors of the matrix products to bfloat16 on CUDA, with float32 results; a
             CPU has such products only inside of float32 products (`precision.head_products`).
@@ -76,13 +72,21 @@ def token_scores(
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}; greedy sampling has no log-probs")
     if chunk_tokens is None:
-        chunk_tokens = max(1, CHUNK_ELEMENTS // len(head_weight))
+        chunk_tokens = longest_chunk(hidden.device, len(head_weight))
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
     with head_products(half_factors, hidden.device):
         options = 1 / temperature, chunk_tokens, entropy_requires_grad, half_factors
         scores: tuple[Tensor, ...] = _TokenScores.apply(hidden, head_weight, targets, others, *options)
     return scores
+
+
+def longest_chunk(device: torch.device, words: int) -> int:
+    """Returns the tokens of a chunk of logits over a vocabulary of so many words."""
+    elements = CHUNK_ELEMENTS
+    if device.type == "cuda":
+        elements = chunk_elements(torch.cuda.get_device_properties(device).total_memory)
+    return max(1, elements // words)
 
 
 @torch.no_grad()
@@ -135,7 +139,7 @@ class _TokenScores(torch.autograd.Function):
         others_logp = None if others is None else left.new_empty(others.shape, dtype=dtype)
         logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
         score = kernels().score_rows if _has_kernels(logits) else _score_rows
-        for chunk in _slices(0, len(left), chunk_tokens):
+        for chunk in _chunks(len(left), chunk_tokens):
             own = _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
             if others is not None and others_logp is not None:
                 torch.gather(own, 1, others[chunk], out=others_logp[chunk])
@@ -180,7 +184,7 @@ class _TokenScores(torch.autograd.Function):
         grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
         turn = kernels().turn_rows if _has_kernels(buffer) else _turn_rows
-        for chunk in reversed(_slices(0, len(left), ctx.chunk_tokens)):
+        for chunk in reversed(_chunks(len(left), ctx.chunk_tokens)):
             logits = buffer[: chunk.stop - chunk.start]
             if kept is None:
                 _product(left[chunk], head.T, logits)
@@ -266,6 +270,12 @@ def _operands(hidden: Tensor, weight: Tensor, half_factors: bool) -> tuple[Tenso
     elif half_factors:
         dtype = torch.bfloat16
     return hidden.to(dtype), weight.to(dtype), result
+
+
+def _chunks(tokens: int, size: int) -> list[slice]:
+    """Returns the rows of each chunk; the first one takes the rest, so that the kept one is whole."""
+    first = tokens % size
+    return [*_slices(0, first, size), *_slices(first, tokens, size)]
 
 
 def _slices(start: int, stop: int, size: int) -> list[slice]:

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from math import prod
 
 from bapo_lightning.plan.run_shape import SCORE_BYTES, RunShape
+from bapo_lightning.system.chunks import BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS
 
-CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
 BATCH_BYTES = 29  # a padded token of the minibatch: id, mask, three log-probs, version
 TABLE_BYTES = 120  # a token of the token table: its columns
+LIGER_WAVE = 1024  # tokens whose logits' gradient Liger's head keeps at a time
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
 
 
@@ -179,20 +180,26 @@ def rounded_weights(run: RunShape, num_blocks: int) -> list[Amount]:
 
 
 def logits(run: RunShape, is_forward: bool) -> list[Amount]:
-    """Returns a chunk of logits in float32, and in the forward pass the powers of a block of it. 16-bit
-    factors add a copy: float32 in the forward pass, 16-bit in the backward pass.
+    """Returns a chunk of logits in float32; in the forward pass the powers of a block of it, in the backward
+    pass a 16-bit copy for 16-bit factors. Liger's kernel has only the gradient of a few.
     """
     words = run.model.vocab_size
-    rows = min(max(1, CHUNK_ELEMENTS // words), run.scored_at_once)
-    copy = SCORE_BYTES if is_forward else run.compute_bytes
-    element = SCORE_BYTES + (copy if run.rounds_head else 0)
-    amounts = [product("logits of a chunk", B=element, tokens=rows, words=words)]
-    if run.rounds_head and run.autocast:
-        amounts.append(product("rounded head", B=run.compute_bytes, parameters=run.model.head_parameters))
+    if run.liger_head:
+        tokens = min(LIGER_WAVE, run.scored_at_once)
+        wave = product("gradient of a wave's logits", B=run.compute_bytes, tokens=tokens, words=words)
+        return [*_rounded_head(run), *([] if is_forward else [wave])]
+    rows = min(max(1, run.chunk_elements // words), run.scored_at_once)
+    element = SCORE_BYTES + (run.compute_bytes if run.rounds_head and not is_forward else 0)
+    amounts = [product("logits of a chunk", B=element, tokens=rows, words=words), *_rounded_head(run)]
     if not is_forward:
         return amounts
     block = min(max(1, (BLOCK_ELEMENTS if run.on_gpu else CPU_BLOCK_ELEMENTS) // words), rows)
     return [*amounts, product("powers of a block", B=SCORE_BYTES, tokens=block, words=words)]
+
+
+def _rounded_head(run: RunShape) -> list[Amount]:
+    rounded = product("rounded head", B=run.compute_bytes, parameters=run.model.head_parameters)
+    return [rounded] if run.rounds_head and run.autocast else []
 
 
 def head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
@@ -223,13 +230,17 @@ def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
 
 def _scores_backward(run: RunShape) -> list[Amount]:
     model = run.model
-    gradient = head_gradient(run, SCORE_BYTES)
+    whole = head_gradient(run, SCORE_BYTES)
+    part = whole if run.rounds_head else []  # of one chunk
+    if run.liger_head:  # made also for a frozen head, and in float32 only for float32 weights
+        sizes = {"B": run.compute_bytes, "parameters": model.head_parameters}
+        whole, part = whole if run.autocast else [], [product("rounded gradient of the head", **sizes)]
     return [
         *_scored(run, norm_bytes(run) - run.hidden_bytes * model.hidden_size),  # its output is gone
         product("gradient of those", B=SCORE_BYTES * model.hidden_size, tokens=run.scored_at_once),
         *logits(run, is_forward=False),
-        *gradient,
-        *(gradient if run.rounds_head else []),  # its part of one chunk
+        *whole,
+        *part,
     ]
 
 

@@ -20,6 +20,7 @@ from bapo_lightning.plan.work import (
     generation,
     work_of_update,
 )
+from bapo_lightning.system.chunks import chunk_elements
 from bapo_lightning.system.values import NonNegative, Share
 
 # Parameters of a model, and the share of an H100's peak that its updates reached (docs/results/gpu.md);
@@ -153,6 +154,7 @@ class Plan:
 
 def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:
     """Returns the plan of one run on GPUs of one model."""
+    run = replace(run, chunk_elements=chunk_elements(gpu.memory_bytes))
     working = assumed.engine_gigabytes * 1e9
     mean_response = assumed.mean_response_share * run.response_tokens
     engine = tuple(engine_memory(run, gpu, working))

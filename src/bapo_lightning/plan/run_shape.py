@@ -7,6 +7,7 @@ from math import ceil
 from typing import Literal
 
 from bapo_lightning.plan.model_shape import ModelShape
+from bapo_lightning.system.chunks import CHUNK_ELEMENTS
 
 SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
 Placement = Literal["asleep", "beside", "apart"]
@@ -79,6 +80,8 @@ class RunShape:
     lora: LoraShape | None = None
     fused_step: bool = True  # the optimizer's step is one kernel without temporaries
     on_gpu: bool = True  # False: kernels of a CPU, to compare with measurements
+    chunk_elements: int = CHUNK_ELEMENTS  # logits of the token scores' longest chunk
+    liger_head: bool = False  # token scores by Liger's kernel
 
     @property
     def shards(self) -> int:

@@ -21,6 +21,7 @@ Packing = Literal["none", "padding_free"]
 # selective: products and attention are kept, and only the rest is computed again.
 Checkpointing = Annotated[bool | Literal["selective"], Advice("must be true, false or selective")]
 Liger = Annotated[bool | Literal["auto"], Advice("must be true, false or auto")]
+Head = Literal["own", "liger", "auto"]  # what computes token scores; auto: Liger's where it can
 Targets = Annotated[
     Literal["all-linear"] | Annotated[tuple[str, ...], MinLen(1)],
     Advice("must be all-linear, or names of linear layers, e.g. [q_proj,v_proj]"),
@@ -59,6 +60,7 @@ class ModelOptions:
     liger: bool = False
     lora: LoraOptions | None = None
     context_length: int | None = None  # tokens of the longest text; None: the model's number of positions
+    head: Head = "own"
 
     @classmethod
     def of(

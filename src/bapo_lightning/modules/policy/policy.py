@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Self
 
@@ -19,6 +19,7 @@ from bapo_lightning.data.batches.model_input import (
     prompt_numbers,
     rows_by_token_budget,
 )
+from bapo_lightning.modules import liger_head
 from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.file_names import PartOf, file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.log_z import LogZ
@@ -30,6 +31,7 @@ from bapo_lightning.modules.policy.lora import (
     leave_frozen_weights_out,
     without_adapters,
 )
+from bapo_lightning.modules.policy.options import Head
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import SCORES, among_candidates, mean_logp, token_scores
 from bapo_lightning.objectives.objective import CANDIDATES
@@ -59,6 +61,7 @@ class Policy(nn.Module):
         packed: bool = False,
         log_z: LogZ | None = None,
         is_cut: bool = False,
+        head: Head = "own",
     ) -> None:
         """
         Args:
@@ -67,6 +70,7 @@ class Policy(nn.Module):
             packed: micro-batches are one row without padding, which the model's attention must support.
             log_z: head that is trained with the model; not part of `named_weights`.
             is_cut: log-probs refer to the distribution among a token's candidates, if it has any.
+            head: with "liger" and "auto", Liger's kernel scores tokens wherever it takes them.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -82,7 +86,7 @@ class Policy(nn.Module):
         self.temperature = temperature
         self.log_z = log_z
         self.entropy_requires_grad = self.scores_mean_logp = self.scores_candidates = self.is_mixed = False
-        self.is_cut = is_cut
+        self.is_cut, self.head = is_cut, head
         self.update_kept: float | None = None  # share of the adapters' update, in the last pass over weights
         self._reference: tuple[Policy, ...] = ()  # in a tuple, to keep it out of the module and its state
         self._device: torch.device | None = None  # device of passes, if weights are kept on another
@@ -126,9 +130,12 @@ class Policy(nn.Module):
         picked = cells.index_select(0, inputs.index)
         head, targets = self.model.get_output_embeddings().weight, inputs.targets
         noted = inputs.candidates if self.is_cut or self.scores_candidates else None
-        options = self.temperature, None, self.entropy_requires_grad, self.is_mixed
         others = None if noted is None else noted.clamp_min(0)
-        logp, entropy, *others_logp = token_scores(picked, head, targets, *options, others)
+        score: Callable[..., tuple[Tensor, ...]] = partial(token_scores, others=others)
+        if self.head != "own" and others is None and liger_head.takes(picked, head, self.is_mixed):
+            score = liger_head.liger_scores
+        how = {"entropy_requires_grad": self.entropy_requires_grad, "half_factors": self.is_mixed}
+        logp, entropy, *others_logp = score(picked, head, targets, self.temperature, **how)
         mean = mean_logp(picked, head, targets, logp, self.temperature) if self.scores_mean_logp else None
         log_z = None if self.log_z is None else self.log_z(cells, inputs.prompts)
         candidate_logp = None

@@ -52,7 +52,7 @@ _KEYS = {
     Role.COMPUTATION: (
         *("trainer", "strategy", "plan", "rollout.engine", "rollout.weight_sync", "rollout.placement"),
         *("model.attention", "model.packing", "model.activation_checkpointing", "model.compile"),
-        *("model.liger", "scale.micro_batch_tokens"),
+        *("model.liger", "model.head", "scale.micro_batch_tokens"),
     ),
     Role.PRECISION: ("trainer.precision",),
     Role.WEIGHTS: ("checkpoint", "model.path", "model.made_by"),
