@@ -16,12 +16,14 @@ from torch.distributed.tensor import DTensor
 
 from bapo_lightning.modules.fsdp import ShardedStrategy, Sharding, by_position, gradient_sync
 from bapo_lightning.modules.policy.factory import decoder_layers
+from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import token_table
 from bapo_lightning.system.ranks.collectives import count_over_ranks, full_tensor
 from bapo_lightning.system.ranks.launch import free_port
 
 WAYS = (Sharding(), Sharding(reduce_every_micro_batch=True), Sharding(cpu_offload=True))
+FAMILIES = {"qwen2": "model.lm_head.weight", "llama": "model.model.embed_tokens.weight"}  # the latter tied
 
 
 def gradients(policy, batch, sharding=None, budget=60):
@@ -46,13 +48,40 @@ def are_sharded(policy):
     return [isinstance(each.weight, DTensor) for each in (policy.model.get_output_embeddings(), layer)]
 
 
+def batch_of_ranks():
+    return stale_batch(random_policy(), num_groups=3, group_size=2)
+
+
+def micro_batch(batch):
+    return batch.split(10**6, batch.response_mask / batch.num_tokens)[0]
+
+
 def between_passes(mesh, batch):
     """Whether head and a layer are sharded again after a forward pass, and after their weights were taken."""
     policy = sharded(random_policy(), mesh, Sharding())
-    policy(batch.split(10**6, batch.response_mask / batch.num_tokens)[0])
+    policy(micro_batch(batch))
     between = are_sharded(policy)
     policy.response_logprobs([rollout([1, 2], [3], [0.0])], token_budget=8)
     return between, are_sharded(policy)
+
+
+def whole(family):
+    """A policy whose batches make use of all that reads the head's weight, and of the head for log Z."""
+    torch.manual_seed(3)
+    policy = Policy(family_model(family), 1.0, log_z=LogZ(32))
+    policy.serve({"entropy_gradient", "mean_logp"})
+    return policy
+
+
+def of_all_scores(policy, batch):
+    """Gradients, by name, of a loss of all scores, in the order in which they are there."""
+    found, named = [], dict(policy.named_parameters())
+    for name, parameter in named.items():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: found.append(name))
+    policy(batch)  # without a backward pass, as in a search
+    logp, entropy, _, log_z = policy(batch)
+    (batch.weight * (batch.advantage * logp + 0.1 * entropy + log_z)).sum().backward()
+    return {name: full_tensor(named[name].grad) for name in found}
 
 
 def with_adapters(folder):
@@ -73,11 +102,15 @@ def table_of_rank(policy, rank):
 def on_rank(rank, port, folder):
     """Does on one rank what the tests look at."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    mesh, batch = init_device_mesh("cpu", (2,)), stale_batch(random_policy(), num_groups=3, group_size=2)
+    mesh, batch = init_device_mesh("cpu", (2,)), batch_of_ranks()
     policy = sharded(with_adapters(folder), mesh, Sharding())
     found = {
         "ways": [gradients(sharded(random_policy(), mesh, way), batch, way) for way in WAYS],
         "between_passes": between_passes(mesh, batch),
+        "all scores": {
+            family: [of_all_scores(sharded(whole(family), mesh, way), micro_batch(batch)) for way in WAYS]
+            for family in FAMILIES
+        },
         "adapters": gradients(policy, adapter_batch(), Sharding(), budget=100)[0],
     }
     with torch.inference_mode():  # in which vLLM asks for them
@@ -122,6 +155,24 @@ def test_gradients_and_merged_weights_of_two_ranks_are_those_of_one_process(rank
             assert (found["adapters"][name] - gradient).norm() <= 1e-5 * gradient.norm(), name
         assert list(found["weights"]) == list(weights)
         assert all(torch.equal(found["weights"][name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_of_its_own_is_reduced_before_the_layers_and_a_shared_weight_last(ranks, family):
+    expected = of_all_scores(
+        whole(family), micro_batch(stale_batch(random_policy(), num_groups=3, group_size=2))
+    )
+    for found in ranks[0]["all scores"][family]:
+        assert found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+        order = list(found)
+        layers = [place for place, name in enumerate(order) if ".layers." in name and "log_z" not in name]
+        is_first, is_last = (
+            order.index(FAMILIES[family]) < min(layers),
+            order.index(FAMILIES[family]) > max(layers),
+        )
+        assert (is_first, is_last) == (family == "qwen2", family == "llama")
 
 
 def test_two_ranks_choose_the_bounds_that_one_process_would(ranks):

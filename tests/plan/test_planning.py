@@ -62,6 +62,12 @@ def test_fsdp_gathers_what_is_outside_the_blocks_and_two_blocks():
     assert total(whole) == 2 * 88 + 2 * 2 * MODEL.layer_parameters
 
 
+def test_the_first_block_needs_no_head_unless_the_embedding_shares_its_weight():
+    own = replace(SHARDED, model=replace(MODEL, tied=False))
+    shared, separate = (total(gathered(run)) - total(gathered(run, has_head=False)) for run in (SHARDED, own))
+    assert (shared, separate) == (0, 4 * MODEL.head_parameters)
+
+
 def test_gradients_that_are_reduced_once_an_update_are_whole_on_every_rank():
     once = replace(SHARDED, whole_gradients=True)
     assert (total(summed(once, 3)), total(summed(once, 1))) == (4 * PARAMETERS, 0)

@@ -1,22 +1,24 @@
 """Shards a policy over the ranks by FSDP2, sums and clips gradients over ranks, and Lightning's strategy.
 
-Units are the decoder layers. The root is the policy itself and holds embeddings, final norm and head (tied or
-not), because token scores use the head's weight outside of the model's own forward pass.
+Units are the decoder layers, the embedding, the head, and the policy itself with all that is left, such as
+the final norm. The head's gradient is reduced during the backward pass, the policy's after it. A weight that
+embedding and head share is left to the policy, since its gradient is the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import lightning as L
 import torch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -24,10 +26,14 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
+    register_fsdp_forward_method,
 )
 
 from bapo_lightning.system.errors import CheckpointError
 from bapo_lightning.system.ranks.collectives import full_tensor, num_ranks
+
+T = TypeVar("T")
+WITH_WEIGHT = "with_weight"  # method of a head that is a unit
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,9 @@ class Sharding:
     def shard(
         self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh, is_mixed: bool = False
     ) -> None:
-        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32. Parts
-        outside the layers stay gathered from forward to backward pass, which begins with them.
+        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32. The
+        head stays gathered from forward to backward pass, which begins with it; an embedding of its own is
+        not gathered for the backward pass, which does not read it.
 
         With `is_mixed` passes compute in bfloat16; parameters, gradients and optimizer state keep their
         precision.
@@ -60,7 +67,28 @@ class Sharding:
         }
         for layer in layers:
             fully_shard(layer, **options)
+        model = cast(Any, policy.model)
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        if embedding.weight is not head.weight:
+            fully_shard(embedding, **options | {"reshard_after_forward": True})
+            embedding.set_unshard_in_backward(False)
+            as_given = replace(options["mp_policy"], cast_forward_inputs=False)
+            fully_shard(head, **options | {"reshard_after_forward": False, "mp_policy": as_given})
+            setattr(head, WITH_WEIGHT, partial(_with_weight, head))
+            register_fsdp_forward_method(head, WITH_WEIGHT)
         fully_shard(policy, **options | {"reshard_after_forward": False})
+
+
+def with_weight(head: nn.Module, compute: Callable[[Tensor, Tensor], T], hidden: Tensor) -> T:
+    """Returns `compute` of the head's weight and hidden states, as the head's forward pass: FSDP gathers the
+    weight before it, and reduces its gradient as soon as `hidden` has one.
+    """
+    found: T = getattr(head, WITH_WEIGHT, partial(_with_weight, head))(compute, hidden)
+    return found
+
+
+def _with_weight(head: nn.Module, compute: Callable[[Tensor, Tensor], T], hidden: Tensor) -> T:
+    return compute(cast(Tensor, head.weight), hidden)
 
 
 def reshard(module: nn.Module) -> None:

@@ -147,13 +147,16 @@ def minibatch(run: RunShape) -> list[Amount]:
     ]
 
 
-def gathered(run: RunShape) -> list[Amount]:
-    """Returns the weights that FSDP holds whole while used: those outside the blocks, and a few blocks."""
+def gathered(run: RunShape, has_head: bool = True) -> list[Amount]:
+    """Returns the weights that FSDP holds whole while used: a few blocks, and the head from its forward to
+    its backward pass, or in both passes if it shares its weight with the embedding.
+    """
     if run.strategy != "fsdp":
         return []
     size, model, blocks = run.compute_bytes, run.model, run.gathered_layers
+    head = model.head_parameters if has_head or model.tied else 0
     return [
-        product("gathered: embedding, head", B=size, parameters=model.root_parameters),
+        product("gathered: head, norm", B=size, parameters=head + model.hidden_size),
         product("gathered: blocks", B=size, blocks=blocks, parameters=model.layer_parameters),
     ]
 
@@ -204,8 +207,8 @@ def _rounded_head(run: RunShape) -> list[Amount]:
 
 def head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
     """Returns the output head's gradient. It is made in float32; accumulated, it waits in the precision of
-    the pass for the embedding's gradient if the two share one weight, and with FSDP for the gradients of all
-    weights outside the blocks. LoRA has none, since it leaves the head unchanged.
+    the pass for the embedding's gradient if the two share one weight; with FSDP it is otherwise reduced, in
+    float32, while the last block computes. LoRA has none, since it leaves the head unchanged.
     """
     parameters = run.model.head_parameters
     return [] if run.lora else [product("gradient of the head", B=element_bytes, parameters=parameters)]
@@ -216,14 +219,17 @@ def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
     always = [*state(run), *minibatch(run)]
     before = summed(run, num_micro_batches)
     after = before if run.whole_gradients and before else gradients(run)
-    passing, scored = [*always, *before, *gathered(run)], _scored(run, norm_bytes(run))
-    waits = run.model.tied or not before or run.strategy == "fsdp"
-    last = [*activations(run), *_block_at_work(run), *(head_gradient(run, run.hidden_bytes) if waits else [])]
+    held, blocks = [*always, *before], gathered(run, has_head=False)
+    passing, scored = [*held, *gathered(run)], _scored(run, norm_bytes(run))
+    is_reduced = run.strategy == "fsdp" and not run.model.tied
+    waits = head_gradient(run, SCORE_BYTES if is_reduced else run.hidden_bytes)
+    has_own = run.model.tied or not before or is_reduced
+    last = [*activations(run), *_block_at_work(run), *(waits if has_own else [])]
     return [
         Moment("token scores, forward", (*passing, *scored, *logits(run, is_forward=True))),
         Moment("token scores, backward", (*passing, *_scores_backward(run))),
-        Moment("last block, backward", (*passing, *last)),
-        Moment("first block, backward", (*always, *after, *gathered(run), *_first_block(run))),
+        Moment("last block, backward", (*held, *blocks, *last)),
+        Moment("first block, backward", (*always, *after, *blocks, *_first_block(run))),
         Moment("optimizer step", (*always, *gradients(run), *_step(run))),
     ]
 
@@ -258,11 +264,12 @@ def _first_block(run: RunShape) -> list[Amount]:
     amounts = [product("gradient of a block's input", B=size * model.hidden_size, tokens=run.tokens_at_once)]
     if run.lora:
         return amounts
-    if model.tied or is_sharded:
+    if model.tied:
         amounts += head_gradient(run, size)
     amounts.append(product("gradient of the embedding", B=size, parameters=model.head_parameters))
     if is_sharded:
-        amounts.append(product("both, to be reduced", B=SCORE_BYTES, parameters=model.root_parameters))
+        reduced = model.head_parameters + model.hidden_size
+        amounts.append(product("to be reduced, with the norm's", B=SCORE_BYTES, parameters=reduced))
     return amounts
 
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from bapo_lightning.data.batches.model_input import (
     rows_by_token_budget,
 )
 from bapo_lightning.modules import liger_head
-from bapo_lightning.modules.fsdp import reshard
+from bapo_lightning.modules.fsdp import reshard, with_weight
 from bapo_lightning.modules.policy.file_names import PartOf, file_parts, under_file_names, without_memory
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import (
@@ -128,21 +128,28 @@ class Policy(nn.Module):
             output = self.model.base_model(input_ids=inputs.input_ids, use_cache=False, **arguments)
         cells = output.last_hidden_state.flatten(0, 1)
         picked = cells.index_select(0, inputs.index)
-        head, targets = self.model.get_output_embeddings().weight, inputs.targets
         noted = inputs.candidates if self.is_cut or self.scores_candidates else None
         others = None if noted is None else noted.clamp_min(0)
-        score: Callable[..., tuple[Tensor, ...]] = partial(token_scores, others=others)
-        if self.head != "own" and others is None and liger_head.takes(picked, head, self.is_mixed):
-            score = liger_head.liger_scores
-        how = {"entropy_requires_grad": self.entropy_requires_grad, "half_factors": self.is_mixed}
-        logp, entropy, *others_logp = score(picked, head, targets, self.temperature, **how)
-        mean = mean_logp(picked, head, targets, logp, self.temperature) if self.scores_mean_logp else None
+        score = partial(self._scores, targets=inputs.targets, others=others)
+        logp, entropy, mean, *others_logp = with_weight(self.model.get_output_embeddings(), score, picked)
         log_z = None if self.log_z is None else self.log_z(cells, inputs.prompts)
         candidate_logp = None
         if noted is not None:
             logp, candidate_logp = among_candidates(logp, others_logp[0], noted, self.is_cut)
         scores = logp, entropy, mean, log_z, candidate_logp if self.scores_candidates else None
         return scores[: max(place for place, own in enumerate(scores, 1) if own is not None)]
+
+    def _scores(
+        self, head: Tensor, hidden: Tensor, targets: Tensor, others: Tensor | None
+    ) -> tuple[Any, ...]:
+        """Log-probs and entropies [N], means [N] or None, and log-probs of the `others` if there are any."""
+        score: Callable[..., tuple[Tensor, ...]] = partial(token_scores, others=others)
+        if self.head != "own" and others is None and liger_head.takes(hidden, head, self.is_mixed):
+            score = liger_head.liger_scores
+        how = {"entropy_requires_grad": self.entropy_requires_grad, "half_factors": self.is_mixed}
+        logp, entropy, *others_logp = score(hidden, head, targets, self.temperature, **how)
+        mean = mean_logp(hidden, head, targets, logp, self.temperature) if self.scores_mean_logp else None
+        return logp, entropy, mean, *others_logp
 
     def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, Tensor]]:
         """Yields weights and persistent buffers under their Hugging Face names, with adapters merged unless
