@@ -44,7 +44,6 @@ REFUSED_FLAGS = {
     "model_registry": "checkpoints are folders; write make export",
 }
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")  # the last is refused with its reason
-STOCK = "lightning.pytorch.callbacks."
 REFUSED_CALLBACKS = {
     "WeightAveraging": "the engine, checkpoints and exports would not get the averaged weights",
     "EMAWeightAveraging": "the engine, checkpoints and exports would not get the averaged weights",
