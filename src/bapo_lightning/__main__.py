@@ -13,11 +13,11 @@ from bapo_lightning.system.printable import print_printable
 
 def commands_of_algorithms() -> dict[str, tuple[str, str]]:
     """Returns command -> file and purpose for algorithms with a command, from `command.py`'s first line."""
-    found = {}
+    commands = {}
     for file in sorted(Path(__file__).parent.glob("algorithms/*/command.py")):
         name, purpose = file.read_text().partition(".")[0].removeprefix('"""').split(": ")
-        found[name] = (f"algorithms.{file.parent.name}.command", purpose)
-    return found
+        commands[name] = (f"algorithms.{file.parent.name}.command", purpose)
+    return commands
 
 
 # Command -> file of `tools/commands/`, or another module, and its purpose.

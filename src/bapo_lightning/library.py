@@ -237,8 +237,8 @@ class RolloutDataModule(data_module.RolloutDataModule):
 
     def val_dataloader(self) -> Any:
         """Numbers of the held-out sets; none during training, when `callbacks.validation` answers them."""
-        asked = self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING
-        return DataLoader(range(len(self.validation_sets)), batch_size=None) if asked else []  # type: ignore[arg-type]
+        is_called = self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING
+        return DataLoader(range(len(self.validation_sets)), batch_size=None) if is_called else []  # type: ignore[arg-type]
 
     test_dataloader = val_dataloader
 
@@ -285,7 +285,7 @@ def _overrides(overrides: Sequence[str], named: Mapping[str, Any]) -> list[str]:
 
 
 def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
-    found = [
+    faults = [
         f'{item!r} is not an override; write a text, "KEY=VALUE"'
         for item in overrides
         if type(item) is not str or not item.strip("= ")
@@ -294,10 +294,10 @@ def _argument_problems(overrides: Sequence[Any], named: Mapping[str, Any]) -> li
         fits, wanted, same = _NAMED[name]
         if not fits(value):
             several = isinstance(value, list | tuple) and name != "reward"
-            found.append(f"{name}={value!r} must be {wanted}{'; call it once for each' if several else ''}")
+            faults.append(f"{name}={value!r} must be {wanted}{'; call it once for each' if several else ''}")
         clash = [item for item in overrides if str(item).startswith(same)]
-        found += [f"{name}={value!r} and {item} say the same; write one of them" for item in clash]
-    return found
+        faults += [f"{name}={value!r} and {item} say the same; write one of them" for item in clash]
+    return faults
 
 
 def _composed(keys: Sequence[str], staleness: Any) -> dict[str, Any]:
@@ -322,10 +322,10 @@ def _name_of(function: Reward) -> str:
         return function
     name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
     try:
-        found = imported(name)
+        named = imported(name)
     except Exception:  # any error of the import
-        found = None
-    if found is not function:
+        named = None
+    if named is not function:
         raise ConfigError([f"reward: {name} cannot be imported; define it at the top of a module or script"])
     if not is_reward_function(function):
         signature = "def f(completions, **columns) -> list[float]"

@@ -114,7 +114,7 @@ class PolicyLoss(nn.Module):
         for scope in self.rule.scopes(tables):
             bounds = self.rule.choose(scope)
             columns = prepared_for_update(self.objective, scope, bounds, len(scope))
-            shared += [Shared(bounds, own, num_tokens, num_sequences) for own in columns]
+            shared += [Shared(bounds, values, num_tokens, num_sequences) for values in columns]
         return shared
 
     def forward(
@@ -194,13 +194,13 @@ class PolicyLoss(nn.Module):
             raise ValueError(f"{name} is not a column of a policy loss; {suggestion(name, OPTIONAL)}")
         kept = given["mask"].bool()
         responses = torch.arange(first, first + len(kept), device=kept.device)
-        made = {
+        defaults = {
             "weight": weigh(self.weighting, kept, num_tokens, num_sequences),
             "sequence": responses,
             "position": kept.cumsum(1) - 1,
         }
-        made |= {"age": torch.zeros_like(responses)}  # formulas only use ages to distinguish tokens
-        known = {name: flat(name, values, kept) for name, values in {**made, **given}.items()}
+        defaults |= {"age": torch.zeros_like(responses)}  # formulas only use ages to distinguish tokens
+        known = {name: flat(name, values, kept) for name, values in {**defaults, **given}.items()}
         del known["mask"]
         for name in ("entropy", "group", *sorted(needs_of(self.objective) & ON_DEMAND.keys())):
             known.setdefault(name, _Absent(name, self.name))
@@ -223,8 +223,8 @@ def policy_loss(algorithm: str, *overrides: str) -> PolicyLoss:
         ConfigError: it is unknown, an option is wrong, or the algorithm is more than a loss.
     """
     plain = algorithm_section(algorithm, *overrides)
-    nodes, found = parse(AlgorithmNodes, plain)
-    problems = [f"algorithm.{text}" for text in found] + list(target_problems(plain, "algorithm"))
+    nodes, faults = parse(AlgorithmNodes, plain)
+    problems = [f"algorithm.{text}" for text in faults] + list(target_problems(plain, "algorithm"))
     if nodes is not None and not problems:
         problems = list(_more_than_a_loss(nodes))
         if not problems:
@@ -238,8 +238,8 @@ def algorithm_section(algorithm: str, *overrides: str) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     try:
         # Without an experiment, whose numbers belong to its task.
-        asked = ["~experiment", "name=losses", *hydra_overrides({"algorithm": algorithm}), *overrides]
-        plain: dict[str, Any] = compose_run(asked)["algorithm"]
+        arguments = ["~experiment", "name=losses", *hydra_overrides({"algorithm": algorithm}), *overrides]
+        plain: dict[str, Any] = compose_run(arguments)["algorithm"]
         return plain
     finally:
         GlobalHydra.instance().hydra = of_caller
@@ -268,8 +268,8 @@ def flat(name: str, values: Tensor, kept: Tensor) -> Tensor:
     if rows.dim() != 2 or len(rows) != len(kept) or rows.shape[1] not in (1, kept.shape[1]):
         shapes = f"[{len(kept)}] or {list(kept.shape)}"
         raise ValueError(f"{name} must have the shape {shapes} of the mask's rows, got {list(values.shape)}")
-    found = rows.expand(kept.shape)[kept]
-    return found.to(torch.promote_types(found.dtype, torch.float32)) if found.is_floating_point() else found
+    taken = rows.expand(kept.shape)[kept]
+    return taken.to(torch.promote_types(taken.dtype, torch.float32)) if taken.is_floating_point() else taken
 
 
 class _Absent(Tensor):
@@ -277,9 +277,9 @@ class _Absent(Tensor):
 
     @staticmethod
     def __new__(cls, name: str, algorithm: str) -> _Absent:
-        made: _Absent = Tensor._make_subclass(cls, torch.empty(0))
-        made.problem = f"algorithm={algorithm} reads {name}, which is not given; pass {name}=..."
-        return made
+        absent: _Absent = Tensor._make_subclass(cls, torch.empty(0))
+        absent.problem = f"algorithm={algorithm} reads {name}, which is not given; pass {name}=..."
+        return absent
 
     problem: str
 

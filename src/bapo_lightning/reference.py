@@ -132,13 +132,13 @@ def sample(
     generations = engine.generate(requests, SamplingParams(settings.temperature, (tokenizer.eos_token_id,)))
     responses = [list(generation.segment.token_ids) for generation in generations]
     completions = [
-        Completion(text, len(response), made.finish)
-        for text, response, made in zip(decoded(tokenizer, responses), responses, generations, strict=True)
+        Completion(text, len(response), each.finish)
+        for text, response, each in zip(decoded(tokenizer, responses), responses, generations, strict=True)
     ]
     scores = opened([item.problem for item in items for _ in range(size)], completions)
     samples = [
-        Sample(Rollout(asked.token_ids, (made.segment,), made.finish), completion.text, score, score.value)
-        for asked, made, completion, score in zip(requests, generations, completions, scores, strict=True)
+        Sample(Rollout(request.token_ids, (each.segment,), each.finish), completion.text, score, score.value)
+        for request, each, completion, score in zip(requests, generations, completions, scores, strict=True)
     ]
     advantages = group_advantages(torch.tensor([score.value for score in scores]).view(-1, size)).tolist()
     return [
@@ -187,10 +187,10 @@ def search(settings: Settings, tables: Sequence[TokenTable]) -> BoundSearch:
     lows, highs = bound_grid(*settings.low), bound_grid(*settings.high)
     positive, negative = torch.zeros(len(highs)), torch.zeros(len(lows))
     for table in tables:
-        every_token = torch.ones_like(table.ratio, dtype=torch.bool)
+        counted = torch.ones_like(table.ratio, dtype=torch.bool)
         weight = table.weight * table.behaviour_logp.exp()  # pi_rollout(y_t), as in Eq. 8
-        found = contribution_curves(table.ratio, table.advantage, every_token, weight, lows, highs)
-        positive, negative = positive + found[0], negative + found[1]
+        curves = contribution_curves(table.ratio, table.advantage, counted, weight, lows, highs)
+        positive, negative = positive + curves[0], negative + curves[1]
     return search_bounds(positive, negative, lows, highs, settings.target)
 
 

@@ -139,8 +139,8 @@ class RunCheckpoint(Callback):
 
     def _all_fingerprints(self, trainer: Trainer, partial: Path) -> dict[str, Fingerprint]:
         """Each made by the rank that wrote the file: otherwise one rank would read all shards again."""
-        found = fingerprints(partial, trainer.global_rank)
-        everyones = [found] if self.ranks.control is None else self.ranks.control.all(found)
+        written = fingerprints(partial, trainer.global_rank)
+        everyones = [written] if self.ranks.control is None else self.ranks.control.all(written)
         return {name: each for files in everyones for name, each in files.items()}
 
     def _journals_on_disk(self, sizes: Mapping[str, int]) -> dict[str, Fingerprint]:

@@ -140,9 +140,9 @@ def stopper(trainer: Trainer) -> str:
         is_timer = isinstance(callback, Timer) and (callback.time_remaining() or 0.0) < 0.0
         if is_timer or (isinstance(callback, EarlyStopping) and callback.stopping_reason_message):
             return type(callback).__name__
-    own = [type(each) for each in callbacks]
+    kinds = [type(each) for each in callbacks]
     packages = ("lightning", "bapo_lightning")
-    names = [kind.__name__ for kind in own if kind.__module__.partition(".")[0] not in packages]
+    names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] not in packages]
     return " or ".join(names) or "a callback"
 
 

@@ -101,13 +101,13 @@ def console_lines(
     when = f"after {done} updates" if done else "before training"
     lines = [f"held out {when}: {name} {measured[f'val/{name}']:.3f}"]
     for problem, answer in zip(validation_set.problems, shown, strict=False):
-        asked, said = " ".join(problem.prompt.split()), " ".join(answer.text.split())
+        prompt, said = " ".join(problem.prompt.split()), " ".join(answer.text.split())
         room = get_console().width - _INDENT
         label = f"  {answer.score.status:<10} "
-        if len(f"{asked} -> {said}") <= room:
-            lines.append(f"{label}{asked} -> {said}")
+        if len(f"{prompt} -> {said}") <= room:
+            lines.append(f"{label}{prompt} -> {said}")
         else:
-            lines += [f"{label}{one_line(asked, room)}", f"{'->':>{_INDENT - 1}} {one_line(said, room)}"]
+            lines += [f"{label}{one_line(prompt, room)}", f"{'->':>{_INDENT - 1}} {one_line(said, room)}"]
     return lines
 
 

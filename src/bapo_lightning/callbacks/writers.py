@@ -107,8 +107,8 @@ class RolloutWriter(Callback):
             tokenizer = trainer.datamodule.sampler.tokenizer  # type: ignore[attr-defined]
             rows = [{"step": batch_idx, **row} for group in groups for row in group_rows(group, tokenizer)]
             rollouts = [sample.rollout for group in groups for sample in group.samples]
-            for row, found in zip(rows, token_records(rollouts, outputs["tokens"], tokenizer), strict=True):
-                row["tokens"] = found
+            for row, records in zip(rows, token_records(rollouts, outputs["tokens"], tokenizer), strict=True):
+                row["tokens"] = records
             Journal(Path(self.folder, "rollouts.jsonl")).append(rows)
             for logger in trainer.loggers:
                 if isinstance(logger, RunLogger):

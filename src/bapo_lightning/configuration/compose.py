@@ -195,11 +195,11 @@ def meant_key(key: str, known: Node) -> str:
     if parts[0] != "hydra" and (common := meant_by(parts[-1])):
         return f"did you mean {common.key} ({common.what})?"
     keys = [
-        found
-        for found in dotted_keys(known)
-        if (depth == 0 or found.startswith(f"{parts[0]}.")) and not key.startswith(f"{found}.")
+        each
+        for each in dotted_keys(known)
+        if (depth == 0 or each.startswith(f"{parts[0]}.")) and not key.startswith(f"{each}.")
     ]
-    same = [found for found in keys if found.rpartition(".")[2] == parts[-1]]
+    same = [each for each in keys if each.rpartition(".")[2] == parts[-1]]
     # If the node is right, its children say more than a similar key.
     alike = nearest(key, keys) if 0 < depth < len(parts) - 1 else []
     if meant := same[:3] or alike:

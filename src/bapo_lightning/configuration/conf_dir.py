@@ -45,11 +45,11 @@ def installed_folders() -> tuple[Path, ...]:
 
 @lru_cache(maxsize=8)
 def _installed_folders(path: Sequence[str]) -> tuple[Path, ...]:
-    found: dict[str, list[Path]] = {}
+    by_package: dict[str, list[Path]] = {}
     for point in entry_points(group=GROUP):
-        found.setdefault(point.dist.name if point.dist else point.name, []).extend(_folders_of(point))
-    _refuse_clashes({OWN: [Path(conf_dir())], **found})
-    return tuple(folder for folders in found.values() for folder in folders)
+        by_package.setdefault(point.dist.name if point.dist else point.name, []).extend(_folders_of(point))
+    _refuse_clashes({OWN: [Path(conf_dir())], **by_package})
+    return tuple(folder for folders in by_package.values() for folder in folders)
 
 
 def _folders_of(point: EntryPoint) -> list[Path]:

@@ -20,8 +20,8 @@ def refuse_early(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules:
     """Raises ConfigError with everything wrong with keys, types and ranges of a resolved configuration;
     `validate` also imports classes and checks their options. Null keys of an evaluation are open.
     """
-    if found := early_problems(plain, kind, with_rules):
-        raise ConfigError(found)
+    if problems := early_problems(plain, kind, with_rules):
+        raise ConfigError(problems)
 
 
 def refuse_missing_files(plain: Mapping[str, Any]) -> None:
@@ -29,8 +29,8 @@ def refuse_missing_files(plain: Mapping[str, Any]) -> None:
     Names on the hub and patterns are left to the code that reads them. Raises ConfigError with every file
     that is missing, and every table of an unknown type.
     """
-    if found := [*_table_problems(plain.get("data")), *_model_problems(plain.get("model"))]:
-        raise ConfigError(found)
+    if problems := [*_table_problems(plain.get("data")), *_model_problems(plain.get("model"))]:
+        raise ConfigError(problems)
 
 
 def _table_problems(node: Any, key: str = "data") -> Iterator[str]:
@@ -48,7 +48,7 @@ def _model_problems(node: Any) -> Iterator[str]:
 
 def early_problems(plain: Mapping[str, Any], kind: Kind = RunSections, with_rules: bool = True) -> list[str]:
     """The texts, all of which `validate` reports as well; `with_rules` adds rules between keys."""
-    config, found = parse(kind, plain, has_open_keys=kind is EvaluationConfig)
+    config, problems = parse(kind, plain, has_open_keys=kind is EvaluationConfig)
     if with_rules and isinstance(config, RunSections):
-        found += config.problems()
-    return distinct(found)
+        problems += config.problems()
+    return distinct(problems)

@@ -154,11 +154,11 @@ def _server_problems(config: RunConfig) -> Iterator[str]:
             f"{key}=[]: vLLM's servers would take the first GPUs, as the trainer does; write the GPUs of "
             f"each server, not the trainer's, e.g. {key}=['{config.devices}']"
         )
-    own = trainer_gpus(config.devices) if uses_cuda(config.accelerator) else []
-    if shared := [gpu for gpu in given if gpu in own]:
+    trainer = trainer_gpus(config.devices) if uses_cuda(config.accelerator) else []
+    if shared := [gpu for gpu in given if gpu in trainer]:
         yield (
             f"{key}={list(engine.options['gpus'])} names {', '.join(shared)} of the trainer's "
-            f"(trainer.devices={config.devices} takes {', '.join(own)}); write others, or fewer "
+            f"(trainer.devices={config.devices} takes {', '.join(trainer)}); write others, or fewer "
             "trainer.devices"
         )
     if twice := sorted({gpu for gpu in given if given.count(gpu) > 1}):
@@ -173,8 +173,8 @@ def _child_problems(config: RunConfig) -> Iterator[str]:
     named = [] if visible is None else [name.strip() for name in str(visible).split(",")]
     if size > max(len(named), 1):
         what = "is the GPU of its rank alone" if visible is None else f"has {len(named)}"
-        own = trainer_gpus(config.devices)
-        first = int(own[-1]) + 1 if own and own[-1].isdigit() else 0
+        trainer = trainer_gpus(config.devices)
+        first = int(trainer[-1]) + 1 if trainer and trainer[-1].isdigit() else 0
         write = ",".join(str(first + number) for number in range(size))
         yield (
             f"{key}={'null' if visible is None else repr(visible)} {what}, and vLLM with "

@@ -34,18 +34,18 @@ def name_origins(overrides: Sequence[str], file: str = "train") -> Iterator[None
         if type(error) is not ConfigError:
             raise
         values = _values_by_key(overrides, file)
-        found = [_with_origin(text, values) for text in error.problems]
-        raise ConfigError(list(dict.fromkeys(found))) from error
+        texts = [_with_origin(text, values) for text in error.problems]
+        raise ConfigError(list(dict.fromkeys(texts))) from error
 
 
 def _with_origin(text: str, values: dict[str, tuple[str, Any]]) -> str:
-    found = _KEY.match(text)
-    if found is None or found[0] not in values:
+    match = _KEY.match(text)
+    if match is None or match[0] not in values:
         return text
-    choice, value = values[found[0]]
+    choice, value = values[match[0]]
     if isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)):
-        return _with_origin(reference[1] + text[found.end() :], values)
-    remedy = f"; {found[0]}=null takes it back" if " is not an option of " in text else ""
+        return _with_origin(reference[1] + text[match.end() :], values)
+    remedy = f"; {match[0]}=null takes it back" if " is not an option of " in text else ""
     return f"{text} ({choice} sets it{remedy})"
 
 
@@ -64,9 +64,9 @@ def _values_by_key(overrides: Sequence[str], file: str) -> dict[str, tuple[str, 
         if not group or group.startswith("hydra"):
             continue
         place = f"{used.package}." if used.package not in (None, "", "_global_") else ""
-        if (found := repository.load_config(used.config_path)) is None:  # of `hydra.searchpath`
+        if (loaded := repository.load_config(used.config_path)) is None:  # of `hydra.searchpath`
             values = {key: value for key, value in values.items() if not key.startswith(place)}
-        elif isinstance(content := found.config, DictConfig):
+        elif isinstance(content := loaded.config, DictConfig):
             plain = cast(dict[str, Any], OmegaConf.to_container(content, resolve=False))
             for key in dotted_keys(plain):
                 if (value := node_at(plain, key.split("."))) != MISSING:

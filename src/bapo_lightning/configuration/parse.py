@@ -16,10 +16,10 @@ from bapo_lightning.system.errors import ConfigError, suggestion
 S = TypeVar("S", bound=Section)
 
 
-def distinct(found: list[str]) -> list[str]:
+def distinct(problems: list[str]) -> list[str]:
     """Each fault once, without faults of the regime's lengths that repeat a fault of the scale."""
-    repeated = {f"regime.{text.removeprefix('scale.')}" for text in found if text.startswith("scale.")}
-    return [text for text in dict.fromkeys(found) if text not in repeated]
+    repeated = {f"regime.{text.removeprefix('scale.')}" for text in problems if text.startswith("scale.")}
+    return [text for text in dict.fromkeys(problems) if text not in repeated]
 
 
 def parse(
@@ -39,8 +39,8 @@ def added_node(name: str, options: type[S], plain: dict[str, Any]) -> S:
     Raises ConfigError with everything that is wrong with them.
     """
     section = create_model(name, __base__=Section, **{name: (options, ...)})  # type: ignore[call-overload]
-    found, problems = parse(section, {name: plain.pop(name, {})})
-    node: S | None = getattr(found, name, None)
+    parsed, problems = parse(section, {name: plain.pop(name, {})})
+    node: S | None = getattr(parsed, name, None)
     problems += [f"{name}.{text}" for text in node.problems()] if node is not None else []
     if node is None or problems:
         raise ConfigError(problems)

@@ -42,8 +42,8 @@ def check_architecture(model: Model) -> None:
         return
     remedy = f"write model.path=FOLDER, or fetch it first: hf download {model.path}"
     files = _architecture_of_files(model.path, remedy)
-    claimed, found = model_shape(model.architecture), model_shape(files)
-    real = asdict(found)
+    claimed, actual = model_shape(model.architecture), model_shape(files)
+    real = asdict(actual)
     differing = [
         f"{key} {said} instead of {real[key]}" for key, said in asdict(claimed).items() if said != real[key]
     ]
@@ -67,15 +67,15 @@ def _from_hub(path: str, remedy: str) -> Path:
     from transformers.utils.hub import cached_file
 
     try:
-        found = cached_file(path, "config.json")
+        file = cached_file(path, "config.json")
     except OSError as error:
         reason = first_line(error)
         raise DataError(
             f"model.path={path}: its config.json could not be loaded ({reason}); {remedy}"
         ) from None
-    if found is None:
+    if file is None:
         raise DataError(f"model.path={path}: its folder has no config.json; {remedy}")
-    return Path(found)
+    return Path(file)
 
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, MIXED: 2}
@@ -160,6 +160,6 @@ def _fleet_gpus(options: Mapping[str, Any], ranks: int, parallel: int) -> int:
 def _lora(options: Lora | None, model: ModelShape) -> LoraShape | None:
     if options is None:
         return None
-    every = tuple(model.linear_shapes)
-    targets = every if options.target_modules == "all-linear" else options.target_modules
-    return LoraShape(options.rank, tuple(name for name in targets if name in every))
+    names = tuple(model.linear_shapes)
+    targets = names if options.target_modules == "all-linear" else options.target_modules
+    return LoraShape(options.rank, tuple(name for name in targets if name in names))

@@ -36,8 +36,8 @@ class RankLauncher(Protocol):
 
 def rank_launcher(config: RunConfig) -> RankLauncher | None:
     """The object that starts the ranks; None: the run itself does, or whatever started this process."""
-    made: RankLauncher | None = config.ranks.make(RankLauncher) if config.ranks is not None else None
-    return made
+    launcher: RankLauncher | None = config.ranks.make(RankLauncher) if config.ranks is not None else None
+    return launcher
 
 
 def rank_problems(config: RunConfig) -> Iterator[str]:
@@ -121,10 +121,10 @@ def _parallel_problems(config: RunConfig) -> Iterator[str]:
 def _placement_problems(config: RunConfig) -> Iterator[str]:
     placement, ranks = config.rollout.placement, config.num_ranks
     engine = engine_class(config.rollout.engine.object)
-    own = SEVERAL.get(engine.runs_in)
-    if own and placement == "each":
+    several = SEVERAL.get(engine.runs_in)
+    if several and placement == "each":
         yield (
-            f"rollout.placement=each with {own[0]}: each of {ranks} ranks would have {own[1]}; write "
+            f"rollout.placement=each with {several[0]}: each of {ranks} ranks would have {several[1]}; write "
             "rollout.placement=controller"
         )
     if engine.shares_gpu and placement == "controller":
@@ -159,9 +159,9 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
     yield from _note_problems(config)
     yield from sampling_problems(config.rollout)
     options = config.rollout.sampling_engine.options.get("options") or {}
-    rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
-    if rank is not None and rank != own:
-        policy = "no model.lora" if own is None else f"model.lora.rank={own}"
+    rank, model_rank = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
+    if rank is not None and rank != model_rank:
+        policy = "no model.lora" if model_rank is None else f"model.lora.rank={model_rank}"
         yield (
             f"rollout.engine.options.lora_rank={rank} with {policy}: vLLM takes the policy's adapters; leave "
             "it out, or write null, which merges them into the weights"

@@ -64,8 +64,8 @@ class RunConfig(RunSections):
     @cached_property
     def staleness(self) -> Regime:
         """Generation schedule, and the age up to which samples may be trained on."""
-        made: Regime = self.regime.make(Regime)
-        return made
+        regime: Regime = self.regime.make(Regime)
+        return regime
 
     @property
     def devices(self) -> int:
@@ -209,8 +209,8 @@ class RunConfig(RunSections):
                 if not node.is_a(BatchAdvantageStage) or list(target_problems(node.node)):
                     continue
                 try:
-                    found = node.make().advantages(RewardBatch.example(rewards, rewards - 0.5))
-                    wrong = "" if getattr(found, "shape", None) == rewards.shape else f"they are {found!r}"
+                    values = node.make().advantages(RewardBatch.example(rewards, rewards - 0.5))
+                    wrong = "" if getattr(values, "shape", None) == rewards.shape else f"they are {values!r}"
                 except FOREIGN as error:  # whatever custom advantages raise
                     pass_stops(error)
                     wrong = in_words(error)
@@ -256,12 +256,12 @@ class RunConfig(RunSections):
         wanted: type = TorchOptimizer
         key = "optimizer.optimizer"
         try:
-            made = node.make()([torch.zeros(1, requires_grad=True)])
-            if isinstance(made, wanted):
+            built = node.make()([torch.zeros(1, requires_grad=True)])
+            if isinstance(built, wanted):
                 key, node, wanted = "optimizer.scheduler", self.optimizer.scheduler, LRScheduler
-                made = node.make()(made)
-            if not isinstance(made, wanted):
-                yield f"{key}._target_={node.name} makes a {type(made).__name__}, no {wanted.__name__}"
+                built = node.make()(built)
+            if not isinstance(built, wanted):
+                yield f"{key}._target_={node.name} makes a {type(built).__name__}, no {wanted.__name__}"
         except Exception as error:  # whatever it raises
             yield f"{key} is refused by {node.name}: {error}"
 
@@ -281,13 +281,13 @@ class RunConfig(RunSections):
             of_batch = [node.make().advantages for node in given if node.is_a(BatchAdvantageStage)]
             if len(of_batch) < len(given):
                 return  # each sample gets separate advantages
-            found = lone_advantages(algorithm.advantages.make(), *of_batch[:1])
+            values = lone_advantages(algorithm.advantages.make(), *of_batch[:1])
         except ConfigError:
             return  # reported by their node
         except Exception as error:  # whatever custom advantages raise
             yield f"scale.group_size=1 is refused by the advantages: {error}; {remedy}"
             return
-        if not found.any():
+        if not values.any():
             yield (
                 "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
                 f"{remedy}"

@@ -244,8 +244,8 @@ class RolloutSection(Section):
     @property
     def sampling_engine(self) -> Target:
         """The engine that samples: the one inside a child or a fleet, or `engine` itself."""
-        made = self.engine.options.get("make_engine")
-        return self.engine if made is None else Target(made)
+        node = self.engine.options.get("make_engine")
+        return self.engine if node is None else Target(node)
 
     @property
     def is_cut(self) -> bool:

@@ -88,9 +88,9 @@ class Target:
         names = {target.name for _, target in targets_within(node)}
         try:
             if not given:
-                made = _plain(instantiate(node, names))
+                built = _plain(instantiate(node, names))
             else:  # Hydra would turn objects among `given` into configuration.
-                made = instantiate(node | {PARTIAL: True}, names)(**given)
+                built = instantiate(node | {PARTIAL: True}, names)(**given)
         except (BapoLightningError, OSError, MemoryError):
             raise
         except Exception as error:
@@ -100,9 +100,9 @@ class Target:
                 raise cause from None
             reason = in_words(cause or error)
             raise ConfigError([f"{self.name} refuses its options ({reason})"]) from error
-        if kind is not None and (problem := _kind_problem(made, kind)):
+        if kind is not None and (problem := _kind_problem(built, kind)):
             raise ConfigError([f"{self.name} {problem}"])
-        return made
+        return built
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -117,19 +117,19 @@ class Target:
         return cls(value)
 
 
-def _kind_problem(made: Any, kind: type | int) -> str | None:
+def _kind_problem(built: Any, kind: type | int) -> str | None:
     if isinstance(kind, type):
         wanted = f"{kind.__module__}.{kind.__name__}"
-        return None if isinstance(made, kind) else f"makes a {type(made).__name__}, no {wanted}"
-    if isclass(made.func if isinstance(made, partial) else made):
+        return None if isinstance(built, kind) else f"makes a {type(built).__name__}, no {wanted}"
+    if isclass(built.func if isinstance(built, partial) else built):
         return "is a class that is made again in each call; write a function, or leave out _partial_"
-    return _arguments_problem(made, kind)
+    return _arguments_problem(built, kind)
 
 
-def _arguments_problem(made: Any, count: int, given: Mapping[str, Any] | None = None) -> str | None:
+def _arguments_problem(called: Any, count: int, given: Mapping[str, Any] | None = None) -> str | None:
     remedy = "a function needs _partial_: true" if given is None else "leave out _partial_, or other options"
     try:
-        uncached_signature(made).bind(*range(count), **(given or {}))
+        uncached_signature(called).bind(*range(count), **(given or {}))
     except (TypeError, ValueError) as error:
         words = {0: "without arguments", 1: "with one argument"}.get(count, f"with {count} arguments")
         return f"makes something that cannot be called {words} ({error}); {remedy}"
@@ -149,9 +149,9 @@ def _call_problem(target: Target, count: int) -> str | None:
         return f"cannot be made ({error.problems[0] if isinstance(error, ConfigError) else error})"
 
 
-def _plain(made: Any) -> Any:
+def _plain(built: Any) -> Any:
     """A partial without Hydra's checks, which take half a millisecond per call."""
-    return partial(made.func, *made.args, **made.keywords) if isinstance(made, partial) else made
+    return partial(built.func, *built.args, **built.keywords) if isinstance(built, partial) else built
 
 
 def target_problems(node: Any, path: str = "") -> Iterator[str]:
@@ -182,30 +182,30 @@ def option_problems(
     """
     parameters, hints = signature(called).parameters, _hints(called)
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    found = []
+    faults = []
     for option, value in options.items():
         if option in HYDRA_KEYS:
             continue
         if option not in parameters and not takes_any:
             if value is not None:
-                found.append(
+                faults.append(
                     f"{path}.{option} is not an option of {name}; {suggestion(option, list(parameters))}"
                 )
         elif (inner := _dataclass_of(hints.get(option))) is not None and isinstance(value, Mapping):
-            found += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
+            faults += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
         elif isinstance(value, Mapping) and TARGET not in value and _is_callable_option(hints.get(option)):
-            found.append(f"{path}.{option} has no {TARGET}; write {path}.{option}.{TARGET}=PACKAGE.NAME")
+            faults.append(f"{path}.{option} has no {TARGET}; write {path}.{option}.{TARGET}=PACKAGE.NAME")
         elif isinstance(value, Mapping) and (count := _num_arguments(hints.get(option))) is not None:
             problem = _call_problem(Target(value), count)
-            found += [f"{path}.{option}={value[TARGET]} {problem}"] if problem else []
+            faults += [f"{path}.{option}={value[TARGET]} {problem}"] if problem else []
         elif not _holds_target(value):
             problem = value_problem(hints.get(option, Any), option, value)
-            found += [f"{path}.{option}={value} {problem}"] if problem else []
+            faults += [f"{path}.{option}={value} {problem}"] if problem else []
     for option, parameter in parameters.items() if is_complete else ():
         if parameter.default is Parameter.empty and option not in options:
-            found.append(f"{path}.{option} is missing; it {accepted(hints.get(option, Any), option)}")
-    yield from found
-    if not found and (rules := _rules_of(called, "problems")) is not None:
+            faults.append(f"{path}.{option} is missing; it {accepted(hints.get(option, Any), option)}")
+    yield from faults
+    if not faults and (rules := _rules_of(called, "problems")) is not None:
         given = options_with_defaults(called, options)
         yield from (_with_path(text, parameters, path) for text in _problems_of_rules(rules, called, given))
 

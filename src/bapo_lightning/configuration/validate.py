@@ -30,20 +30,20 @@ def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
     run on this machine. Raises ConfigError with everything that is wrong.
     """
     plain = settled(plain, for_gpus=scope in ("run", "ranks"))
-    config, found, unsound = _parsed(RunConfig, plain)
-    found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
+    config, problems, unsound = _parsed(RunConfig, plain)
+    problems += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
     if config is not None and not unsound & RULES_READ:
-        found += _problems_within(scope, config)
-    return _sound(config, found, plain)
+        problems += _problems_within(scope, config)
+    return _sound(config, problems, plain)
 
 
 def validate_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
     """The typed configuration of an evaluation. Raises ConfigError with everything that is wrong."""
     plain = settled(plain)
-    config, found, _ = _parsed(EvaluationConfig, plain)
+    config, problems, _ = _parsed(EvaluationConfig, plain)
     if config is not None:
-        found += [*config.problems(), *sampling_problems(config.rollout)]
-    return _sound(config, found, plain)
+        problems += [*config.problems(), *sampling_problems(config.rollout)]
+    return _sound(config, problems, plain)
 
 
 def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
@@ -60,18 +60,18 @@ def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
         yield from machine_problems(config)
 
 
-def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
-    found = distinct(found)
-    if config is None or found:
-        raise ConfigError(found)
+def _sound(config: C | None, problems: list[str], plain: dict[str, Any]) -> C:
+    problems = distinct(problems)
+    if config is None or problems:
+        raise ConfigError(problems)
     config._plain = plain
     return config
 
 
 def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str], set[str]]:
-    config, found = parse(section, plain)
+    config, problems = parse(section, plain)
     by_section = {
         name: list(target_problems(without_refused(name, node), name)) for name, node in plain.items()
     }
-    found += [text for texts in by_section.values() for text in texts]
-    return config, found, {name for name, texts in by_section.items() if texts}
+    problems += [text for texts in by_section.values() for text in texts]
+    return config, problems, {name for name, texts in by_section.items() if texts}

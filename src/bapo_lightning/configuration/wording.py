@@ -127,8 +127,8 @@ def flattened(annotation: Any) -> tuple[list[Any], list[Any]]:
     if origin in (Union, types.UnionType):
         members, metadata = [], []
         for member in get_args(annotation):
-            found, more = flattened(member)
-            members += found
+            nested, more = flattened(member)
+            members += nested
             metadata += more
         return members, metadata
     return [annotation], []

@@ -74,8 +74,8 @@ class DistributedPolicy:
         payloads = [([rollouts[index] for index in part], *options) for part in parts]
         outcomes = self.control.together(command, payloads, lambda: score(*payloads[0]))
         answers = zip(parts, values(outcomes), strict=True)
-        found = {index: own for part, every in answers for index, own in zip(part, every, strict=True)}
-        return [found[index] for index in range(len(rollouts))]
+        results = {index: item for part, scored in answers for index, item in zip(part, scored, strict=True)}
+        return [results[index] for index in range(len(rollouts))]
 
 
 class ControllerDataModule(RolloutDataModule):

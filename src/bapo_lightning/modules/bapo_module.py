@@ -176,31 +176,31 @@ class BapoModule(L.LightningModule):
         self.check_ages(batch, version)
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        micro_batches, num_own = self.micro_batches(batch)
+        micro_batches, num_used = self.micro_batches(batch)
         memories = self.memories()
         parts: list[SearchedPart] = []
         for scope in self.bound_rule.scopes(micro_batches):
             is_last = sum(len(part.losses) for part in parts) + len(scope) == len(micro_batches)
             if (guess := self.guess(scope)) is None:
-                parts.append(self.in_two_passes(scope, is_last, num_own))
+                parts.append(self.in_two_passes(scope, is_last, num_used))
             else:
-                parts.append(self.in_one_pass(scope, guess, is_last, num_own, batch))
-        tables = [table for part in parts for table in part.tables][:num_own]
+                parts.append(self.in_one_pass(scope, guess, is_last, num_used, batch))
+        tables = [table for part in parts for table in part.tables][:num_used]
         search_metrics = self.note_search(parts)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables)
         grad_norm = self.apply_gradients(optimizer)
         if not isfinite(grad_norm):
             self.remember(memories)
-        own_loss = torch.stack([loss for part in parts for loss in part.losses]).sum()
+        local_loss = torch.stack([loss for part in parts for loss in part.losses]).sum()
         metrics = batch.metrics | {
             **search_metrics,
-            "train/loss": sum_over_ranks(own_loss),
+            "train/loss": sum_over_ranks(local_loss),
             "train/grad_norm": grad_norm,
             "train/skipped_updates": self.num_skipped_updates,
             "progress/version": self.policy_version,
             "time/update_seconds": time.perf_counter() - start,
         }
-        outputs = {"loss": own_loss, "metrics": metrics, "version": version}
+        outputs = {"loss": local_loss, "metrics": metrics, "version": version}
         return outputs | {"tokens": self.gathered(tables), "bounds": [part.bounds for part in parts]}
 
     def memories(self) -> dict[str, Tensor]:
@@ -214,13 +214,13 @@ class BapoModule(L.LightningModule):
         for name, values in memories.items():
             self.get_buffer(name).copy_(values)
 
-    def in_two_passes(self, scope: Sequence[MicroBatch], is_last: bool, num_own: int) -> SearchedPart:
-        """Bounds of a part of the update, then its gradients. Blank micro-batches follow `num_own`."""
+    def in_two_passes(self, scope: Sequence[MicroBatch], is_last: bool, num_used: int) -> SearchedPart:
+        """Bounds of a part of the update, then its gradients. Blank micro-batches follow `num_used`."""
         start = time.perf_counter()
         scored = self.score_for_search(scope)  # r of every token
         bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
         seconds = time.perf_counter() - start
-        prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
+        prepared = prepared_for_update(self.objective, scored[:num_used], bounds, len(scope))
         losses: list[Tensor] = []
         tables: list[TokenTable] = []
         for micro_batch, columns in zip(scope, prepared, strict=True):
@@ -232,12 +232,12 @@ class BapoModule(L.LightningModule):
         return SearchedPart(bounds, losses, tables, None, seconds)
 
     def in_one_pass(
-        self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool, num_own: int, batch: TrainBatch
+        self, scope: Sequence[MicroBatch], guess: BoundSearch, is_last: bool, num_used: int, batch: TrainBatch
     ) -> SearchedPart:
         """Gradients of a part of the update under guessed bounds, and the true ones; see `speculate`."""
         return speculate(
             scope,
-            num_own,
+            num_used,
             guess,
             self.score,
             self.bound_rule.choose,
@@ -255,14 +255,14 @@ class BapoModule(L.LightningModule):
     @torch.no_grad()
     def mean_entropy(self, batch: TrainBatch) -> Tensor:
         """Returns the mean entropy [nats] of the minibatch's tokens, 0-dim. Every rank must call it."""
-        micro_batches, num_own = self.micro_batches(batch)
-        parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_own]
+        micro_batches, num_used = self.micro_batches(batch)
+        parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_used]
         reshard(self.policy)
         if num_ranks() == 1:
             return torch.cat(parts).mean()
-        own = [part.double().sum() for part in parts] or [torch.zeros((), dtype=torch.float64)]
+        sums = [part.double().sum() for part in parts] or [torch.zeros((), dtype=torch.float64)]
         (num_tokens,) = count_over_ranks(batch.num_tokens, device=torch.device("cpu"))
-        return sum_over_ranks(torch.stack(own).sum()) / num_tokens
+        return sum_over_ranks(torch.stack(sums).sum()) / num_tokens
 
     def gathered(self, tables: Sequence[TokenTable]) -> TokenTable | None:
         """Returns on rank 0 the table of all ranks' minibatch, noting its mean entropy; None on others."""
@@ -287,13 +287,13 @@ class BapoModule(L.LightningModule):
         sharded weights and search bounds.
         """
         mixed, weights = searches_each_micro_batch(self.bound_rule), self.loss_weights(batch)
-        own = batch.split(self.micro_batch_tokens, weights, self.policy.layout, mixed, samples)
-        missing = max_over_ranks(len(own)) - len(own)
+        parts = batch.split(self.micro_batch_tokens, weights, self.policy.layout, mixed, samples)
+        missing = max_over_ranks(len(parts)) - len(parts)
         if not missing:
-            return own, len(own)
+            return parts, len(parts)
         blank = blank_batch(batch)
         weights = torch.zeros_like(blank.behaviour_logp)
-        return own + blank.split(self.micro_batch_tokens, weights, self.policy.layout) * missing, len(own)
+        return parts + blank.split(self.micro_batch_tokens, weights, self.policy.layout) * missing, len(parts)
 
     def loss_weights(self, batch: TrainBatch) -> Tensor:
         """Returns weights[B, T] whose weighted sum over all ranks' minibatch is the weighting's mean."""
@@ -325,9 +325,9 @@ class BapoModule(L.LightningModule):
             return {}
         self.last_bounds = parts[-1].bounds
         metrics = {"time/search_seconds": sum(part.search_seconds for part in parts)}
-        found = [part.redone for part in parts if part.redone is not None]
-        if found:
-            redone = sum(found)
+        shares = [part.redone for part in parts if part.redone is not None]
+        if shares:
+            redone = sum(shares)
             metrics |= {"search/guessed": float(not redone), "search/redone_tokens": redone}
             metrics["time/redo_seconds"] = sum(part.redo_seconds for part in parts)
         return metrics

@@ -195,8 +195,8 @@ class AdaptiveBounds(nn.Module):
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
         """Searches over the tokens of `tables` on all ranks, and remembers their contributions."""
-        found, self.past = self.search(tables, self.past)
-        return found
+        bounds, self.past = self.search(tables, self.past)
+        return bounds
 
     @torch.no_grad()
     def search(self, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
@@ -210,15 +210,15 @@ class AdaptiveBounds(nn.Module):
             # An update that is not finite is skipped and must not be remembered.
             past = curves = torch.where(sums.isfinite().all(), self.kept * past + curves, past)
         positive, negative = curves.split([len(self.highs), len(self.lows)])
-        found = search_bounds(
+        bounds = search_bounds(
             positive, negative, self.lows, self.highs, self.target, self.order, self.measure
         )
         if self.rest is not None:
-            rests = found.met & (found.low == self.lows[0]) & (found.high == self.highs[0])
-            low = torch.where(rests, self.rest["low"], found.low)
-            high = torch.where(rests, self.rest["high"], found.high)
-            found = found._replace(low=low, high=high)  # `value` keeps the start's value
-        return found, past
+            rests = bounds.met & (bounds.low == self.lows[0]) & (bounds.high == self.highs[0])
+            low = torch.where(rests, self.rest["low"], bounds.low)
+            high = torch.where(rests, self.rest["high"], bounds.high)
+            bounds = bounds._replace(low=low, high=high)  # `value` keeps the start's value
+        return bounds, past
 
     def _sums(self, table: TokenTable) -> Tensor:
         """Returns contributions of a table, and the sum of its ratios, which shows NaN; [H + L + 1]."""

@@ -67,9 +67,9 @@ def _turn_rows(  # type: ignore[no-untyped-def]
         inside = column < width
         shifted = tl.load(logits + column, mask=inside, other=0.0) * scale - top
         p = tl.exp(shifted) / total
-        found = -p * (from_logp + from_entropy * (shifted + offset))
-        found += tl.where(column == target, from_logp, 0.0)
-        tl.store(gradient + column, (scale * found).to(gradient.dtype.element_ty), mask=inside)
+        slope = -p * (from_logp + from_entropy * (shifted + offset))
+        slope += tl.where(column == target, from_logp, 0.0)
+        tl.store(gradient + column, (scale * slope).to(gradient.dtype.element_ty), mask=inside)
 
 
 def score_rows(

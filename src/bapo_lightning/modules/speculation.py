@@ -43,7 +43,7 @@ class SearchedPart:
 
 def speculate(
     micro_batches: Sequence[MicroBatch],
-    num_own: int,
+    num_used: int,
     guess: BoundSearch,
     score: Callable[[MicroBatch], TokenTable],
     choose: Callable[[Sequence[TokenTable]], BoundSearch],
@@ -55,7 +55,7 @@ def speculate(
 
     Args:
         micro_batches: two or more, in order.
-        num_own: number of the first ones that are not blank.
+        num_used: number of the first ones that are not blank.
         guess: bounds that the search may find, the same on all ranks.
         score: micro-batch -> its table, with graph.
         choose: tables of all micro-batches, without graph -> their bounds.
@@ -74,9 +74,9 @@ def speculate(
     tables.append(last.detach())
     start = time.perf_counter()
     bounds = choose(tables)
-    again = samples_to_redo(tables[:-1][:num_own], guess, bounds, objective)
+    doubtful = samples_to_redo(tables[:-1][:num_used], guess, bounds, objective)
     known = time.perf_counter()
-    gathered, num_real = ((), 0) if again is None else gather(again)
+    gathered, num_real = ((), 0) if doubtful is None else gather(doubtful)
     backward(token_loss(last, bounds, {}, objective)[0], not gathered)
     del last  # with its graph: no two micro-batches are held at once
     start_of_redo, redone = time.perf_counter(), 0
@@ -99,8 +99,8 @@ def samples_to_redo(
     """Returns this rank's misjudged samples, ascending; None if no rank has any. Every rank must call it."""
     if (guess.low == bounds.low) & (guess.high == bounds.high):
         return None
-    found = misjudged(tables, guess, bounds, objective) if tables else []
-    return found if max_over_ranks(len(found)) else None
+    samples = misjudged(tables, guess, bounds, objective) if tables else []
+    return samples if max_over_ranks(len(samples)) else None
 
 
 def misjudged(
@@ -121,5 +121,5 @@ def _gradients(table: TokenTable, bounds: BoundSearch, objective: Objective) -> 
         name: values.clone().requires_grad_() for name, values in table.columns.items() if name in ON_GRAPH
     }
     loss, _ = token_loss(TokenTable.of({**table.columns, **leaves}), bounds, {}, objective)
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return [each.reshape(len(each), -1) for each in found]
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return [each.reshape(len(each), -1) for each in gradients]

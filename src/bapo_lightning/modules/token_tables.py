@@ -65,11 +65,11 @@ def columns_read(trainer: Trainer) -> frozenset[str]:
     """Returns the columns that callbacks read after an update: the ones in their `needs`, and all columns if
     a foreign callback declares none. Lightning's own read no table. Raises ConfigError for unknown columns.
     """
-    found: frozenset[str] = frozenset()
+    columns: frozenset[str] = frozenset()
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         says_so = callback.on_train_batch_end.__module__.startswith(SAY_SO)
-        found |= needed_by(callback, () if says_so else NAMES)
-    return found
+        columns |= needed_by(callback, () if says_so else NAMES)
+    return columns
 
 
 def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> TokenTable | None:
@@ -80,8 +80,8 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
     wanted = set(columns)
     if wanted.issuperset(NAMES):
         wanted |= {name for table in tables[:1] for name in table.more} - CANDIDATES
-    found, _ = _gathered(tables, from_controller(sorted(wanted)), to_all_ranks=False)
-    return None if found is None else table_for("a callback", found)
+    columns_here, _ = _gathered(tables, from_controller(sorted(wanted)), to_all_ranks=False)
+    return None if columns_here is None else table_for("a callback", columns_here)
 
 
 def gather_columns(
@@ -90,9 +90,9 @@ def gather_columns(
     """Returns the columns that a function reads from the table of all ranks' minibatch, and the first of this
     rank's rows. Every rank must call it with its micro-batches' tables, which may be none.
     """
-    found, start = _gathered(tables, sorted(needed_by(reader)), to_all_ranks=True)
-    assert found is not None
-    return table_for(name_of(reader), {name: found[name].to(device) for name in found}), start
+    gathered, start = _gathered(tables, sorted(needed_by(reader)), to_all_ranks=True)
+    assert gathered is not None
+    return table_for(name_of(reader), {name: gathered[name].to(device) for name in gathered}), start
 
 
 def _gathered(
@@ -105,19 +105,19 @@ def _gathered(
     """
     if num_ranks() == 1:
         return concatenate(tables, names), 0
-    own = concatenate(tables, names) if tables else dict.fromkeys(names, torch.empty(0))
-    is_wide = max_over_ranks(int(any(own[name].dtype is torch.float64 for name in names)))
+    local = concatenate(tables, names) if tables else dict.fromkeys(names, torch.empty(0))
+    is_wide = max_over_ranks(int(any(local[name].dtype is torch.float64 for name in names)))
     real, word = (torch.float64, torch.int64) if is_wide else (torch.float32, torch.int32)
-    bits = [own[name].to(word) if name in INTEGERS else own[name].to(real).view(word) for name in names]
+    bits = [local[name].to(word) if name in INTEGERS else local[name].to(real).view(word) for name in names]
     parts = gather_rows(torch.stack(bits).cpu(), to_all_ranks)
     if parts is None:
         return None, 0
     rows = torch.cat(parts, dim=1).to(bits[0].device)
-    found = {
-        name: row.long() if name in INTEGERS else row.view(real).to(own[name].dtype)
+    gathered = {
+        name: row.long() if name in INTEGERS else row.view(real).to(local[name].dtype)
         for name, row in zip(names, rows, strict=True)
     }
-    return found, sum(part.shape[1] for part in parts[: dist.get_rank()])
+    return gathered, sum(part.shape[1] for part in parts[: dist.get_rank()])
 
 
 def prepared_for_update(
@@ -133,10 +133,10 @@ def prepared_for_update(
     whole, start = gather_columns(objective.prepare, tables, bounds.low.device)
     sizes = [len(table.ratio) for table in tables]
     for name, values in objective.prepare(whole).items():
-        own = values[start : start + sum(sizes)].split(sizes) if tables and values.dim() else ()
+        pieces = values[start : start + sum(sizes)].split(sizes) if tables and values.dim() else ()
         for number, part in enumerate(parts):
             # Blank tokens have no weight; any finite value will do.
-            part[name] = own[number] if number < len(own) else values.reshape(-1)[0]
+            part[name] = pieces[number] if number < len(pieces) else values.reshape(-1)[0]
     return parts
 
 

@@ -87,7 +87,7 @@ def _work(plan: Plan) -> Iterator[str]:
 
 def _time(plan: Plan) -> Iterator[str]:
     total = sum(plan.seconds.values())
-    made, engine, assumed = plan.generation, plan.run.engine, plan.assumed
+    phase, engine, assumed = plan.generation, plan.run.engine, plan.assumed
     yield (
         f"Time of a rollout batch and its updates: {_span(total)} (GPUs at {assumed.update_share} of "
         f"{plan.gpu.flops_per_second / 1e12:g} TFLOP/s in updates, {assumed.scoring_share} in scoring; their "
@@ -98,8 +98,8 @@ def _time(plan: Plan) -> Iterator[str]:
         if seconds:
             yield f"  {label:<{WIDTH}}{_span(seconds):>13}   {seconds / total:>4.0%}"
     yield (
-        f"  generation: {engine.num_copies} copies, {made.num_samples} samples each, {made.concurrent} at "
-        f"once, {made.steps:,.0f} steps of {made.step_seconds * 1e3:.1f} ms; the cache holds "
+        f"  generation: {engine.num_copies} copies, {phase.num_samples} samples each, {phase.concurrent} at "
+        f"once, {phase.steps:,.0f} steps of {phase.step_seconds * 1e3:.1f} ms; the cache holds "
         f"{plan.cache_tokens:,} tokens"
     )
 

@@ -49,11 +49,11 @@ def work_of_update(run: RunShape, mean_response: float) -> Work:
     length = run.prompt_tokens + mean_response
     forward = samples * forward_flops(run, mean_response)
     backward = forward if run.lora else 2 * forward  # adapters need no gradients of the large weights
-    again = samples * blocks_flops(run, length) if run.checkpointing is True else 0.0
+    recomputed = samples * blocks_flops(run, length) if run.checkpointing is True else 0.0
     return Work(
         tokens=samples * length,
         search=forward if run.searches and run.micro_batches(length) > 1 else 0.0,
-        update=forward + backward + again,
+        update=forward + backward + recomputed,
         entropy=forward / run.measure_entropy_every if run.measure_entropy_every else 0.0,
         proximal=forward / run.epochs if run.recomputes else 0.0,
         reference=forward / run.epochs if run.reference else 0.0,

@@ -64,7 +64,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     """Builds everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
     Raises BapoLightningError: an input is not available, or the run folder cannot be made.
     """
-    inputs, data_module, module, strategy = ranks.on_every_rank(partial(_build_parts, config, start, ranks))
+    inputs, data_module, module, strategy = ranks.on_all_ranks(partial(_build_parts, config, start, ranks))
     account = inputs.problems.account if inputs else {}
     models = models_behind(config.plain) if inputs else {}
     needs_first_weights = config.model.lora is not None or config.scores_by_reference
@@ -116,25 +116,25 @@ def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
 
 def _tried(node: Target, call: Callable[[Any], Any]) -> Any:
     """Returns the node's object if it maps [1, 2] values to numbers. Raises ConfigError otherwise."""
-    made = node.make()
+    built = node.make()
     try:
-        found = call(made)
+        output = call(built)
     except FOREIGN as error:  # any error of foreign code
         pass_stops(error)
         raise ConfigError([f"{node.name} cannot be used ({in_words(error)})"]) from error
-    if not isinstance(found, torch.Tensor) or found.shape != (1, 2):
-        raise ConfigError([f"{node.name} returns a {type(found).__name__}, not a number for each value"])
-    return made
+    if not isinstance(output, torch.Tensor) or output.shape != (1, 2):
+        raise ConfigError([f"{node.name} returns a {type(output).__name__}, not a number for each value"])
+    return built
 
 
 def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     """Returns this rank's rollout engine."""
-    node, own = config.rollout.engine, {}
+    node, options = config.rollout.engine, {}
     # Engines in separate processes would all take the first GPU.
     if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
-        own = {"visible_gpus": gpu_of_rank(ranks.local_rank)}
+        options = {"visible_gpus": gpu_of_rank(ranks.local_rank)}
     with phase("starting the engine"):
-        engine: RolloutEngine = node.make(RolloutEngine, model_path=model_path(config.model.path), **own)
+        engine: RolloutEngine = node.make(RolloutEngine, model_path=model_path(config.model.path), **options)
     return engine
 
 

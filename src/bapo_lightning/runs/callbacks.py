@@ -48,28 +48,28 @@ def build_callbacks(
         "ranks": ranks,
         "run_id": start.run_id,
     }
-    made: list[L.Callback] = []
+    callbacks: list[L.Callback] = []
     if ranks.is_controller:  # first, so that the run is recorded from then on
-        made.append(RunManifest(start.folder, {"id": start.run_id, **description}, start.resume_entry))
-    made += [_build(node, given, start.folder) for node in _needed(config)]
+        callbacks.append(RunManifest(start.folder, {"id": start.run_id, **description}, start.resume_entry))
+    callbacks += [_build(node, given, start.folder) for node in _needed(config)]
     if config.trainer.options["max_time"] is not None:
-        made.append(Timer(config.trainer.options["max_time"]))
-    made += [*build_alarms(config.callbacks.alarms), GracefulStop(), StockHooks()]
+        callbacks.append(Timer(config.trainer.options["max_time"]))
+    callbacks += [*build_alarms(config.callbacks.alarms), GracefulStop(), StockHooks()]
     if ranks.is_controller:
         wants_bar = config.trainer.options["enable_progress_bar"] is not False and on_terminal()
-        if wants_bar and not any(isinstance(callback, ProgressBar) for callback in made):
+        if wants_bar and not any(isinstance(callback, ProgressBar) for callback in callbacks):
             updates = config.staleness.updates_per_rollout_batch
             before = start.checkpoint.update if start.checkpoint is not None else 0
-            made.append(RunBar(config.scale.num_rollout_batches * updates, before, updates))
-    return in_order(made)
+            callbacks.append(RunBar(config.scale.num_rollout_batches * updates, before, updates))
+    return in_order(callbacks)
 
 
 def build_monitors(config: RunConfig, validation_sets: Sequence[ValidationSet]) -> list[L.Callback]:
     """Returns the configured callbacks that measure, warn and log, and do not write into a run folder."""
     given = {"validation_sets": validation_sets}
     nodes = [node for node in _needed(config) if not node.takes("folder")]
-    made = [_build(node, given, Path(config.output_root)) for node in nodes]
-    return in_order([*made, *build_alarms(config.callbacks.alarms), StockHooks()])
+    callbacks = [_build(node, given, Path(config.output_root)) for node in nodes]
+    return in_order([*callbacks, *build_alarms(config.callbacks.alarms), StockHooks()])
 
 
 def build_loggers(config: RunConfig, folder: Path) -> list[Logger]:

@@ -52,7 +52,7 @@ VERSION = f"bapo-lightning {__version__}"
 # Matches texts that are not Hydra's own options.
 _OPTION_WITH_VALUE = re.compile(r"-+(?!-|config-|package=|info=|experimental-rerun=)[\w.@/]+=")
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises whole errors instead of printing their ends
-_is_asked = _FULL_ERROR in os.environ  # set by the user
+_shows_full_error = _FULL_ERROR in os.environ  # set by the user
 
 
 def command(
@@ -135,10 +135,10 @@ def hydra_command(
         @wraps(main)
         def composed(config: DictConfig) -> None:
             end_explanations()
-            if failed := command(1)(told)(config):
+            if failed := command(1)(with_origins)(config):
                 sys.exit(failed)
 
-        def told(config: DictConfig) -> int | None:
+        def with_origins(config: DictConfig) -> int | None:
             # Unresolved, as typed: an interpolation among them may have no value.
             typed = cast(list[str], OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
             with name_origins(typed, config_name), exits_refused():
@@ -154,7 +154,7 @@ def hydra_command(
                 raise ConfigError(["--resolve prints nothing alone; write --cfg job --resolve"])
             sys.argv[1:] = overrides_first(rewrite(expanded_overrides(sys.argv[1:])))
             refuse_no_names(sys.argv[1:])
-            with nullcontext() if _is_asked else _composition_explained(config_name):
+            with nullcontext() if _shows_full_error else _composition_explained(config_name):
                 composed()
 
         return start
@@ -180,7 +180,7 @@ def _composition_explained(config_name: str) -> Iterator[None]:
 
 def end_explanations() -> None:
     """Leaves errors to Hydra, here and in processes started from here, after the composition."""
-    if not _is_asked:
+    if not _shows_full_error:
         os.environ.pop(_FULL_ERROR, None)
 
 

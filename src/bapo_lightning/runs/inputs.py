@@ -70,8 +70,8 @@ def read_inputs(config: RunConfig, date: datetime | None = None) -> Inputs:
     encode = known(within(partial(prompt, tokenizer), num_embeddings, path), tokenizer)
     fits = fits_by_bytes(prompt, tokenizer, num_embeddings)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems, fits)
-    if asked := contradiction_of(problems.train, lambda problem: tokenizer.decode(encode(problem).tolist())):
-        say(f"warning: {asked}", sys.stderr)
+    if clash := contradiction_of(problems.train, lambda problem: tokenizer.decode(encode(problem).tolist())):
+        say(f"warning: {clash}", sys.stderr)
     try_reward(config.reward, judged_sets(config, problems), tokenizer, config.environment is not None)
     return Inputs(tokenizer, prompt, problems)
 
@@ -121,12 +121,12 @@ def known(encode: Encode, tokenizer: Any) -> Encode:
 
 def read_set(node: Target, key: str) -> list[Problem]:
     """Returns the problems of a set. Raises DataError if it gives something else."""
-    made = node.make(list)
-    for number, item in enumerate(made):
+    problems = node.make(list)
+    for number, item in enumerate(problems):
         if not isinstance(item, Problem):
             what = f"a {type(item).__name__} as item {number}"
             raise DataError(f"{key}: {node.name} gives {what}, not a bapo_lightning.types.Problem")
-    return made
+    return problems
 
 
 def read_problems(

@@ -102,8 +102,8 @@ class RunStart:
         write_config(self.folder, plain)
 
     def _refuse_other_held_out(self, account: Plain) -> None:
-        asked_for = any(role_of(change.partition(":")[0]) is Role.VALIDATION for change in self.changed)
-        if self.checkpoint is None or asked_for:
+        is_requested = any(role_of(change.partition(":")[0]) is Role.VALIDATION for change in self.changed)
+        if self.checkpoint is None or is_requested:
             return
         before = (read_manifest(self.folder).get("problems") or {}).get("validation", {})
         for name, part in account.get("validation", {}).items():
@@ -208,14 +208,14 @@ def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
     if not is_default:
         print(f"resume=auto: {wanted} does not exist yet; a new run begins")
         return wanted
-    found = newest_unfinished(wanted.parent, plain)
-    if found is None:
+    newest = newest_unfinished(wanted.parent, plain)
+    if newest is None:
         others = f" (unfinished there: {', '.join(names)})" if (names := unfinished(wanted.parent)) else ""
         print(
             f"resume=auto: {wanted.parent} holds no unfinished run {folder_prefix(plain)}* of this "
             f"configuration{others}; a new run begins"
         )
-    return found
+    return newest
 
 
 def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
@@ -273,20 +273,20 @@ def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, lis
     """Returns the newest good checkpoint, or the one that `resume` names, and all newer checkpoints. Raises
     CheckpointError: none is good, or `resume` is not `auto` and there is none.
     """
-    found = list_checkpoints(folder / "checkpoints")
-    if not found:
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    if not checkpoints:
         if resume != AUTO:
             raise CheckpointError(
                 f"resume={resume}: {folder} has no checkpoint yet; write resume=auto to start it again"
             )
         return None, []
-    named = [path for path in found if path.absolute() == Path(resume).absolute()]
-    chosen, reasons = first_good(named or found, lambda path: _verified(path, folder, bool(named)))
+    named = [path for path in checkpoints if path.absolute() == Path(resume).absolute()]
+    chosen, reasons = first_good(named or checkpoints, lambda path: _verified(path, folder, bool(named)))
     if chosen is None:
         raise CheckpointError(
             f"resume={resume}: no checkpoint is good ({reasons}); leave resume out to begin a new run"
         )
-    return chosen, found[: found.index(chosen.path)]
+    return chosen, checkpoints[: checkpoints.index(chosen.path)]
 
 
 def first_good(

@@ -72,12 +72,12 @@ def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> 
     """
     with heard(at_once if leads() else record_signal), displayed_phases(wants_display(config)):
         with phase("checking the configuration"):
-            own = validate(config)
-            found = check_machine(own)
-        if leads() and found:
-            print("\n".join(found), flush=True)
-        devices = own.accelerator, own.devices, own.num_nodes
-        ranks = join(*devices, own.rank_timeout_minutes, needs_group=own.is_distributed)
+            validated = validate(config)
+            needs = check_machine(validated)
+        if leads() and needs:
+            print("\n".join(needs), flush=True)
+        devices = validated.accelerator, validated.devices, validated.num_nodes
+        ranks = join(*devices, validated.rank_timeout_minutes, needs_group=validated.is_distributed)
         try:
             with rank_loss_raised():
                 common = validate(ranks.on_controller(find_folder))
@@ -223,8 +223,8 @@ def introduce(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGr
 def quiet_libraries() -> None:
     """Silences advice that does not apply; errors and other warnings stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for asked_for in ("profilers", "callbacks.model_summary", "callbacks.timer"):
-        logging.getLogger(f"lightning.pytorch.{asked_for}").setLevel(logging.INFO)
+    for name in ("profilers", "callbacks.model_summary", "callbacks.timer"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
     ignore_expected_warnings()
 
 

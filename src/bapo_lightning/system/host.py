@@ -40,8 +40,8 @@ def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
     text = answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     if not text and file.is_file():
         text = file.read_text()
-    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
-    return found.group() if found else ""
+    match = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return match.group() if match else ""
 
 
 def unused_gpu() -> str | None:

@@ -43,22 +43,22 @@ def phase(name: str, total: int | None = None, measure: Callable[[], int] | None
         yield entered
     finally:
         with _lock:
-            own = _phases[thread]
-            own.pop()
-            if not own:
+            open_phases = _phases[thread]
+            open_phases.pop()
+            if not open_phases:
                 del _phases[thread]
 
 
 def advance(count: int = 1) -> None:
     """Counts things that are done in the innermost phase of this thread."""
-    own = _phases.get(threading.get_ident())
-    if own:
-        own[-1].done += count
+    open_phases = _phases.get(threading.get_ident())
+    if open_phases:
+        open_phases[-1].done += count
 
 
 def running() -> list[tuple[Phase, ...]]:
     """The phases of each thread that is in one, the outermost first; the main thread before the others."""
     main = threading.main_thread().ident
     with _lock:
-        found = {thread: tuple(own) for thread, own in _phases.items()}
-    return [found[thread] for thread in sorted(found, key=lambda thread: thread != main)]
+        by_thread = {thread: tuple(phases) for thread, phases in _phases.items()}
+    return [by_thread[thread] for thread in sorted(by_thread, key=lambda thread: thread != main)]

@@ -103,8 +103,8 @@ def stored_dtype(model: PreTrainedModel, name: str, dtype: str) -> torch.dtype:
 def exported_dtype(model: PreTrainedModel, name: str, dtype: str) -> torch.dtype:
     """Precision in which transformers keeps a weight of a model of `dtype`; some stay in float32."""
     kept = model._get_dtype_plan(getattr(torch, dtype))
-    found = next((each for each in kept if re.search(each.replace("*", ".*"), name)), None)
-    return getattr(torch, dtype) if found is None else kept[found]
+    pattern = next((each for each in kept if re.search(each.replace("*", ".*"), name)), None)
+    return getattr(torch, dtype) if pattern is None else kept[pattern]
 
 
 def cache_dtype(device: torch.device) -> torch.dtype:

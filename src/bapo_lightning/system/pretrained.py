@@ -29,10 +29,10 @@ def read_pretrained(kind: Any, path: str, key: str = "model.path") -> Any:
     exactly, without cleanup of spaces. Raises DataError for files that it cannot read.
     """
     try:
-        made = kind.from_pretrained(path, trust_remote_code=False)
-        if hasattr(made, "clean_up_tokenization_spaces"):
-            made.clean_up_tokenization_spaces = False
-        return made
+        loaded = kind.from_pretrained(path, trust_remote_code=False)
+        if hasattr(loaded, "clean_up_tokenization_spaces"):
+            loaded.clean_up_tokenization_spaces = False
+        return loaded
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # tokenizers panic with a BaseException; others have their own types
@@ -65,7 +65,7 @@ def refuse_quantized(config: Mapping[str, Any], where: str) -> None:
     for key, value in config.items():
         if key in _QUANTIZATION and value is not None:
             text = json.dumps(value, default=str)
-            bits = [int(next(filter(None, found.groups()))) for found in _BITS.finditer(text)]
+            bits = [int(next(filter(None, match.groups()))) for match in _BITS.finditer(text)]
             method = value.get("quant_method") if isinstance(value, Mapping) else None
             source = f"config.json has {key}" + (f" of method {method}" if method else "")
             raise _quantized(where, source, min(bits, default=None))
@@ -121,8 +121,8 @@ def building(path: str, tokens: int | None = None) -> Iterator[Any]:
 
 def ropes(config: Any) -> list[dict[str, Any]]:
     """Returns the parameters of a model's rotary embeddings: one mapping, or one for each type of layers."""
-    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    return [found] if "rope_type" in found else [each for each in found.values() if isinstance(each, dict)]
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return [rope] if "rope_type" in rope else [each for each in rope.values() if isinstance(each, dict)]
 
 
 def longest_short(config: Any) -> int | None:
@@ -177,7 +177,7 @@ def load_whole(kind: Any, path: str, has_head: bool = True, **choices: Any) -> A
     inside = "" if has_head else f"{model.base_model_prefix}."
     if missing := [name for name in report["missing_keys"] if name.startswith(inside)]:
         raise _misfit(path, f"the files do not have {_some(missing)}")
-    if unlike := [f"{name} {[*found]}, not {[*own]}" for name, found, own in report["mismatched_keys"]]:
+    if unlike := [f"{name} {[*stored]}, not {[*shape]}" for name, stored, shape in report["mismatched_keys"]]:
         raise _misfit(path, f"the files have {_some(unlike)}")
     tied = model.get_expanded_tied_weights_keys(all_submodels=True).keys()
     # If files have two weights that config.json ties, transformers unties them on this rank only.

@@ -95,13 +95,13 @@ class Sample:
     @property
     def branches(self) -> tuple[Sample, ...]:
         """A sample for each branch of its conversation, with its part of the scores and steps."""
-        found, end = list[Sample](), 0
+        samples, end = list[Sample](), 0
         for rollout in (branches := self.rollout.branches):
             first, end = end, end + rollout.length
             scores = {name: values[first:end] for name, values in self.scores.items()}
             steps = self.steps and Steps(self.steps.numbers[first:end], self.steps.advantages[first:end])
-            found.append(replace(self, rollout=rollout, scores=scores, steps=steps))
-        return (self,) if len(branches) == 1 else tuple(found)
+            samples.append(replace(self, rollout=rollout, scores=scores, steps=steps))
+        return (self,) if len(branches) == 1 else tuple(samples)
 
 
 @dataclass(frozen=True, slots=True)

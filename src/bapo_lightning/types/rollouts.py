@@ -25,12 +25,12 @@ class Candidates:
     @classmethod
     def of_places(cls, places: Iterable[Iterable[tuple[int, float]]]) -> Candidates:
         """Makes candidates from the tokens of each place, with their log-probs."""
-        own = [list(place) for place in places]
-        every = [entry for place in own for entry in place]
+        by_place = [list(place) for place in places]
+        entries = [entry for place in by_place for entry in place]
         return cls(
-            array("i", [token for token, _ in every]),
-            array("f", [logprob for _, logprob in every]),
-            array("i", map(len, own)),
+            array("i", [token for token, _ in entries]),
+            array("f", [logprob for _, logprob in entries]),
+            array("i", map(len, by_place)),
         )
 
     def cut(self, places: int) -> Candidates:
@@ -41,11 +41,11 @@ class Candidates:
 
 def joined_candidates(parts: Iterable[tuple[int, Candidates | None]]) -> Candidates | None:
     """Returns the candidates of successive segments with their numbers of tokens; None if none has any."""
-    own = list(parts)
-    if all(noted is None for _, noted in own):
+    known = list(parts)
+    if all(noted is None for _, noted in known):
         return None
     whole = Candidates(array("i"), array("f"), array("i"))
-    for length, noted in own:
+    for length, noted in known:
         if noted is None:
             whole.counts.extend([0] * length)
             continue
@@ -98,12 +98,12 @@ class Segment:
 
     def joined(self, later: Segment) -> Segment:
         """Returns one segment with the tokens of this and of a later segment of the same version."""
-        own = ((len(part.token_ids), part.candidates) for part in (self, later))
+        candidates = ((len(part.token_ids), part.candidates) for part in (self, later))
         return Segment(
             self.token_ids + later.token_ids,
             self.logprobs + later.logprobs,
             self.version,
-            candidates=joined_candidates(own),
+            candidates=joined_candidates(candidates),
         )
 
     def __reduce__(self) -> tuple[type[Segment], tuple[Any, ...]]:
@@ -222,7 +222,7 @@ class Rollout:
         """
         if all(segment.after is None for segment in self.segments):
             return (self,)
-        replies, found = list(self.replies), list[Rollout]()
+        replies, rollouts = list(self.replies), list[Rollout]()
         contexts: list[array[int]] = []  # at the end of each turn
         owners: list[int] = []  # branches of the turns
         now = replace(self, segments=(), replies=(), finish=FinishReason.STOP)
@@ -236,16 +236,16 @@ class Rollout:
             if segment.after is None:
                 now = replace(now, segments=(*now.segments, segment))
                 continue
-            found.append(now)
+            rollouts.append(now)
             has_parent = segment.after >= 0
             now = Rollout(
                 (contexts[segment.after] if has_parent else array("i")) + segment.token_ids,
                 finish=FinishReason.STOP,
                 origin=self.origin,
-                branch=len(found),
+                branch=len(rollouts),
                 parent=owners[segment.after] if has_parent else None,
             )
-        return (*found, replace(now, replies=(*now.replies, *replies), finish=self.finish))
+        return (*rollouts, replace(now, replies=(*now.replies, *replies), finish=self.finish))
 
     @property
     def token_ids(self) -> array[int]:
@@ -303,13 +303,13 @@ class Rollout:
 
 def _joined_segments(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """Returns the segments, with successive segments of one version joined."""
-    found: list[Segment] = []
+    joined: list[Segment] = []
     for segment in segments:
-        if found and found[-1].goes_on_with(segment):
-            found[-1] = found[-1].joined(segment)
+        if joined and joined[-1].goes_on_with(segment):
+            joined[-1] = joined[-1].joined(segment)
         else:
-            found.append(segment)
-    return tuple(found)
+            joined.append(segment)
+    return tuple(joined)
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:

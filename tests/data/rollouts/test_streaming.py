@@ -12,7 +12,7 @@ from bapo_lightning.data.rollouts.running_group import STEPS, SampledPass
 def test_a_call_lasts_a_sixteenth_of_the_time_between_two_visits(between, step, steps):
     length = NumSteps()
     length.visit(100.0)
-    length.made(SampledPass([], {}, 8 * step, steps=8))
+    length.note_pass(SampledPass([], {}, 8 * step, steps=8))
     assert length.next(100.0) == STEPS  # how far apart visits are is not known yet
     assert length.next(100.0 + between) == steps
     length.visit(100.0 + between)

@@ -180,13 +180,13 @@ def run_id(folder: Path) -> str:
 
 def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Returns all numbers of a nested mapping by their path, such as reward/last."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in node.items():
         if isinstance(value, Mapping):
-            found |= flat_numbers(value, f"{prefix}{key}/")
+            numbers |= flat_numbers(value, f"{prefix}{key}/")
         elif isinstance(value, int | float):
-            found[f"{prefix}{key}"] = value
-    return found
+            numbers[f"{prefix}{key}"] = value
+    return numbers
 
 
 def _table(rows: Sequence[Row]) -> Any:

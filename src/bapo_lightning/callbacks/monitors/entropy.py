@@ -86,12 +86,12 @@ class MismatchMonitor(Monitor):
         tokens = update.tokens
         scores = tokens.logp, tokens.behaviour_logp
         depth = context_lengths(update.batch.rollouts, tokens)
-        found = {
+        means = {
             **mismatch_by_age(*scores, tokens.age, tokens.is_sampled),
             **mismatch_by_depth(*scores, depth, tokens.is_sampled),
             **self._when_fresh(update),
         }
-        return {f"mismatch/{name}": value for name, value in found.items()}
+        return {f"mismatch/{name}": value for name, value in means.items()}
 
     def _when_fresh(self, update: MonitoredUpdate) -> Metrics:
         scored_at_entry = any(
@@ -114,8 +114,8 @@ class RatioMonitor(Monitor):
     def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
         tokens = update.tokens
-        found = ratio_spread(tokens.logp, tokens.behaviour_logp, tokens.is_sampled)
-        return {f"ratio/{name}": value for name, value in found.items()}
+        spread = ratio_spread(tokens.logp, tokens.behaviour_logp, tokens.is_sampled)
+        return {f"ratio/{name}": value for name, value in spread.items()}
 
 
 class CorrectionMonitor(Monitor):
@@ -133,15 +133,15 @@ class CorrectionMonitor(Monitor):
 
     def measure(self, update: MonitoredUpdate) -> Metrics:
         """Metrics of one update."""
-        found: Metrics = {}
+        metrics: Metrics = {}
         if update.module.step_scale is not None:
-            found["correction/step_scale"] = update.module.last_step_scale
+            metrics["correction/step_scale"] = update.module.last_step_scale
         if update.module.correction is None:
-            return found
+            return metrics
         weight, gap = update.tokens.correction, engine_gap(update.tokens)
         masked = weight == 0
         truncated = (weight < gap) & ~masked
-        return found | {
+        return metrics | {
             "correction/weight_mean": weight.mean(),
             "correction/weight_min": weight.min(),
             "correction/masked_fraction": masked.float().mean(),

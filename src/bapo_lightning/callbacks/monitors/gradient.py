@@ -28,7 +28,7 @@ class GradientMonitor(Monitor):
     cosine: bool  # False: nothing is kept, and nothing emitted
     _before: dict[int, Tensor] = field(init=False, default_factory=dict)  # gradients by the weight's number
     _square: Tensor | None = field(init=False, default=None)  # of their norm; None before the first update
-    _found: Tensor | None = field(init=False, default=None)  # of this update, not yet emitted
+    _cosine: Tensor | None = field(init=False, default=None)  # of this update, not yet emitted
 
     @torch.no_grad()
     def on_before_optimizer_step(
@@ -38,23 +38,23 @@ class GradientMonitor(Monitor):
         if not self.cosine:
             return
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        found = {number: weight.grad for number, weight in enumerate(weights) if weight.grad is not None}
-        own = {
+        gradients = {number: weight.grad for number, weight in enumerate(weights) if weight.grad is not None}
+        local = {
             number: gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            for number, gradient in found.items()
+            for number, gradient in gradients.items()
         }
-        for number in own.keys() - self._before.keys():
-            self._before[number] = torch.zeros_like(own[number])
-        product = inner_product((gradient, self._before[number]) for number, gradient in own.items())
-        sums = torch.stack([product, inner_product((gradient, gradient) for gradient in own.values())])
-        if any(isinstance(gradient, DTensor) for gradient in found.values()):
+        for number in local.keys() - self._before.keys():
+            self._before[number] = torch.zeros_like(local[number])
+        product = inner_product((gradient, self._before[number]) for number, gradient in local.items())
+        sums = torch.stack([product, inner_product((gradient, gradient) for gradient in local.values())])
+        if any(isinstance(gradient, DTensor) for gradient in gradients.values()):
             sums = sum_over_ranks(sums)
-        self._found = None if self._square is None else cosine(sums[0], sums[1], self._square)
+        self._cosine = None if self._square is None else cosine(sums[0], sums[1], self._square)
         self._square = sums[1]
         for number, before in self._before.items():  # overwritten, so that there are never two copies
-            before.copy_(own[number]) if number in own else before.zero_()
+            before.copy_(local[number]) if number in local else before.zero_()
 
     def measure(self, update: MonitoredUpdate) -> Metrics:
         """Cosine of this update's gradient and the previous one."""
-        found, self._found = self._found, None
-        return {} if found is None else {"gradient/cosine": found}
+        value, self._cosine = self._cosine, None
+        return {} if value is None else {"gradient/cosine": value}

@@ -97,8 +97,8 @@ def numbers_of_tokens(runs: Sequence[Sequence[Run]], tokens: TokenTable) -> Tens
     """Returns the number of each token, [N], from the runs of each rollout's sampled tokens, in row order of
     all ranks' minibatch, and its token table with `sequence` and `position`.
     """
-    flat = np.array([run for own in runs for run in own], dtype=np.int64).reshape(-1, 2)
-    starts = np.cumsum([0, *(sum(length for _, length in own) for own in runs)])
+    flat = np.array([run for of_rollout in runs for run in of_rollout], dtype=np.int64).reshape(-1, 2)
+    starts = np.cumsum([0, *(sum(length for _, length in of_rollout) for of_rollout in runs)])
     device = tokens.sequence.device
     numbers = on_device(np.repeat(flat[:, 0], flat[:, 1]), device)
     return numbers[on_device(starts, device)[tokens.sequence] + tokens.position]

@@ -44,9 +44,9 @@ class TurnMonitor(Monitor):
         rollouts, weight = update.batch.rollouts, update.module.bound_rule.weight
         turn = turn_numbers(rollouts, update.tokens)
         most = min(MOST_TURNS, max(len(rollout.turns) for rollout in rollouts))
-        own = getattr(self._environment, "metrics", None)
+        hook = getattr(self._environment, "metrics", None)
         return {
-            **(own([reply for rollout in rollouts for reply in rollout.replies]) if callable(own) else {}),
+            **(hook([reply for rollout in rollouts for reply in rollout.replies]) if callable(hook) else {}),
             **conversation_metrics([rollout for rollout in rollouts if rollout.aging_segments]),
             **{
                 f"turns/{POSITIVE_SHARE}_{n + 1}": positive_shares(update.tokens, weight, turn == n)[0]

@@ -129,8 +129,8 @@ class TrainBatch:
     def lengths(self) -> list[int]:
         """Number of tokens of each sample that pass through the model, up to the last trained token."""
         pairs = zip(self.context_lengths, self.response_lengths, strict=True)
-        own = [context + response if response else 0 for context, response in pairs]
-        return list(map(add, own, last_gaps(self.gaps))) if self.gaps else own
+        per_sample = [context + response if response else 0 for context, response in pairs]
+        return list(map(add, per_sample, last_gaps(self.gaps))) if self.gaps else per_sample
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -293,11 +293,11 @@ def _grid(
     shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place], kind: type, values: Iterable[Any]
 ) -> Tensor:
     """Returns [B, T], or [B, T, K], from one array for each sample's response tokens; 0 elsewhere."""
-    every = list(values)
-    found: np.ndarray = np.zeros((*shape, *np.shape(every[0])[1:]), kind)
-    for row, (own, skip, place) in enumerate(zip(every, skipped, places, strict=True)):
-        found[row, place] = own[skip:]
-    return torch.from_numpy(found)
+    arrays = list(values)
+    grid: np.ndarray = np.zeros((*shape, *np.shape(arrays[0])[1:]), kind)
+    for row, (sampled, skip, place) in enumerate(zip(arrays, skipped, places, strict=True)):
+        grid[row, place] = sampled[skip:]
+    return torch.from_numpy(grid)
 
 
 def _step_fields(
@@ -308,17 +308,17 @@ def _step_fields(
 ) -> dict[str, Any]:
     if all(sample.steps is None for sample in samples):
         return {}
-    every = [
+    steps = [
         sample.steps or Steps(array("i", [0]) * length, array("f", [advantage]) * length)
         for sample, advantage in zip(samples, advantages, strict=True)
         for length in [sample.rollout.length]
     ]
     return {
-        "step": grid(np.int64, (own.numbers for own in every)),
-        "step_advantage": grid(np.float32, (own.advantages for own in every)),
+        "step": grid(np.int64, (each.numbers for each in steps)),
+        "step_advantage": grid(np.float32, (each.advantages for each in steps)),
         "step_counts": tuple(
-            len(set(own.numbers[skip:])) if sample.steps else 1  # a sample without steps counts as one
-            for sample, own, skip in zip(samples, every, skipped, strict=True)
+            len(set(each.numbers[skip:])) if sample.steps else 1  # a sample without steps counts as one
+            for sample, each, skip in zip(samples, steps, skipped, strict=True)
         ),
     }
 
@@ -346,9 +346,9 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
             return value[picked, :width] if value.dim() > 1 else value[picked]
         return tuple(value[row] for row in rows) if isinstance(value, tuple) and value else value
 
-    own = {name: cut(value) for name, value in vars(batch).items() if name != "groups"}
+    cut_fields = {name: cut(value) for name, value in vars(batch).items() if name != "groups"}
     scores = {name: cut(grid) for name, grid in batch.scores.items()}
-    return TrainBatch(**own | {"groups": (), "entry_version": 0, "scores": scores, "metrics": {}})
+    return TrainBatch(**cut_fields | {"groups": (), "entry_version": 0, "scores": scores, "metrics": {}})
 
 
 def blank_batch(like: TrainBatch) -> TrainBatch:

@@ -63,14 +63,14 @@ class SharedRow:
         """
         lengths = self.prompt_length + self.response_length
         order = np.argsort(-lengths, kind="stable")
-        found = []
+        pairs = []
         while len(order):
             longest = lengths[order[0]]
             together = int(np.searchsorted(-lengths[order], -longest / LENGTH_RATIO, side="right"))
             samples, order = order[:together], order[together:]
             columns = np.minimum(np.arange(longest), lengths[samples, None] - 1)
-            found.append((samples, self.cell(samples[:, None], columns)))
-        return found
+            pairs.append((samples, self.cell(samples[:, None], columns)))
+        return pairs
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def arranged(
         return Arrangement(samples[None], columns[None], row.cell, shared=row)
     if layout is Layout.PACKED:
         starts, samples = lengths.cumsum() - lengths, np.repeat(np.arange(len(lengths)), lengths)
-        own = tuple(lengths.tolist())
-        return Arrangement(samples[None], ramps(lengths)[None], lambda s, column: starts[s] + column, own)
+        sizes = tuple(lengths.tolist())
+        return Arrangement(samples[None], ramps(lengths)[None], lambda s, column: starts[s] + column, sizes)
     samples, width = np.arange(len(lengths)), int(lengths.max())
     return Arrangement(samples[:, None], np.arange(width)[None], lambda s, column: s * width + column)
 
@@ -301,8 +301,8 @@ def contexts_and_gaps(
     if not any(rollout.replies for rollout in rollouts):
         return tuple(counts), ()
     before = [_feedback_before(rollout) for rollout in rollouts]
-    firsts = [int(own[skip]) for own, skip in zip(before, skipped, strict=True)]
-    gaps = (own[skip:-1] - first for own, skip, first in zip(before, skipped, firsts, strict=True))
+    firsts = [int(places[skip]) for places, skip in zip(before, skipped, strict=True)]
+    gaps = (places[skip:-1] - first for places, skip, first in zip(before, skipped, firsts, strict=True))
     return tuple(map(add, counts, firsts)), tuple(gaps)
 
 
@@ -348,10 +348,10 @@ def model_input(
     _, gaps = contexts_and_gaps(rollouts, [0] * len(rollouts))
     spans = Spans(numbers, prompts, prompts, responses, gaps)
     inputs, _ = laid_out(input_ids, range(len(rollouts)), layout, spans)
-    own = candidate_rows(rollouts)
-    if own is None:
+    candidates = candidate_rows(rollouts)
+    if candidates is None:
         return inputs
-    return replace(inputs, candidates=on_device(np.concatenate([ids for ids, _ in own]), device))
+    return replace(inputs, candidates=on_device(np.concatenate([ids for ids, _ in candidates]), device))
 
 
 def candidate_rows(rollouts: Sequence[Rollout]) -> list[tuple[np.ndarray, np.ndarray]] | None:
@@ -359,16 +359,16 @@ def candidate_rows(rollouts: Sequence[Rollout]) -> list[tuple[np.ndarray, np.nda
     [T, K] nats: -1 and `NO_CANDIDATE` in place of missing candidates. None if no rollout recorded any.
     """
     noted = [rollout.candidates for rollout in rollouts]
-    width = max((max(own.counts, default=0) for own in noted if own is not None), default=0)
+    width = max((max(each.counts, default=0) for each in noted if each is not None), default=0)
     if not width:
         return None
     rows = []
-    for rollout, own in zip(rollouts, noted, strict=True):
+    for rollout, each in zip(rollouts, noted, strict=True):
         ids = np.full((rollout.length, width), -1, np.int64)
         logprobs = np.full(ids.shape, NO_CANDIDATE, np.float32)
-        if own is not None:
-            there = np.arange(width) < np.array(own.counts)[:, None]
-            ids[there], logprobs[there] = own.token_ids, own.logprobs
+        if each is not None:
+            there = np.arange(width) < np.array(each.counts)[:, None]
+            ids[there], logprobs[there] = each.token_ids, each.logprobs
         rows.append((ids, logprobs))
     return rows
 

@@ -262,14 +262,14 @@ class ColumnMapping:
         text, metadata = self._question(at(self.problem))
         cell = at(self.answer)
         answer = gold_answer(cell, self.answer_form, self.answer_marker, self.several_answers)
-        own_id = str(number) if self.id is None else text_of(at(self.id))
-        if not own_id:
+        local_id = str(number) if self.id is None else text_of(at(self.id))
+        if not local_id:
             raise UnusableRow("no id")
         source = name if self.source is None else text_of(at(self.source)) or name
         if self.difficulty is not None:
             metadata["difficulty"] = number_of(at(self.difficulty))
         metadata |= {path: at(path) for path in self.keep}
-        return Problem(f"{name}/{own_id}", text, answer, source, metadata)
+        return Problem(f"{name}/{local_id}", text, answer, source, metadata)
 
     def _question(self, cell: Any) -> tuple[str, dict[str, Any]]:
         messages = messages_of(cell)

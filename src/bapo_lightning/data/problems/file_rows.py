@@ -139,13 +139,13 @@ def read_unlike_files(files: Sequence[tuple[str, str]], wanted: Collection[str])
     metadata = [pyarrow.parquet.read_metadata(path) for path, _ in files]
     schemas = [each.schema.to_arrow_schema() for each in metadata]
     types = [{name: schema.field(name).type for name in schema.names if name in wanted} for schema in schemas]
-    if all(own == types[0] for own in types) and all(each.num_rows for each in metadata):
+    if all(columns_of == types[0] for columns_of in types) and all(each.num_rows for each in metadata):
         return None
     rows = list[dict[str, Any]]()
-    for (path, name), own in zip(files, types, strict=True):
-        if not own:
+    for (path, name), columns_of in zip(files, types, strict=True):
+        if not columns_of:
             raise DataError(f"{name} has none of the columns {', '.join(sorted(set().union(*types)))}")
         with pyarrow.parquet.ParquetFile(path) as file:
-            columns = datasets.Dataset(file.read(columns=list(own)).select(list(own)))[:]
+            columns = datasets.Dataset(file.read(columns=list(columns_of)).select(list(columns_of)))[:]
         rows.extend(dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
     return Records(list(dict.fromkeys(name for schema in schemas for name in schema.names)), rows)

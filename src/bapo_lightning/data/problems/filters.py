@@ -90,7 +90,7 @@ class Difficulty:
                 "data.filters.difficulty has a range, but no problem of data.train has a difficulty; name "
                 "its column: data.train.mapping.difficulty=COLUMN"
             )
-        return {own_id: reason for own_id, value in known.items() if (reason := self._reason(value))}
+        return {problem_id: reason for problem_id, value in known.items() if (reason := self._reason(value))}
 
     def _reason(self, value: float | None) -> str | None:
         if value is None:

@@ -19,8 +19,8 @@ def format_of(path: str) -> str | None:
     """
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
     is_packed = bool(suffixes) and suffixes[-1] in PACKED
-    found = FORMATS.get(next(iter(suffixes[::-1][is_packed:]), ""))
-    return None if is_packed and found == "parquet" else found
+    kind = FORMATS.get(next(iter(suffixes[::-1][is_packed:]), ""))
+    return None if is_packed and kind == "parquet" else kind
 
 
 def place_fault(path: str) -> str | None:

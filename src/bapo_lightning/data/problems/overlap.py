@@ -61,13 +61,13 @@ class LeakageFilter:
         for index, grams in enumerate(reserved_grams):
             for gram in grams:
                 owners[gram].append(index)
-        own_grams = [_grams(problem.prompt, self.ngram) for problem in problems]
+        grams_of = [_grams(problem.prompt, self.ngram) for problem in problems]
         # Copies of a text count once; otherwise a problem that the training set repeats would be a phrase.
-        counts = Counter(gram for grams in set(own_grams) for gram in grams if gram in owners)
+        counts = Counter(gram for grams in set(grams_of) for gram in grams if gram in owners)
         phrases = {gram for gram, count in counts.items() if count > self.common}
         sizes = [len(grams - phrases) for grams in reserved_grams]
         reasons = {}
-        for problem, grams in zip(problems, own_grams, strict=True):
+        for problem, grams in zip(problems, grams_of, strict=True):
             name = name_of.get(tokens(problem.prompt))
             if name is None:
                 rest = grams - phrases

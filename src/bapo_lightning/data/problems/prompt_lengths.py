@@ -106,9 +106,9 @@ def growth_of_bytes(tokenizer: Any) -> int | None:
 
 def _parts(component: Any) -> list[dict[str, Any]]:
     """Returns the settings of a component of a fast tokenizer and of all its parts."""
-    found, left = [], [] if component is None else [json.loads(component.__getstate__())]
+    parts, left = [], [] if component is None else [json.loads(component.__getstate__())]
     while left:
         part = left.pop()
-        found.append(part)
+        parts.append(part)
         left += part.get("pretokenizers", part.get("normalizers", []))
-    return found
+    return parts

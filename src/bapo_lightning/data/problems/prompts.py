@@ -103,8 +103,8 @@ class MessagesPrompt:
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
         """Returns the messages that the tokenizer's template renders."""
-        own: list[dict[str, str]] | None = problem.metadata.get("messages")
-        return own or [{"role": "user", "content": problem.prompt}]
+        given: list[dict[str, str]] | None = problem.metadata.get("messages")
+        return given or [{"role": "user", "content": problem.prompt}]
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
         """Returns the token ids of the prompt, see `rendered`."""
@@ -131,14 +131,14 @@ def chat_template(tokenizer: Any, options: Mapping[str, Any] = MappingProxyType(
     if not (tokenizer.chat_template or options.get("chat_template")):
         return None
     try:
-        found: str = tokenizer.get_chat_template(options.get("chat_template"))
+        template: str = tokenizer.get_chat_template(options.get("chat_template"))
     except ValueError as error:
         reason = first_line(error)
         raise DataError(
             f"the tokenizer of {tokenizer.name_or_path} has several chat templates and no default one "
             f"({reason}); name one of them: data.prompt.template_options.chat_template=NAME"
         ) from None
-    return found
+    return template
 
 
 def dated(tokenizer: Any, date: datetime) -> Any:

@@ -60,12 +60,12 @@ class ProblemStream:
 
     def never_drawn_since(self, places: Places) -> list[WorkItem]:
         """Returns the problems with too long prompts, once for each epoch that began since then."""
-        found = []
+        items = []
         for name, (now, position) in self._places.items():
             epoch, taken = places[name]
             epochs = range(epoch if taken == 0 else epoch + 1, now + (position > 0))
-            found += [WorkItem(problem, which) for which in epochs for problem in self._overlong[name]]
-        return found
+            items += [WorkItem(problem, which) for which in epochs for problem in self._overlong[name]]
+        return items
 
     def problem(self, problem_id: str) -> Problem:
         """Returns the problem with this id. Raises DataError if the training set has none."""

@@ -65,9 +65,9 @@ def problem_table(
         rows = rows if limit is None else rows.select(range(min(limit, num_rows)))
         problems, left_out = _read(name, source, mapping, rows, merge_repeats, unusable == "leave_out")
         if part is not None:
-            own = [problem for problem in problems if is_in(part, problem.prompt, validation_share)]
-            left_out["in the other part"] = len(problems) - len(own)
-            if not own:
+            kept = [problem for problem in problems if is_in(part, problem.prompt, validation_share)]
+            left_out["in the other part"] = len(problems) - len(kept)
+            if not kept:
                 share = share_that_divides([problem.prompt for problem in problems])
                 fits = f"write data.train.validation_share={share}, or "
                 remedy = f"{fits if share else ''}use more rows"
@@ -75,7 +75,7 @@ def problem_table(
                     f"none of the {len(problems)} problems of {source} belongs to its part {part!r} with "
                     f"validation_share={validation_share}; {remedy}"
                 )
-            problems = own
+            problems = kept
     except DataError as error:
         raise DataError(f"problem set {name}: {error}") from None
     return ProblemSet(problems, str(source), num_rows, left_out)
@@ -158,13 +158,13 @@ class TableSource:
         config = None if path in FORMATS.values() else self.config
         named = None if files is None else {self.split: files}
         builder = datasets.load_dataset_builder(path, config, data_files=named, **options)
-        found = (builder.config.data_files or {}).get(self.split, [])
-        own = getattr(builder.config, "field", None) or getattr(builder.config, "sep", ",") not in ",\t"
-        types = set() if own else set(map(format_of, found))
+        files_of_split = (builder.config.data_files or {}).get(self.split, [])
+        custom = getattr(builder.config, "field", None) or getattr(builder.config, "sep", ",") not in ",\t"
+        types = set() if custom else set(map(format_of, files_of_split))
         if types and types <= {"json", "csv"}:
-            return read_text_files(self._fetched(found), wanted)
+            return read_text_files(self._fetched(files_of_split), wanted)
         is_parquet = types == {"parquet"} and not builder.info.features
-        if is_parquet and (unlike := read_unlike_files(self._fetched(found), wanted)) is not None:
+        if is_parquet and (unlike := read_unlike_files(self._fetched(files_of_split), wanted)) is not None:
             return unlike
         return datasets.load_dataset(path, config, data_files=named, split=self.split, **options)
 
@@ -237,7 +237,7 @@ def _read(
     if not problems:
         reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
         raise DataError(f"{source} gives no problem ({reasons or 'it has no rows'}); check its mapping")
-    repeated = [own_id for own_id, count in Counter(problem.id for problem in problems).items() if count > 1]
+    repeated = [key for key, count in Counter(problem.id for problem in problems).items() if count > 1]
     if repeated:
         raise DataError(
             f"{len(repeated)} ids of {source} belong to several rows, among them {repeated[0]}; write "

@@ -25,13 +25,13 @@ def all_samples(problems: Iterable[Problem], num_samples: int) -> list[Asked]:
     return [(problem, number) for problem in problems for number in range(num_samples)]
 
 
-def sample_answers(sampler: RolloutSampler, asked: Sequence[Asked]) -> list[Sample]:
-    """Returns one scored sample for each of `asked`, in order, under the engine's present weights. Its tokens
+def sample_answers(sampler: RolloutSampler, items: Sequence[Asked]) -> list[Sample]:
+    """Returns one scored sample for each of `items`, in order, under the engine's present weights. Its tokens
     depend only on these weights, the seed, the problem and the number.
     """
-    if not asked:
+    if not items:
         return []
-    prompts = {problem: sampler.encode_prompt(problem) for problem, _ in asked}
+    prompts = {problem: sampler.encode_prompt(problem) for problem, _ in items}
     requests = [
         GenerationRequest(
             prompts[problem],
@@ -39,12 +39,12 @@ def sample_answers(sampler: RolloutSampler, asked: Sequence[Asked]) -> list[Samp
             request_seed(sampler.seed, _ANY_VERSION, problem.id, number),
             group,
         )
-        for group, (problem, number) in enumerate(asked)
+        for group, (problem, number) in enumerate(items)
     ]
-    groups = [RunningGroup(WorkItem(problem, 0), [Rollout(prompts[problem])]) for problem, _ in asked]
+    groups = [RunningGroup(WorkItem(problem, 0), [Rollout(prompts[problem])]) for problem, _ in items]
     continued = sampler.continued(requests, groups)
     rollouts = [rollout if rollout.finish else rollout.cut() for _, rollout in sorted(continued.items())]
-    return sampler.judge([problem for problem, _ in asked], rollouts)
+    return sampler.judge([problem for problem, _ in items], rollouts)
 
 
 def outcome_of(sample: Sample) -> SampleOutcome:
@@ -64,8 +64,8 @@ class ValidationSet:
 
     def answers(self, sampler: RolloutSampler) -> list[Sample]:
         """Returns the scored answers under the engine's current weights, problem by problem."""
-        asked = all_samples(self.problems, self.num_samples)
-        return sample_answers(replace(sampler, seed=self.seed), asked)
+        items = all_samples(self.problems, self.num_samples)
+        return sample_answers(replace(sampler, seed=self.seed), items)
 
     def metrics(self, answers: Sequence[Sample]) -> dict[str, float]:
         """Returns `val/<set>/<metric>` for every metric of `evaluation.outcome` that is defined."""

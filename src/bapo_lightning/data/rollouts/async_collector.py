@@ -68,7 +68,7 @@ class NumSteps:
             self._between = now - self._visited
         self._visited = now
 
-    def made(self, sampled: SampledPass) -> None:
+    def note_pass(self, sampled: SampledPass) -> None:
         """Notes that a pass has ended."""
         self._step = sampled.seconds / sampled.steps
 
@@ -227,20 +227,20 @@ class AsyncCollector(Collector):
             finished, future = self._scoring.popleft()
             self._protocol.scored(finished, *future.result())
             self._changed.notify_all()
-        asked = self._protocol.wants_weights
+        waited = self._protocol.wants_weights
         may_begin = self._protocol.may_begin()
-        if self._protocol.wants_weights and not asked:
+        if self._protocol.wants_weights and not waited:
             self._changed.notify_all()
         return may_begin
 
     def _run(self, requests: list[GenerationRequest]) -> None:
-        made = self.scheduler.sample(requests, once=True, steps=self._steps.next(time.perf_counter()))
+        sampled = self.scheduler.sample(requests, once=True, steps=self._steps.next(time.perf_counter()))
         if not self._stopping:
             self.sampler.engine.restart()  # within the pass: after it, the trainer may use the engine
         with self._changed:
-            finished, version = self._protocol.sampled(made)
+            finished, version = self._protocol.sampled(sampled)
             if self._stream is not None:
-                self._steps.made(made)
+                self._steps.note_pass(sampled)
                 if finished and not self._stopping:
                     future = self._scorer.submit(self._score, finished, version)
                     self._scoring.append((finished, future))

@@ -53,16 +53,16 @@ class ControlTokens:
 def _written_by_template(tokenizer: Any) -> str:
     if not tokenizer.chat_template:
         return ""
-    found = [str(tokenizer.chat_template)]
-    asked = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    texts = [str(tokenizer.chat_template)]
+    chat = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
     for role in _ROLES:  # names that the template composes, such as <|user|>
-        for before in ([], asked):
+        for before in ([], chat):
             with suppress(Exception):  # whatever it raises for a role that it does not know
                 messages = [*before, {"role": role, "content": "3"}]
-                found.append(
+                texts.append(
                     tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
                 )
-    return "\n".join(found)
+    return "\n".join(texts)
 
 
 def _of_unknown_characters(tokenizer: Any) -> set[int | None]:

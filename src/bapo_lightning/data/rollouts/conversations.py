@@ -133,9 +133,9 @@ class ReplyJournal:
     def take(self, rollout: Rollout) -> None:
         """Notes that a rollout of a stream has its reply, or no longer needs one."""
         with self._lock:
-            if self._journal is None or (found := self._untaken.pop(id(rollout), None)) is None:
+            if self._journal is None or (entry := self._untaken.pop(id(rollout), None)) is None:
                 return
-            self._taken.append(found[1:])
+            self._taken.append(entry[1:])
             self._begun = min((start for *_, start in self._untaken.values()), default=self._journal.size)
             self._taken = [(key, start) for key, start in self._taken if start >= self._begun]
 
@@ -194,14 +194,14 @@ def _as_restored(reply: Any) -> Reply:
     """
     if not isinstance(reply, Reply):
         raise TypeError(f"respond returned {reply!r:.80}; return a bapo_lightning.types.Reply")
-    found = {item.name: getattr(reply, item.name) for item in fields(Reply) if item.name != "state"}
-    found = {name: value.item() if hasattr(value, "item") else value for name, value in found.items()}
-    if isinstance(found["score"], bool):
-        found["score"] = float(found["score"])
-    if isinstance(found["text"], str):
-        found["text"] = whole_characters(found["text"])
+    values = {item.name: getattr(reply, item.name) for item in fields(Reply) if item.name != "state"}
+    values = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}
+    if isinstance(values["score"], bool):
+        values["score"] = float(values["score"])
+    if isinstance(values["text"], str):
+        values["text"] = whole_characters(values["text"])
     try:
-        return Reply(**shaped(ReplyFields, found), state=_state(reply.state, "Reply.state"))
+        return Reply(**shaped(ReplyFields, values), state=_state(reply.state, "Reply.state"))
     except ValueError as error:
         raise ValueError(f"Reply.{str(error).removeprefix('Reply.')}") from None
 
@@ -255,13 +255,13 @@ class Conversations:
         rounds, patience = rounds or Rounds(), 0.0
         while pending or waiting:
             start = time.perf_counter()
-            made = sample(list(pending.values())) if pending else {}
-            if len(made) < len(pending):
+            generations = sample(list(pending.values())) if pending else {}
+            if len(generations) < len(pending):
                 wait(waiting.values())  # replies on their way belong to the pass as well
                 self.journal.undo_pass()
                 return {}
             patience = time.perf_counter() - start if pending else patience
-            for number, generation in zip(pending, made.values(), strict=True):
+            for number, generation in zip(pending, generations.values(), strict=True):
                 rollout, segment = running[number], generation.segment
                 running[number] = rollout.extended(segment, generation.finish, self.max_new_tokens)
                 left[number] -= len(segment.token_ids)
@@ -352,7 +352,7 @@ class Conversations:
         feedback = self.feedback(self.tokenizer, text)
         # A rule that writes several messages has a method that empties them.
         blank = self.feedback.blank(text) if hasattr(self.feedback, "blank") else "0"
-        if self._controls.among(feedback) != self._own_controls(blank):  # text and template made a token
+        if self._controls.among(feedback) != self._controls_of(blank):  # text and template made a token
             return None if is_prompt else self.feedback(self.tokenizer, _NOT_SHOWN)
         return feedback
 
@@ -360,7 +360,7 @@ class Conversations:
     def _controls(self) -> ControlTokens:
         return ControlTokens(self.tokenizer)
 
-    def _own_controls(self, blank: str) -> list[int]:
+    def _controls_of(self, blank: str) -> list[int]:
         if blank not in self._blanks:
             if len(self._blanks) >= MOST_BLANKS or len(blank) > LONGEST_BLANK:  # programs write their tools
                 return self._controls.among(self.feedback(self.tokenizer, blank))

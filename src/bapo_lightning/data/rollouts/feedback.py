@@ -53,10 +53,10 @@ class ChatFeedback:
 
     def between(self, tokenizer: Any, *replies: Message) -> str:
         """Returns what the template writes from the end of a message of the policy to its next one."""
-        asked = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
-        whole = self.rendered(tokenizer, [*asked, *replies], True)
-        _, found, rest = whole.partition(_ANSWER + tokenizer.eos_token)
-        if not found:
+        opening = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+        whole = self.rendered(tokenizer, [*opening, *replies], True)
+        _, answer, rest = whole.partition(_ANSWER + tokenizer.eos_token)
+        if not answer:
             raise DataError(
                 f"the chat template of {tokenizer.name_or_path} does not end the policy's messages with its "
                 f"end token {tokenizer.eos_token!r}; write environment/feedback=plain with a template"
@@ -71,8 +71,8 @@ class ChatFeedback:
 
     def check(self, tokenizer: Any) -> None:
         """Raises DataError unless messages rendered one by one give the same text as all of them together."""
-        own_template = chat_template(tokenizer, self.template_options)
-        if not own_template:
+        template = chat_template(tokenizer, self.template_options)
+        if not template:
             raise DataError(
                 "environment.feedback=ChatFeedback needs a chat template, and the tokenizer of "
                 f"{tokenizer.name_or_path or 'the model'} has none; write environment/feedback=plain"
@@ -83,14 +83,14 @@ class ChatFeedback:
             "model whose template keeps messages as they are, or environment/feedback=plain with a template "
             "of your own"
         )
-        asked = [{"role": "user", "content": _QUESTION}]
-        thought = _THOUGHT if "think" in own_template else ""
-        own = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
+        opening = [{"role": "user", "content": _QUESTION}]
+        thought = _THOUGHT if "think" in template else ""
+        answers = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
         replies = [{"role": self.role, "content": f"{_REPLY} {number}"} for number in range(2)]
-        messages = [*asked, own[0], replies[0], own[1], replies[1], own[2]]
+        messages = [*opening, answers[0], replies[0], answers[1], replies[1], answers[2]]
         try:
-            pieces = [self.rendered(tokenizer, asked, True)]
-            for message, reply in zip(own, [*replies, None], strict=True):
+            pieces = [self.rendered(tokenizer, opening, True)]
+            for message, reply in zip(answers, [*replies, None], strict=True):
                 pieces.append(message["content"].removeprefix(self.opening or "") + tokenizer.eos_token)
                 pieces += [self.between(tokenizer, reply)] if reply is not None else []
             whole = self.rendered(tokenizer, messages, False)

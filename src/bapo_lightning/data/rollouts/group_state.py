@@ -192,7 +192,7 @@ def _unpack_segment(store: ArrayStore, packed: list[Any]) -> Segment:
     version, token_ids, logprobs, *noted = packed
     if logprobs is None:
         return Segment.of_feedback(store.ints(token_ids), *noted)
-    own = None
+    candidates = None
     for ids, values, counts in noted:  # one, if any were recorded
-        own = Candidates(store.ints(ids), store.floats(values), store.ints(counts))
-    return Segment(store.ints(token_ids), store.floats(logprobs), version, candidates=own)
+        candidates = Candidates(store.ints(ids), store.floats(values), store.ints(counts))
+    return Segment(store.ints(token_ids), store.floats(logprobs), version, candidates=candidates)

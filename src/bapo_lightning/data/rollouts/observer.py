@@ -41,8 +41,8 @@ class Observer:
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """A pass is over, with groups that it completed."""
 
-    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
-        """Groups were scored within `seconds`. Groups in `again` are sampled once more."""
+    def on_scored(self, retried: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
+        """Groups were scored within `seconds`. Groups in `retried` are sampled once more."""
 
     def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
         """Running or scored groups are too old."""
@@ -169,16 +169,16 @@ class RolloutStatistics(SummingObserver):
 
     def count_groups(self, groups: Sequence[Group]) -> None:
         """Counts groups that were finished and scored."""
-        every = [sample for group in groups for sample in group.samples]
-        samples = [sample for sample in every if sample.rollout.aging_segments]
-        self.expert_traces += len(every) - len(samples)
+        all_samples = [sample for group in groups for sample in group.samples]
+        samples = [sample for sample in all_samples if sample.rollout.aging_segments]
+        self.expert_traces += len(all_samples) - len(samples)
         self.num_samples += len(samples)
         self.cut += sum(sample.rollout.finish is FinishReason.LENGTH for sample in samples)
         statuses = Counter(sample.score.status for sample in samples)
         self.reward_timeouts += statuses[ScoreStatus.TIMEOUT]
         self.reward_failures += statuses[ScoreStatus.FAILED]
         self.unparsable += statuses[ScoreStatus.UNPARSABLE]
-        self.filtered_samples += sum(not sample.is_trained for sample in every)
+        self.filtered_samples += sum(not sample.is_trained for sample in all_samples)
         self.uniform_groups += sum(group.is_uniform for group in groups)
 
     def count_wait(self, seconds: float, sampled: float) -> None:
@@ -197,11 +197,11 @@ class RolloutStatistics(SummingObserver):
         self.passes += 1
         self.decoding_steps += sampled.steps
 
-    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
+    def on_scored(self, retried: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """See `Observer`."""
-        self.count_groups([*again, *ready, *rejected])
-        self.hinted_groups += len(again)
-        self._waste(again)
+        self.count_groups([*retried, *ready, *rejected])
+        self.hinted_groups += len(retried)
+        self._waste(retried)
         self.reward_seconds += seconds
 
     def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
@@ -250,10 +250,10 @@ class SelectionBias(SummingObserver):
     trained_tokens: int = 0
     trained_score: float = 0.0
 
-    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
+    def on_scored(self, retried: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """See `Observer`."""
-        every = (sample for group in [*again, *ready, *rejected] for sample in group.samples)
-        samples = [sample for sample in every if sample.rollout.aging_segments]
+        all_samples = (sample for group in [*retried, *ready, *rejected] for sample in group.samples)
+        samples = [sample for sample in all_samples if sample.rollout.aging_segments]
         self.sampled += len(samples)
         self.sampled_tokens += sum(sample.rollout.length for sample in samples)
         self.ended += len(samples)

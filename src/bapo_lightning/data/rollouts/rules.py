@@ -100,8 +100,8 @@ class Rules:
 
     def retry(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
         """Returns the result of the first rule that samples the group again."""
-        found = (rule.retry(group, encode) for rule in self._rules)
-        return next((again for again in found if again is not None), None)
+        results = (rule.retry(group, encode) for rule in self._rules)
+        return next((result for result in results if result is not None), None)
 
     def admits(self, group: Group) -> bool:
         """Returns whether every rule admits the group."""
@@ -113,8 +113,8 @@ class Rules:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores them."""
-        for name, own in state.items():
-            self.by_name[name].load_state_dict(own)
+        for name, rule_state in state.items():
+            self.by_name[name].load_state_dict(rule_state)
 
     @property
     def _rules(self) -> Sequence[GroupRule]:

@@ -59,9 +59,9 @@ class RolloutSampler:
 
     def restarted_group(self, group: Group) -> RunningGroup | None:
         """Returns a scored group without sampled tokens and with another prompt, if a rule requests it."""
-        if (again := self.rules.retry(group, self.encode_prompt)) is None:
+        if (retry := self.rules.retry(group, self.encode_prompt)) is None:
             return None
-        hint, prompt = again
+        hint, prompt = retry
         return RunningGroup(group.item, [Rollout(prompt)] * len(group.samples), hint)
 
     def requests(
@@ -91,18 +91,18 @@ class RolloutSampler:
         """
         used = sampling or self.sampling
 
-        def sample(asked: Sequence[GenerationRequest]) -> Mapping[int, Generation]:
+        def sample(requested: Sequence[GenerationRequest]) -> Mapping[int, Generation]:
             if once:
-                return self.engine.generate_once(asked, used)
-            return dict(enumerate(self.engine.generate(asked, used)))
+                return self.engine.generate_once(requested, used)
+            return dict(enumerate(self.engine.generate(requested, used)))
 
         rollouts = [groups[request.group].rollouts[request.index] for request in requests]
         if self.conversations is not None:
             problems = [groups[request.group].item.problem for request in requests]
             return self.conversations.continued(requests, problems, rollouts, sample, rounds)
         return {
-            number: rollouts[number].extended(made.segment, made.finish, self.max_new_tokens)
-            for number, made in sample(requests).items()
+            number: rollouts[number].extended(generation.segment, generation.finish, self.max_new_tokens)
+            for number, generation in sample(requests).items()
         }
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
@@ -171,7 +171,7 @@ class RolloutSampler:
         rows = [rollout.turns if has_turns else (rollout.response_ids,) for rollout in rollouts]
         texts = iter(decoded(self.tokenizer, [row for turns in rows for row in turns], self.ends))
         opened: dict[bytes, bool] = {}
-        made = []
+        completions = []
         for rollout, row in zip(rollouts, rows, strict=True):
             if rollout.finish is None:
                 raise ValueError("a rollout that has not ended cannot be scored")
@@ -183,8 +183,8 @@ class RolloutSampler:
                 text = self.tokenizer.decode(before.tolist(), skip_special_tokens=False)
                 opened[key] = text.rstrip().endswith(_OPENING)
             facts = rollout.length, rollout.finish
-            made.append(Completion(turns[-1], *facts, *talk, opened[key], rollout.response_ids))
-        return made
+            completions.append(Completion(turns[-1], *facts, *talk, opened[key], rollout.response_ids))
+        return completions
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
         """Returns the advantages of each row of samples, of this row alone; zeros if none is trained on."""
@@ -193,6 +193,6 @@ class RolloutSampler:
         rewards = torch.tensor([[sample.reward for sample in row] for row in rows], dtype=torch.float32)
         if len(rows) == 1:  # torch sums a lone row in another order
             rewards = rewards.repeat(2, 1)
-        found = self.advantages(rewards)[: len(rows)].tolist()
+        values = self.advantages(rewards)[: len(rows)].tolist()
         trained = map(are_trained, rows)
-        return [tuple(row) if kept else (0.0,) * len(row) for row, kept in zip(found, trained, strict=True)]
+        return [tuple(row) if kept else (0.0,) * len(row) for row, kept in zip(values, trained, strict=True)]

@@ -66,8 +66,8 @@ class ScheduleRecorder(FileObserver):
         samples: dict[int, list[int]] = {}
         for request in requests:
             samples.setdefault(request.group, []).append(request.index)
-        asked = [[*names([running[group]]), numbers] for group, numbers in samples.items()]
-        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=asked)
+        recorded = [[*names([running[group]]), numbers] for group, numbers in samples.items()]
+        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=recorded)
 
     def on_sampled(self, sampled: SampledPass, rollouts: Moves, finished: Running) -> None:
         """See `Observer`."""
@@ -77,7 +77,7 @@ class ScheduleRecorder(FileObserver):
             how["steps"] = sampled.steps
         self.on_event("sampled", finished=names(finished), **how)
 
-    def on_scored(self, again: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
+    def on_scored(self, retried: Groups, ready: Groups, rejected: Groups, seconds: float) -> None:
         """See `Observer`."""
         self.on_event("scored", ready=names(ready), rejected=names(rejected))
 

@@ -105,8 +105,8 @@ class ScheduledCollector(Collector):
         self._pass = None
         if state["pass"] is not None:
             places = [place(group, index) for group, index, _ in state["pass"]]
-            made = {row: unpack_continued(store, packed) for row, (*_, packed) in enumerate(state["pass"])}
-            self._pass = SampledPass(places, made, 0.0, state.get("rounds", ()), state.get("steps", 0))
+            pieces = {row: unpack_continued(store, packed) for row, (*_, packed) in enumerate(state["pass"])}
+            self._pass = SampledPass(places, pieces, 0.0, state.get("rounds", ()), state.get("steps", 0))
         if self._stream is not None:
             named = {name_of(group): group for group in self._stream.running}
             for names, version in state["to_score"]:
@@ -121,9 +121,9 @@ class ScheduledCollector(Collector):
 
     def _follow(self, event: TrainerEvent) -> None:
         self._go_on()
-        if (found := self.schedule[self._next]["do"]) != event:
+        if (recorded := self.schedule[self._next]["do"]) != event:
             raise TrainingError(
-                f"row {self._next + 1} of the schedule is {found!r}, here it is {event!r}: this run "
+                f"row {self._next + 1} of the schedule is {recorded!r}, here it is {event!r}: this run "
                 "validates at other updates, or it was recorded by another version"
             )
         self._next += 1
@@ -168,14 +168,14 @@ class ScheduledCollector(Collector):
     def _sample(self, recorded: Row) -> SampledPass:
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
         rounds, steps = recorded.get("rounds", ()), recorded.get("steps", STEPS)
-        made = self.scheduler.sample(requests, once=True, rounds=rounds, steps=steps)
-        if made.is_lost:
+        sampled = self.scheduler.sample(requests, once=True, rounds=rounds, steps=steps)
+        if sampled.is_lost:
             # A restarted engine would get the trainer's present weights, and this pass may need older ones.
             raise EngineError(
                 "the rollout engine died while a recorded schedule was followed; resume=auto continues from "
                 "the last checkpoint"
             )
-        return made
+        return sampled
 
     def _end_pass(self, sampled: SampledPass, recorded: Row) -> None:
         self._pass, self._scored_version = None, self._trainer.version

@@ -216,17 +216,17 @@ class RolloutScheduler:
         stage. Groups that get a hint keep their places and are sampled once more.
         """
         self.running = self._without(finished, self.running)
-        again, ready, rejected = list[Group](), list[Group](), list[Group]()
+        retried, ready, rejected = list[Group](), list[Group](), list[Group]()
         for group in groups:
             if (restarted := self.sampler.restarted_group(group)) is not None:
                 self.running.append(restarted)
-                again.append(group)
+                retried.append(group)
             else:
                 (ready if self.sampler.rules.admits(group) else rejected).append(group)
         self._ready += ready
         self._rejected += rejected
         for observer in self._observers:
-            observer.on_scored(again, ready, rejected, seconds)
+            observer.on_scored(retried, ready, rejected, seconds)
 
     def drop_late(self, version: int) -> None:
         """Drops groups that may no longer enter training at policy `version`."""

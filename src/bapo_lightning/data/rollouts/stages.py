@@ -54,10 +54,10 @@ def with_entry_scores(
         ages = bool(sample.rollout.aging_segments)
         if not others and not ages:
             return sample
-        found = dict(zip((COLUMNS[name] for name in names), next(scores), strict=True))
+        columns = dict(zip((COLUMNS[name] for name in names), next(scores), strict=True))
         if not ages:
-            found.pop(PROXIMAL, None)
-        return replace(sample, scores={**sample.scores, **found})
+            columns.pop(PROXIMAL, None)
+        return replace(sample, scores={**sample.scores, **columns})
 
     scored = [replace(group, samples=tuple(map(scored_sample, group.samples))) for group in groups]
     measured = fresh_mismatch([sample for group in scored for sample in group.samples], version)
@@ -97,8 +97,8 @@ def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
             first = end
     if not proximal:
         return {}
-    found = mismatch(*(torch.frombuffer(own, dtype=torch.float32) for own in (proximal, behaviour)))
-    return {f"mismatch/{name}": float(value) for name, value in found.items()}
+    metrics = mismatch(*(torch.frombuffer(values, dtype=torch.float32) for values in (proximal, behaviour)))
+    return {f"mismatch/{name}": float(value) for name, value in metrics.items()}
 
 
 def with_batch_advantages(
@@ -112,7 +112,7 @@ def with_batch_advantages(
         return list(groups)
     chosen = [groups[index] for index in admitted]
     parts = [group.reward_parts for group in chosen]
-    found = advantages(
+    values = advantages(
         RewardBatch(
             rewards=torch.tensor([group.rewards for group in chosen], dtype=torch.float32),
             lengths=torch.tensor([[sample.rollout.length for sample in group.samples] for group in chosen]),
@@ -122,7 +122,7 @@ def with_batch_advantages(
             parts=torch.tensor(parts, dtype=torch.float32) if all(parts) else None,
         )
     ).tolist()
-    rows = dict(zip(admitted, found, strict=True))
+    rows = dict(zip(admitted, values, strict=True))
     return [
         replace(group, advantages=tuple(rows[index])) if index in rows else group
         for index, group in enumerate(groups)

@@ -103,14 +103,14 @@ class StreamScheduler(RolloutScheduler):
         entered = {self._enter(self.running[each.group], each.index): each for each in requests}
         self._known = {id(group): group for group in self.running}
         self._unsettled.clear()
-        made = self._call(entered, steps)
+        streamed = self._call(entered, steps)
         numbers = {id(group): number for number, group in enumerate(self.running)}
-        held = [self.in_engine[number] for number in (self.in_engine if made is None else made)]
+        held = [self.in_engine[number] for number in (self.in_engine if streamed is None else streamed)]
         places = [place(numbers[id(group)], index) for group, index in held]
         continued: dict[int, Rollout] = {}
-        if made is None:
+        if streamed is None:
             self.lose_engine()
-        for row, (number, each) in enumerate((made or {}).items()):
+        for row, (number, each) in enumerate((streamed or {}).items()):
             group, index = held[row]
             rollout = group.rollouts[index]
             for segment in each.segments:

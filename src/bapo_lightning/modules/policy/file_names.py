@@ -30,7 +30,7 @@ _LAYER = re.compile(r".*?\.\d+\.")
 # Parts of a model that are reverted together, smallest first: a weight, a layer, or the whole model.
 _PARTS: tuple[PartOf, ...] = (
     lambda name: name,
-    lambda name: found[0] if (found := _LAYER.match(name)) else name,
+    lambda name: match[0] if (match := _LAYER.match(name)) else name,
     lambda name: "",
 )
 
@@ -57,10 +57,10 @@ def under_file_names(
     if part_of is None:
         yield from weights
         return
-    for part, found in groupby(
+    for part, group in groupby(
         weights, lambda item: "factor" if FACTOR_MARK in item[0] else part_of(item[0])
     ):
-        named = list(found)
+        named = list(group)
         yield from named if part == "factor" else _reverted(model, named)
 
 
@@ -77,13 +77,13 @@ def file_parts(model: PreTrainedModel, shapes: list[Named]) -> PartOf | None:
     if whole == _names_and_shapes(shapes):
         return None
     for part_of in _PARTS:
-        found: list[Named] = []
+        reverted: list[Named] = []
         try:
             for _, part in groupby(shapes, lambda item: part_of(item[0])):  # noqa: B023
-                found += _reverted(model, part)
+                reverted += _reverted(model, part)
         except (RuntimeError, ValueError, KeyError, IndexError):  # a conversion needs more weights
             continue
-        if _names_and_shapes(found) == whole and len(found) == len(whole):
+        if _names_and_shapes(reverted) == whole and len(reverted) == len(whole):
             return part_of
     return _PARTS[-1]
 

@@ -51,14 +51,14 @@ def model_config(path: str) -> dict[str, Any]:
     """Returns a folder's config.json. DataError: other JSON or quantized weights; OSError: it is missing."""
     content = Path(model_path(path), "config.json").read_text(encoding="utf-8", errors="replace")
     try:
-        found = json.loads(content)
+        parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
-        found = error
-    if not isinstance(found, dict):
-        what = f"({found})" if isinstance(found, Exception) else f"but a {type(found).__name__}"
+        parsed = error
+    if not isinstance(parsed, dict):
+        what = f"({parsed})" if isinstance(parsed, Exception) else f"but a {type(parsed).__name__}"
         raise DataError(f"model.path={path} is corrupt: config.json is not a JSON object {what}; save again")
-    refuse_quantized(found, f"model.path={path}")
-    return found
+    refuse_quantized(parsed, f"model.path={path}")
+    return parsed
 
 
 def generation_config(path: str) -> Any:
@@ -165,7 +165,7 @@ def models_behind(plain: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """
     paths = {"model.path": plain.get("model", {}).get("path")}
     paths |= dict(_folders(plain.get("algorithm"), "algorithm"))
-    return {key: found for key, path in paths.items() if path and (found := model_digests(path))}
+    return {key: digests for key, path in paths.items() if path and (digests := model_digests(path))}
 
 
 def _folders(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -186,13 +186,13 @@ def model_digests(path: str) -> dict[str, str]:
     folder, revision = _folder_of(path)
     if folder is None:
         return {}
-    found = {
+    files_of = {
         part: sorted(file for name in names for file in folder.glob(name) if file.is_file())
         for part, names in PARTS.items()
     }
     digests = {
         part: sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()[:DIGITS]
-        for part, files in found.items()
+        for part, files in files_of.items()
     }
     return {**digests, "weights": revision or _weights_digest(sorted(folder.glob("*.safetensors")))}
 

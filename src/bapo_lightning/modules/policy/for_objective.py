@@ -95,17 +95,17 @@ def policy_for(
     `mesh` of all ranks each keeps all of it.
     """
 
-    def made(make: MakePolicy) -> Policy:
+    def build(make: MakePolicy) -> Policy:
         with torch.device("cpu"):
             if sharding is None or mesh is None:
                 return replicated_policy(make)
             return sharded_policy(make, sharding, mesh, is_mixed)
 
     needs = needs_of(objective)
-    policy = made(partial(make_policy, log_z=True) if "log_z" in needs else make_policy)
+    policy = build(partial(make_policy, log_z=True) if "log_z" in needs else make_policy)
     policy.serve(needs)
     if "reference_logp" in needs and not has_adapters(policy.model):
-        policy.keep_reference(made(partial(make_policy, frozen=True)))
+        policy.keep_reference(build(partial(make_policy, frozen=True)))
     if is_mixed and sharding is None:  # shards are gathered in bfloat16
         policy.mix_precision()
     return policy

@@ -39,7 +39,7 @@ class LogZ(nn.Module):
         cells = on_device(prompts.cells(), device)
         starts = on_device(np.cumsum(lengths) - lengths, device)
         mean = embedding_bag(cells, hidden, starts, mode="mean")
-        found = self.layers(mean.to(next(self.parameters()).dtype))[:, 0]
-        found = found.to(torch.promote_types(found.dtype, torch.float32))
+        values = self.layers(mean.to(next(self.parameters()).dtype))[:, 0]
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
         repeats = on_device(prompts.response_lengths, device)
-        return found.repeat_interleave(repeats, output_size=int(prompts.response_lengths.sum()))
+        return values.repeat_interleave(repeats, output_size=int(prompts.response_lengths.sum()))

@@ -132,7 +132,7 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 def base_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
     """Returns parameters and persistent buffers other than factors of adapters, without a tied head."""
-    return [found for found in weights_of(model) if FACTOR_MARK not in found[0]]
+    return [named for named in weights_of(model) if FACTOR_MARK not in named[0]]
 
 
 def factors_of(model: PreTrainedModel, layer_name: str) -> tuple[Tensor, Tensor]:

@@ -43,8 +43,8 @@ def check_packable(model: PreTrainedModel) -> None:
     config = model.config
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if others or getattr(model, "_is_stateful", False):
-        found = f"layers of type {', '.join(others)}" if others else "a recurrent state"
-        problem = f"the model has {found}, which would mix sequences"
+        part = f"layers of type {', '.join(others)}" if others else "a recurrent state"
+        problem = f"the model has {part}, which would mix sequences"
     elif getattr(config, "attn_temperature_tuning", False):
         problem = "the model scales attention by the place in the row"
     elif not model._supports_attention_backend:

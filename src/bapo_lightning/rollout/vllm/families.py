@@ -20,12 +20,12 @@ SKIP_TENSORS.add("sinks")  # written by the loader, so they stay in memory durin
 
 def experts_apart(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yields the experts of a weight [experts, ...] one by one, and any other weight as it is."""
-    if (found := EXPERTS.fullmatch(name)) is None:
+    if (match := EXPERTS.fullmatch(name)) is None:
         yield name, weight
         return
-    kind = f"{NAMES[found[2]]}_{found[3] or 'weight'}"
+    kind = f"{NAMES[match[2]]}_{match[3] or 'weight'}"
     for number, expert in enumerate(weight):
-        yield f"{found[1]}{number}.{kind}", expert
+        yield f"{match[1]}{number}.{kind}", expert
 
 
 def let_heads_be_rotated() -> None:

@@ -160,9 +160,9 @@ class Wire:
 
     def _new_socket(self, address: Any) -> socket.socket:
         family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        self._sockets.add(made)
-        return made
+        created = socket.socket(family, kind, protocol)
+        self._sockets.add(created)
+        return created
 
 
 @contextlib.contextmanager

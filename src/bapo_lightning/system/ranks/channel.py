@@ -50,11 +50,11 @@ class Channel:
         self.rank, self.size = rank, size
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
 
-    def together(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> list[Outcome]:
-        """Lets every rank do its part, here `own`; returns outcomes in rank order. Raises RankLost."""
+    def together(self, name: str, payloads: Sequence[Any], local: Callable[[], Any]) -> list[Outcome]:
+        """Lets every rank do its part, here `local`; returns outcomes in rank order. Raises RankLost."""
         self._scatter([(name, payload) for payload in payloads])
         outcomes: list[Any] = [None] * self.size
-        mine = outcome_on(self.rank, own)
+        mine = outcome_on(self.rank, local)
         with rank_loss_raised():
             dist.gather_object(mine, outcomes, dst=0, group=self._group)
         return outcomes
@@ -85,10 +85,10 @@ class Channel:
 
     def all(self, value: Any) -> list[Any]:
         """The `value` of every rank, in rank order. Every rank must call it."""
-        found: list[Any] = [None] * self.size
+        gathered: list[Any] = [None] * self.size
         with rank_loss_raised():
-            dist.all_gather_object(found, value, group=self._group)
-        return found
+            dist.all_gather_object(gathered, value, group=self._group)
+        return gathered
 
     def from_controller(self, value: Any) -> Any:
         """The controller's `value`. Every rank must call it."""

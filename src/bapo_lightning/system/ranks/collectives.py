@@ -65,9 +65,9 @@ def gather_rows(rows: Tensor, to_all_ranks: bool = False) -> list[Tensor] | None
     counts[dist.get_rank()] = rows.shape[1]
     dist.all_reduce(counts)
     padded = torch.nn.functional.pad(rows, (0, int(counts.max()) - rows.shape[1]))
-    found = [torch.empty_like(padded) for _ in counts] if to_all_ranks or dist.get_rank() == 0 else None
+    parts = [torch.empty_like(padded) for _ in counts] if to_all_ranks or dist.get_rank() == 0 else None
     if to_all_ranks:
-        dist.all_gather(found, padded)
+        dist.all_gather(parts, padded)
     else:
-        dist.gather(padded, found)
-    return found and [part[:, :count] for part, count in zip(found, counts.tolist(), strict=True)]
+        dist.gather(padded, parts)
+    return parts and [part[:, :count] for part, count in zip(parts, counts.tolist(), strict=True)]

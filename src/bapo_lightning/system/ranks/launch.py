@@ -63,8 +63,8 @@ def forget_left_over_ranks(environment: MutableMapping[str, str] = os.environ) -
 
 
 def _number(environment: Mapping[str, str], default: int, *names: str) -> int:
-    found = (environment[name] for name in names if environment.get(name, "").isdecimal())
-    return int(next(found, default))
+    numbers = (environment[name] for name in names if environment.get(name, "").isdecimal())
+    return int(next(numbers, default))
 
 
 def has_launcher(environment: Mapping[str, str] = os.environ) -> bool:

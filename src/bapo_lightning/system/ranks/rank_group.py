@@ -51,7 +51,7 @@ class RankGroup:
             raise ControllerFailed(str(outcome.error))
         return cast(T, outcome.result())
 
-    def on_every_rank(self, work: Callable[[], T]) -> T:
+    def on_all_ranks(self, work: Callable[[], T]) -> T:
         """Does `work` on every rank and returns its value on this one. Every rank must call it. The first
         error of any rank is raised on the controller; elsewhere ControllerFailed.
         """

@@ -61,22 +61,22 @@ def partial_folder(root: Path, update: int) -> Path:
 
 def list_checkpoints(root: Path) -> list[Path]:
     """Lists all complete checkpoint folders, intact or corrupt, the newest first."""
-    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name.removeprefix("update")), reverse=True)
+    folders = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("update")), reverse=True)
 
 
 def fingerprints(partial: Path, rank: int) -> dict[str, Fingerprint]:
     """Sizes and digests, by name, of the files in a partial folder that this rank wrote: its shards, and on
     rank 0 all other files. They are on the disk when this returns.
     """
-    found = {}
+    by_name = {}
     for path in sorted(partial.rglob("*")):
         writer = _SHARD.fullmatch(path.name)
         if path.is_file() and (int(writer[1]) if writer else 0) == rank:
             sync(path)
             name = path.relative_to(partial).as_posix()
-            found[name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
-    return found
+            by_name[name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+    return by_name
 
 
 def commit(
@@ -119,10 +119,10 @@ def verify(folder: Path) -> Checkpoint:
     with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
         list(pool.map(lambda file: _verify_file(folder / file[0], file[1]), content["files"].items()))
     names = ("update", "version", "num_ranks", "run", "journals")
-    found = Checkpoint(folder, **{name: content[name] for name in names})
-    if folder.name != checkpoint_name(found.update):
-        raise CheckpointError(f"{folder} holds update {found.update}: it was renamed")
-    return found
+    checkpoint = Checkpoint(folder, **{name: content[name] for name in names})
+    if folder.name != checkpoint_name(checkpoint.update):
+        raise CheckpointError(f"{folder} holds update {checkpoint.update}: it was renamed")
+    return checkpoint
 
 
 def last_journals(root: Path) -> Mapping[str, Fingerprint]:

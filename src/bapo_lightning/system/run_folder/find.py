@@ -21,7 +21,7 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
     exist is kept; files next to runs, which a shell's * names as well, are not. Raises DataError for a glob
     that matches nothing.
     """
-    found: set[Path] = set()
+    matched: set[Path] = set()
     for pattern in [name for name in patterns if not Path(name).is_file()] or patterns:
         matches = [Path(match) for match in glob.glob(pattern) if Path(match).is_dir()]
         if not matches and glob.has_magic(pattern):
@@ -34,8 +34,8 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
                 if _is_run(folder)
                 else [*filter(_is_run, folder.glob("*")), *(folder / run for run in planned_runs(folder))]
             )
-            found.update(runs or [folder])
-    return sorted(found)
+            matched.update(runs or [folder])
+    return sorted(matched)
 
 
 def newest_run(runs: Sequence[Path]) -> Path:
@@ -46,12 +46,12 @@ def newest_run(runs: Sequence[Path]) -> Path:
 
 def unfinished(parent: Path) -> list[str]:
     """Names of the newest runs in `parent`, three at most, that have not reached their end."""
-    found = []
+    names = []
     for path in sorted(parent.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         with suppress(DataError):
             if read_manifest(path.parent).get("status") != "finished":
-                found.append(path.parent.name)
-    return found[:3]
+                names.append(path.parent.name)
+    return names[:3]
 
 
 def swept_folder(patterns: Sequence[str]) -> Path | None:

@@ -216,17 +216,17 @@ def nearest_mixture(
     """Returns the mixture whose log-probs are nearest to the server's [N], by least squares over the first
     sequences; None if the other's weights do not match these in place.
     """
-    if any(other[name].shape != own.shape for name, own in weights.state.items() if name in other):
+    if any(other[name].shape != weight.shape for name, weight in weights.state.items() if name in other):
         return None
     part = layout.first(SEARCHED)
-    own = server[: len(part.places)]
-    found = list(mixtures(weights.groups()))
-    with phase("trying mixtures", len(found) * len(part.sequences)):
+    target = server[: len(part.places)]
+    trials = list(mixtures(weights.groups()))
+    with phase("trying mixtures", len(trials) * len(part.sequences)):
         squares = [
-            np.square(weights.mixed_scores(part, dtype, other, each.names) - own).sum() for each in found
+            np.square(weights.mixed_scores(part, dtype, other, each.names) - target).sum() for each in trials
         ]
     finite = [square if np.isfinite(square) else np.inf for square in squares]
-    return found[int(np.argmin(finite))] if found else None
+    return trials[int(np.argmin(finite))] if trials else None
 
 
 def _text(labels: list[str], places: set[int]) -> str:

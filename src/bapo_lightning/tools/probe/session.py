@@ -158,8 +158,8 @@ CANARIES = (
 
 def canary_prompts(tokenizer: Any, longest: int) -> list[list[int]]:
     """Returns the canary texts as tokens, cut after `longest`; one token alone would not be scored."""
-    found = [list(tokenizer(text)["input_ids"])[:longest] for text in CANARIES]
-    return [ids for ids in found if len(ids) > 1]
+    prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in CANARIES]
+    return [ids for ids in prompts if len(ids) > 1]
 
 
 def allowed_tokens(vocab_size: int, tokenizer: Any | None) -> list[int]:
