@@ -23,14 +23,23 @@ OPENENV = (
     f"environment.answers.server.command=[{executable},-m,tests.extras.openenv.guessing,'{{port}}',{devnull}]",
     f"environment.answers.server.folder={ROOT}",
 )
-# A program that asks an endpoint of the run.
-AGENT = (
-    *("environment=agent", "environment/feedback=plain", "environment.stop=[';']", "environment.max_turns=4"),
-    *("environment.max_reply_tokens=4", "environment.workers=0", "scale.max_feedback_tokens=12"),
-    "reward=environment",
-    f"environment.answers.endpoint.command=[{executable},{ROOT / 'tests/extras/agent/toy.py'}]",
-)
-# Factor -> its values -> overrides. The world belongs to the environment, `RECORDED` to a schedule.
+
+
+def agent(program: str) -> tuple[str, ...]:
+    """A program that asks an endpoint of the run."""
+    return (
+        *("environment=agent", "environment/feedback=plain", "environment.stop=[';']"),
+        *("environment.max_turns=4", "environment.max_reply_tokens=4", "environment.workers=0"),
+        *("scale.max_feedback_tokens=12", "reward=environment"),
+        f"environment.answers.endpoint.command=[{executable},{ROOT / program}]",
+    )
+
+
+AGENT = agent("tests/extras/agent/toy.py")
+# After a second wrong answer it asks as if it had not asked the second time.
+BRANCHES = (*agent("bench/agent_program.py"), "environment.answers.edits=branch")
+# Factor -> its values -> overrides. The world belongs to the environment, `RECORDED` to a schedule. Kernels
+# that need a GPU, such as `model.attention=varlen`, are left out: a machine without one refuses them.
 FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "strategy": {
         "single": (),
@@ -72,10 +81,11 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
         "float32": ("trainer.precision=32-true",),
         "bf16-mixed": ("trainer.precision=bf16-mixed", "model.head=auto"),
         "float32, compiled": ("trainer.precision=32-true", "model.compile=true"),
+        "bf16-mixed, selective": ("trainer.precision=bf16-mixed", "model.activation_checkpointing=selective"),
     },
     "packing": {"none": ("model.packing=none",), "padding_free": ("model.packing=padding_free",)},
     "correction": {name: (f"correction={name}",) for name in ("none", "recomputed", "truncated_is", "a3po")},
-    "environment": {"none": (), "sums": (), "openenv": OPENENV, "agent": AGENT},
+    "environment": {"none": (), "sums": (), "openenv": OPENENV, "agent": AGENT, "agent, branches": BRANCHES},
     # Of a prompt, which it makes a token longer. A row gives the tokenizer one.
     "bos": {"none": (), "first": ("data.prompt.bos=true", "scale.max_prompt_tokens=16")},
     # Tokens that can be sampled: all, or a part, which the engine then tells. Below 0.98 the tiny models,
@@ -100,7 +110,7 @@ Choices = Mapping[str, str]
 
 def world(choices: Choices) -> str:
     """The experiment whose data and model are used: one without tools where it is not said that there are."""
-    return "additions" if choices.get("environment") in ("none", "openenv", "agent") else "sums"
+    return "sums" if choices.get("environment", "sums") == "sums" else "additions"
 
 
 def overrides(choices: Choices) -> list[str]:

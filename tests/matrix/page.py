@@ -1,4 +1,4 @@
-"""Writes docs/results/matrix.md with its table and rehearsals.md from what their commands left.
+"""Writes docs/results/matrix.md with its table and rehearsals.md from what their commands left, if anything.
 
 python -m tests.matrix.page
 """
@@ -100,9 +100,10 @@ if __name__ == "__main__":
     made = table()
     write_csv(PAGE.with_suffix(".csv"), ["row", *FACTORS, "ran", "seconds"], made)
     PAGE.write_text(page(made), encoding="utf-8")
-    files = sorted(REHEARSED.glob("*/rehearsal.json"))
-    rehearsed = [_rehearsal(json.loads(file.read_text())) for file in files]
-    write_csv(REHEARSALS.with_suffix(".csv"), [*REHEARSED_HEADS, "not here"], rehearsed)
-    shown = markdown_table(REHEARSED_HEADS, [row[:-1] for row in rehearsed])
-    REHEARSALS.write_text(f"{REHEARSALS_HEAD}{shown}\n", encoding="utf-8")
-    print(f"{PAGE} and {REHEARSALS} are written")
+    print(f"{PAGE} is written")
+    if files := sorted(REHEARSED.glob("*/rehearsal.json")):
+        rehearsed = [_rehearsal(json.loads(file.read_text())) for file in files]
+        write_csv(REHEARSALS.with_suffix(".csv"), [*REHEARSED_HEADS, "not here"], rehearsed)
+        shown = markdown_table(REHEARSED_HEADS, [row[:-1] for row in rehearsed])
+        REHEARSALS.write_text(f"{REHEARSALS_HEAD}{shown}\n", encoding="utf-8")
+        print(f"{REHEARSALS} is written")

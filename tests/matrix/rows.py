@@ -24,8 +24,11 @@ Key = tuple[tuple[str, str], ...]
 @cache
 def refusal(key: Key) -> str | None:
     """Why the rules refuse these choices, whatever others are; None if they do not."""
-    reasons = [_refusal({**context, **dict(key)}) for context in CONTEXTS]
-    return None if None in reasons else reasons[-1]
+    reason = None
+    for context in CONTEXTS:
+        if (reason := _refusal({**context, **dict(key)})) is None:
+            break
+    return reason
 
 
 def _refusal(choices: Choices) -> str | None:

@@ -44,8 +44,9 @@ def sharded(policy, mesh, sharding):
 
 
 def are_sharded(policy):
-    layer = decoder_layers(policy.model)[0].mlp.up_proj
-    return [isinstance(each.weight, DTensor) for each in (policy.model.get_output_embeddings(), layer)]
+    model, layer = policy.model, decoder_layers(policy.model)[0].mlp.up_proj
+    parts = model.get_input_embeddings(), model.get_output_embeddings(), layer
+    return [isinstance(each.weight, DTensor) for each in parts]
 
 
 def batch_of_ranks():
@@ -56,9 +57,8 @@ def micro_batch(batch):
     return batch.split(10**6, batch.response_mask / batch.num_tokens)[0]
 
 
-def between_passes(mesh, batch):
-    """Whether head and a layer are sharded again after a forward pass, and after their weights were taken."""
-    policy = sharded(random_policy(), mesh, Sharding())
+def between_passes(policy, batch):
+    """Whether embedding, head and a layer are sharded again after a forward pass, and after the last one."""
     policy(micro_batch(batch))
     between = are_sharded(policy)
     policy.response_logprobs([rollout([1, 2], [3], [0.0])], token_budget=8)
@@ -106,7 +106,9 @@ def on_rank(rank, port, folder):
     policy = sharded(with_adapters(folder), mesh, Sharding())
     found = {
         "ways": [gradients(sharded(random_policy(), mesh, way), batch, way) for way in WAYS],
-        "between_passes": between_passes(mesh, batch),
+        "between_passes": [
+            between_passes(sharded(whole(each), mesh, Sharding()), batch) for each in FAMILIES
+        ],
         "all scores": {
             family: [of_all_scores(sharded(whole(family), mesh, way), micro_batch(batch)) for way in WAYS]
             for family in FAMILIES
@@ -142,8 +144,10 @@ def test_all_ways_give_the_same_gradients_and_one_shards_them_at_once(ranks):
         assert all(torch.allclose(once[name], other[name], rtol=1e-5, atol=1e-7) for name in once)
     assert counts_once == [0, 0, len(once)]
     assert counts_every == [len(once)] * 3
-    # The backward pass begins with the head, and would gather it again.
-    assert ranks[0]["between_passes"] == ([False, True], [True, True])
+    # The backward pass begins with the head, and would gather it again; it does not read the embedding.
+    apart, shared = ranks[0]["between_passes"]
+    assert apart == ([True, False, True], [True] * 3)
+    assert shared == ([False, False, True], [True] * 3)
 
 
 def test_gradients_and_merged_weights_of_two_ranks_are_those_of_one_process(ranks, folder):
