@@ -143,7 +143,7 @@ def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str],
         write_csv(folder / "means.csv", *means(config, asked, measured)),
         write_json(folder / "verdict.json", plain(judged)),
         draw_against_fresh(config, asked, measured, folder / "verdict.png")
-        if all(cell.batch for cell in config.cells)
+        if all(cell.lag for cell in config.cells)
         else draw_hypotheses(judged, labels_of(config), asked.matters, folder / "verdict.png"),
     ]
 

@@ -216,7 +216,7 @@ def draw_against_fresh(config: MapConfig, asked: VerdictConfig, measured: Curves
     figure = style.new_figure(3.0 + 1.7 * len(config.cells), 1.0 + 0.24 * len(names))
     panels = figure.subplots(1, len(config.cells), squeeze=False, sharex=True, sharey=True)[0]
     for axes, cell in zip(panels, config.cells, strict=True):
-        style.style_axes(axes, f"lag {cell.lag}, batch {cell.batch}", "", "")
+        style.style_axes(axes, f"lag {cell.lag}" + f", batch {cell.batch}" * (cell.batch > 0), "", "")
         axes.axvspan(-asked.matters, asked.matters, color=style.FAINT, alpha=0.35, linewidth=0)
         for row, name in enumerate(names):
             found = differences[cell, name]

@@ -23,6 +23,7 @@ from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
 from studies.map.kept import KeptRuns
 from studies.map.plan import MapConfig
+from studies.virtual_time import runs_forked
 
 # Curve of the map -> metric of a run, whose mean since the measurement before it is.
 MEANS = {
@@ -59,10 +60,16 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
             shutil.rmtree(plan.folder / run / "checkpoints", ignore_errors=True)
 
     def launch(todo: Jobs) -> Iterator[Ended]:
-        for run, code in run_local(todo, parallel_runs=config.processes):
-            if code == 0:
-                keep(run)
-            yield run, code
+        for world, entry in config.worlds.items():
+            own = {run: job for run, job in todo.items() if job_of[run].cell.world == world}
+            if not own:
+                continue
+            beside = entry.durations
+            ended = runs_forked(beside, own) if beside else run_local(own, parallel_runs=config.processes)
+            for run, code in ended:
+                if code == 0:
+                    keep(run)
+                yield run, code
 
     if failed := print_failures(plan, run_plan(plan, launch)):
         return failed
@@ -102,8 +109,10 @@ def overrides(config: MapConfig, job: Job, seed: int) -> tuple[str, ...]:
     first, *_ = config.methods
     is_fresh = job.method == FRESH
     updates = 1 if is_fresh else job.cell.staleness
+    lag = 0 if is_fresh else job.cell.lag
     protocol = {
-        "regime": "on_policy" if is_fresh else "replay",
+        "regime": "on_policy" if is_fresh else "async" if lag else "replay",
+        **({"regime.max_age": lag} if lag else {}),  # an engine that takes no time is always so far ahead
         "regime.epochs": 1,
         "regime.minibatches": updates,
         "scale.prompts_per_batch": config.problems_per_update * updates,

@@ -25,6 +25,7 @@ from studies.exact.world import ExactWorld
 from studies.late.plan import KIND as LATE
 from studies.late.plan import LateConfig, read_late
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell
+from studies.virtual_time import Durations
 
 Seeds = Annotated[int, Ge(2), Le(FIRST_COMPARED)]
 PROTOCOL_AXES = ("learning_rate", "staleness")
@@ -42,6 +43,7 @@ class WorldEntry(Section):
     world: Target | None = None
     experiment: str | None = None
     axes: dict[str, list[int | float]]
+    durations: Durations | None = None  # runs generate beside training in virtual time; None: in turns
 
 
 class Hypothesis(Section):
@@ -197,7 +199,8 @@ class MapConfig(Section):
                     f"num_updates={self.num_updates}, and runs make whole rollout batches; write another one"
                 )
         for axis in EXACT_AXES:
-            if axis in entry.axes and entry.world is None:
+            is_virtual = axis == "lag" and entry.durations is not None
+            if axis in entry.axes and entry.world is None and not is_virtual:
                 yield f"{path}.axes.{axis} is one of exact worlds; leave it out: runs use a new batch once"
             for value in entry.axes.get(axis, ()):
                 if value != int(value) or value < (axis == "epochs"):
