@@ -16,6 +16,7 @@ import numpy as np
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.paired import EQUAL, LESS, MORE, paired_difference, verdict_of
+from studies.late.claims import mean_until
 from studies.map.cells import FRESH, MapCell, Measured, read_measured
 from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, by_seed, certain, compare
 
@@ -46,8 +47,9 @@ def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Jud
     for hypothesis in asked.hypotheses:
         for cell, other in cells_of(config, hypothesis):
             for method, against in hypothesis.pairs:
-                one = endpoint(measured[cell, method], asked, hypothesis.share and 1.0)
-                two = endpoint(measured[other, against], asked, hypothesis.share)
+                curve = hypothesis.curve or asked.curve
+                one = endpoint(measured[cell, method], asked, hypothesis.share and 1.0, curve)
+                two = endpoint(measured[other, against], asked, hypothesis.share, curve)
                 found.append((hypothesis, cell, (method, against, one, two)))
     compared = compare([pair for _, _, pair in found])
     return [
@@ -56,7 +58,7 @@ def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Jud
             hypothesis.expected,
             cell.name,
             item,
-            verdict_of(item.difference, item.adjusted, asked.matters),
+            verdict_of(item.difference, item.adjusted, hypothesis.matters or asked.matters),
         )
         for (hypothesis, cell, _), item in zip(found, compared, strict=True)
     ]
@@ -77,9 +79,20 @@ def is_at(cell: MapCell, where: Mapping[str, Sequence[float]]) -> bool:
 
 
 def read_all(config: MapConfig, folder: Path) -> Curves:
-    """Reads the curves of every method and of fresh data in every cell."""
-    names = (FRESH, *config.methods)
-    return {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
+    """Reads the curves of every method, and of fresh data if it is compared, in every cell."""
+    names = (*[FRESH] * config.needs_fresh, *config.methods)
+    found = {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
+    if not all("time" in measured.curves for measured in found.values()):
+        return found
+    return {pair: in_equal_time(measured, found, pair[0]) for pair, measured in found.items()}
+
+
+def in_equal_time(measured: Measured, every: Curves, cell: MapCell) -> Measured:
+    """Adds `reward_in_time`, [seeds, 1]: the mean reward until the quickest method of the cell ends."""
+    own = [other.curves["time"][:, -1] for (where, _), other in every.items() if where == cell]
+    parts = zip(measured.curves["time"], measured.curves["reward"], np.min(own, 0), strict=True)
+    rewards = np.array([[mean_until(*part)] for part in parts])
+    return Measured({**measured.curves, "reward_in_time": rewards})
 
 
 def labels_of(config: MapConfig) -> dict[str, str]:
@@ -99,15 +112,18 @@ def collapse_row(config: MapConfig, claim: CollapseClaim, measured: Curves) -> l
     return [claim.name, claim.claim, "collapse", came_true, ", ".join([told, *ends])]
 
 
-def endpoint(measured: Measured, asked: VerdictConfig, share: float | None = None) -> np.ndarray:
+def endpoint(
+    measured: Measured, asked: VerdictConfig, share: float | None = None, curve: str | None = None
+) -> np.ndarray:
     """The endpoint of every seed, [seeds].
 
     Args:
         measured: curves of a method.
         asked: says which curve counts, and whether its last value or its mean.
         share: of training at whose end the curve is read; None: as `asked` says.
+        curve: another one; None: as `asked` says.
     """
-    values = measured.curves[asked.curve]
+    values = measured.curves[curve or asked.curve]
     if share is not None:
         return values[:, round(share * values.shape[1]) - 1]
     return values[:, -1] if asked.at_end else values.mean(1)
@@ -166,12 +182,19 @@ def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
 
 
 def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
-    """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds."""
+    """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds, and
+    the means of other curves of which a claim speaks.
+    """
     is_asked = any(FRESH in pair for claim in asked.hypotheses for pair in claim.pairs)
+    curves = dict.fromkeys([asked.curve, *(claim.curve or asked.curve for claim in asked.hypotheses)])
     labels = {name: label for name, label in labels_of(config).items() if name != FRESH or is_asked}
     rows = [
-        [cell.name, *(f"{endpoint(measured[cell, name], asked).mean():.3f}" for name in labels)]
+        [
+            cell.name + f", {curve}" * (curve != asked.curve),
+            *(f"{endpoint(measured[cell, name], asked, None, curve).mean():.3f}" for name in labels),
+        ]
         for cell in config.cells
+        for curve in curves
     ]
     return ["cell", *labels.values()], rows
 

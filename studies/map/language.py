@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
 from studies.map.kept import KeptRuns
 from studies.map.plan import MapConfig
-from studies.virtual_time import runs_forked
+from studies.virtual_time import TIMES_FILE, runs_forked
 
 # Curve of the map -> metric of a run, whose mean since the measurement before it is.
 MEANS = {
@@ -38,6 +39,12 @@ MEANS = {
     "clip_fraction_negative": "train/clip_fraction_negative",
     "grad_norm": "train/grad_norm",
     "update_seconds": "time/update_seconds",
+    "age": "staleness/age_mean",
+    "oldest": "staleness/age_max",
+    "evicted": "rollout/evicted",
+    "masked": "staleness/masked_tokens",
+    "length_ratio": "rollout/trained_length_ratio",
+    "score_difference": "rollout/trained_score_difference",
 }
 SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
@@ -151,6 +158,9 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
         for name, share in zip(("rests", "ends"), shares_at_ends(rule, *bounds), strict=True):
             found[name].append(float(share))
     curves = {"reward": rewards, "pass_at_k": best_of_k, **found}
+    if (file := folder / TIMES_FILE).exists():
+        begins = json.loads(file.read_text())
+        curves["time"] = [begins[step] for step in steps]
     return {name: np.array(values) for name, values in curves.items()}
 
 

@@ -57,6 +57,8 @@ class Hypothesis(Section):
     uses: tuple[int, int] | None = None  # epochs of the one and of the other; None: the same cell
     share: float | None = None  # of training at whose end the other is looked at, and the one at its own end
     where: dict[str, list[float]] = Field(default_factory=dict)  # values of axes; the others: all
+    curve: str | None = None  # that the claim is about; None: the endpoint's
+    matters: float | None = None  # of that curve
 
 
 class CollapseClaim(Section):
@@ -134,6 +136,13 @@ class MapConfig(Section):
                 more = {axis: int(chosen.pop(axis)) for axis in EXACT_AXES if axis in chosen}
                 found.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items()), **more))
         return found
+
+    @property
+    def needs_fresh(self) -> bool:
+        """Whether anything is compared with data of the newest policy."""
+        if self.verdict is None or any(cell.lag for cell in self.cells):
+            return True
+        return any(FRESH in pair for claim in self.verdict.hypotheses for pair in claim.pairs)
 
     def problems(self) -> Iterator[str]:
         for key in ("methods", "worlds"):
