@@ -11,9 +11,9 @@ from tests.import_graph import floors, reached
 ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
-    "lines of src": 57_530,
-    "lines of the core": 24_140,
-    "lines of tests": 51_470,
+    "lines of src": 57_610,
+    "lines of the core": 24_160,
+    "lines of tests": 51_670,
     "folders at the top": 18,
     "files at the top": 3,
     "class names in several files": 2,  # the faces of the module and of its data in library.py

@@ -144,7 +144,7 @@ def _verdict(config: MapConfig, asked: VerdictConfig, labels: Mapping[str, str],
         write_json(folder / "verdict.json", plain(judged)),
         draw_against_fresh(config, asked, measured, folder / "verdict.png")
         if all(cell.lag for cell in config.cells)
-        else draw_hypotheses(judged, labels_of(config), asked.matters, folder / "verdict.png"),
+        else draw_hypotheses(judged, labels_of(config), folder / "verdict.png"),
     ]
 
 

@@ -38,7 +38,9 @@ class Judged:
     expected: str
     cell: str
     comparison: PairedComparison  # of the endpoint, adjusted over all pairs of the page
-    verdict: str  # by what matters to the endpoint
+    verdict: str  # by what matters
+    curve: str  # that is compared
+    matters: float  # a difference within it is equal
 
 
 def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Judged]:
@@ -52,16 +54,14 @@ def judge(config: MapConfig, asked: VerdictConfig, measured: Curves) -> list[Jud
                 two = endpoint(measured[other, against], asked, hypothesis.share, curve)
                 found.append((hypothesis, cell, (method, against, one, two)))
     compared = compare([pair for _, _, pair in found])
-    return [
-        Judged(
-            hypothesis.name,
-            hypothesis.expected,
-            cell.name,
-            item,
-            verdict_of(item.difference, item.adjusted, hypothesis.matters or asked.matters),
+    judged = []
+    for (claim, cell, _), item in zip(found, compared, strict=True):
+        matters = claim.matters or asked.matters
+        verdict = verdict_of(item.difference, item.adjusted, matters)
+        judged.append(
+            Judged(claim.name, claim.expected, cell.name, item, verdict, claim.curve or asked.curve, matters)
         )
-        for (hypothesis, cell, _), item in zip(found, compared, strict=True)
-    ]
+    return judged
 
 
 def cells_of(config: MapConfig, hypothesis: Hypothesis) -> list[tuple[MapCell, MapCell]]:
@@ -183,34 +183,37 @@ def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
 
 def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds, and
-    the means of other curves of which a claim speaks.
+    the means of other curves that claims are about or that are to be shown.
     """
     is_asked = any(FRESH in pair for claim in asked.hypotheses for pair in claim.pairs)
-    curves = dict.fromkeys([asked.curve, *(claim.curve or asked.curve for claim in asked.hypotheses)])
+    of_claims = {claim.curve: claim.share for claim in asked.hypotheses if claim.curve}
+    curves = {asked.curve: None, **of_claims, **dict.fromkeys(asked.shown)}
     labels = {name: label for name, label in labels_of(config).items() if name != FRESH or is_asked}
     rows = [
         [
             cell.name + f", {curve}" * (curve != asked.curve),
-            *(f"{endpoint(measured[cell, name], asked, None, curve).mean():.3f}" for name in labels),
+            *(f"{endpoint(measured[cell, name], asked, share, curve).mean():.3f}" for name in labels),
         ]
         for cell in config.cells
-        for curve in curves
+        for curve, share in curves.items()
     ]
     return ["cell", *labels.values()], rows
 
 
-def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, path: Path) -> Path:
+def draw(judged: Sequence[Judged], labels: Mapping[str, str], path: Path) -> Path:
     """Draws every difference with its 95 % interval, a panel for each hypothesis; the band is what counts as
-    equal.
+    equal. Panels have scales of their own if they show different curves.
     """
     names = list(dict.fromkeys(item.hypothesis for item in judged))
     own = {name: [item for item in judged if item.hypothesis == name] for name in names}
     heights = [len(items) + 2 for items in own.values()]
-    figure = style.new_figure(9.5, 0.6 + 0.17 * sum(heights))
-    panels = figure.subplots(len(names), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    is_one = len({item.curve for item in judged}) == 1
+    figure = style.new_figure(9.5, 0.6 + (0.17 if is_one else 0.27) * sum(heights))
+    panels = figure.subplots(len(names), 1, squeeze=False, sharex=is_one, height_ratios=heights)[:, 0]
     for axes, (name, items) in zip(panels, own.items(), strict=True):
-        style.style_axes(axes, f"{name}: expected {items[0].expected}", "", "")
-        axes.axvspan(-matters, matters, color=style.FAINT, alpha=0.35, linewidth=0)
+        about = "" if is_one else f", {items[0].curve.replace('_', ' ')}"
+        style.style_axes(axes, f"{name}{about}: expected {items[0].expected}", "", "")
+        axes.axvspan(-items[0].matters, items[0].matters, color=style.FAINT, alpha=0.35, linewidth=0)
         axes.axvline(0, color=style.INK, linewidth=0.6)
         for row, item in enumerate(items):
             colour = COLOURS.get(item.verdict, style.INK)

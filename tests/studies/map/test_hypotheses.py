@@ -82,7 +82,7 @@ def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
     assert "| clip-low |" in page and "8 of 8" in page
     assert means(config, config.verdict, measured)[0][:2] == ["cell", "GRPO, [0.8, 1.2]"]
     assert len(pair_table(config, judged)[1]) == len(judged)
-    assert draw(judged, {name: name for name in config.methods}, 0.05, tmp_path / "a.png").stat().st_size > 0
+    assert draw(judged, {name: name for name in config.methods}, tmp_path / "a.png").stat().st_size > 0
 
 
 def test_uses_of_a_batch_are_compared_across_cells_and_at_a_share_of_training(tmp_path):
