@@ -167,3 +167,16 @@ def test_a_difference_of_the_readme_is_bold_if_its_interval_excludes_zero():
     for cell in cells:
         mean, width = map(float, cell.strip("*").split(" ± "))
         assert cell.startswith("**") == (abs(mean) > width), cell
+
+
+@pytest.mark.parametrize(("page", "name"), [("lag", "lag_locks"), ("late", "late_sums")])
+def test_sections_about_a_language_world_have_the_numbers_of_their_tables(page, name):
+    _, _, section = (RESULTS / f"{page}.md").read_text().partition("## In a language world")
+    said = [row for row in rows(section) if len(row) == 2]
+    intervals = {interval for row in said for interval in INTERVAL.findall(row[1])}
+    assert intervals and intervals <= {row[4] for row in table(name)}
+    came_true = {each[1] for each in claims(name)[0]}
+    assert came_true >= {*re.findall(r"^([0-9]+ of [0-9]+);", "\n".join(row[1] for row in said), re.M)}
+    head, *numbers = [row for row in rows(section) if len(row) == len(table(f"{name}_means")[0])]
+    shown = {tuple(row[1:]) for row in table(f"{name}_means")[1:]}
+    assert numbers and all(tuple(row[1:]) in shown for row in numbers[1:]), head
