@@ -108,6 +108,11 @@ def collapse_row(config: MapConfig, claim: CollapseClaim, measured: Curves) -> l
     tests = [binomtest(int(each.sum()), len(each)).proportion_ci() for each in found]
     ends = [f"{tests[0].low:.2f} to {tests[0].high:.2f}"] if len({each.sum() for each in found}) == 1 else []
     told = f"{sum(map(np.sum, found))} of {sum(map(len, found))} runs collapsed"
+    own = {
+        name: sum(int(each.sum()) for (_, other), each in zip(cells, found, strict=True) if other == name)
+        for name in claim.methods
+    }
+    told += "".join(f", {count} with {name}" for name, count in own.items() if count)
     came_true = f"{sum(each.low > COLLAPSING for each in tests)} of {len(tests)}"
     return [claim.name, claim.claim, "collapse", came_true, ", ".join([told, *ends])]
 
@@ -186,16 +191,17 @@ def means(config: MapConfig, asked: VerdictConfig, measured: Curves) -> tuple[li
     the means of other curves that claims are about or that are to be shown.
     """
     is_asked = any(FRESH in pair for claim in asked.hypotheses for pair in claim.pairs)
-    of_claims = {claim.curve: claim.share for claim in asked.hypotheses if claim.curve}
-    curves = {asked.curve: None, **of_claims, **dict.fromkeys(asked.shown)}
+    of_claims = [(claim.curve, claim.share) for claim in asked.hypotheses if claim.curve]
+    first = asked.curve, None
+    curves = dict.fromkeys([first, *of_claims, *asked.shown.items()])
     labels = {name: label for name, label in labels_of(config).items() if name != FRESH or is_asked}
     rows = [
         [
-            cell.name + f", {curve}" * (curve != asked.curve),
+            cell.name + f", {curve}{' at the end' * (share == 1)}" * ((curve, share) != first),
             *(f"{endpoint(measured[cell, name], asked, share, curve).mean():.3f}" for name in labels),
         ]
         for cell in config.cells
-        for curve, share in curves.items()
+        for curve, share in curves
     ]
     return ["cell", *labels.values()], rows
 

@@ -91,7 +91,8 @@ class VerdictConfig(Section):
     matters: float  # a difference within it is equal
     curve: str = "reward"  # of the measurements
     at_end: bool = False  # the endpoint is the curve's last value, not its mean
-    shown: list[str] = Field(default_factory=list)  # more curves whose means are in the table of means
+    # More curves whose means are in the table of means: all of training, or the end of this share of it.
+    shown: dict[str, float | None] = Field(default_factory=dict)
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     collapses: list[CollapseClaim] = Field(default_factory=list)
     usable: float = 0.9  # share of the best reward at S = 1 that a usable rate must reach

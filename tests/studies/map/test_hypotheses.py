@@ -44,7 +44,7 @@ def test_only_some_methods_leave_the_claims_about_them():
 
 
 def test_a_claim_may_be_about_another_curve_and_about_equal_time(tmp_path):
-    config = read_map(["map=late_sums", "seeds=6", "verdict.shown=[age]", f"output={tmp_path}"])
+    config = read_map(["map=late_sums", "seeds=6", "verdict.shown={}", f"output={tmp_path}"])
     assert {job.method for job in all_jobs(config, tmp_path)} == {"queue", "pace", "evict", "mask"}
     for job in all_jobs(config, tmp_path):
         noise = np.random.default_rng(ord(job.method[0])).normal(0, 1e-3, (6, 1))
