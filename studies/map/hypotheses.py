@@ -16,7 +16,6 @@ import numpy as np
 from bapo_lightning.report import style
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.paired import EQUAL, LESS, MORE, paired_difference, verdict_of
-from studies.late.claims import mean_until
 from studies.map.cells import FRESH, MapCell, Measured, read_measured
 from studies.map.verdicts import COLLAPSED, Pair, PairedComparison, by_seed, certain, compare
 
@@ -89,6 +88,8 @@ def read_all(config: MapConfig, folder: Path) -> Curves:
 
 def in_equal_time(measured: Measured, every: Curves, cell: MapCell) -> Measured:
     """Adds `reward_in_time`, [seeds, 1]: the mean reward until the quickest method of the cell ends."""
+    from studies.late.claims import mean_until  # imports torch
+
     own = [other.curves["time"][:, -1] for (where, _), other in every.items() if where == cell]
     parts = zip(measured.curves["time"], measured.curves["reward"], np.min(own, 0), strict=True)
     rewards = np.array([[mean_until(*part)] for part in parts])

@@ -44,7 +44,7 @@ def test_only_some_methods_leave_the_claims_about_them():
 
 
 def test_a_claim_may_be_about_another_curve_and_about_equal_time(tmp_path):
-    config = read_map(["map=late_sums", "seeds=6", "verdict.shown={}", f"output={tmp_path}"])
+    config = read_map(["map=late_sums", "seeds=6", f"output={tmp_path}"])
     assert {job.method for job in all_jobs(config, tmp_path)} == {"queue", "pace", "evict", "mask"}
     for job in all_jobs(config, tmp_path):
         noise = np.random.default_rng(ord(job.method[0])).normal(0, 1e-3, (6, 1))
@@ -52,7 +52,8 @@ def test_a_claim_may_be_about_another_curve_and_about_equal_time(tmp_path):
         reward, slow = np.array([0.0, 0.5, 1.0]) + noise, 1 + 2 * (job.method == "pace")
         age = flat - 0.5 * (job.method == "evict")
         curves = {"reward": reward, "time": slow * np.array([[0.0, 10.0, 20.0]] * 6), "age": age}
-        write_measured(job.path, SEEDS, {**curves, "length_ratio": flat, "score_difference": flat})
+        others = dict.fromkeys(("length_ratio", "score_difference", *config.verdict.shown), flat)
+        write_measured(job.path, SEEDS, {**curves, **others})
     measured = read_all(config, tmp_path)
     judged = judge(config, config.verdict, measured)
     found = {(item.hypothesis, item.comparison.method): item for item in judged}
