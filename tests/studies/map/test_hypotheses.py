@@ -65,7 +65,7 @@ def test_a_claim_may_be_about_another_curve_and_about_equal_time(tmp_path):
     )
     assert found["time", "mask"].verdict == "equal"
     _, rows = means(config, config.verdict, measured)
-    assert [row[0].partition(", ")[2] for row in rows][:3] == ["", "age", "length_ratio"]
+    assert [row[0].partition(", ")[2] for row in rows][:3] == ["", "age", "length_ratio at the end"]
 
 
 def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
