@@ -11,9 +11,9 @@ from tests.import_graph import floors, reached
 ROOT = Path(__file__).resolve().parents[1]
 # A change that lowers a number lowers its limit; one that needs a higher limit says why in its commit.
 LIMITS = {
-    "lines of src": 57_400,
-    "lines of the core": 24_030,
-    "lines of tests": 51_730,
+    "lines of src": 57_480,
+    "lines of the core": 24_050,
+    "lines of tests": 51_930,
     "folders at the top": 18,
     "files at the top": 3,
     "class names in several files": 2,  # the faces of the module and of its data in library.py

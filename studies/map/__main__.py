@@ -90,9 +90,8 @@ def draw(config: MapConfig) -> int:
     folder = Path(config.output)
     labels = {name: entry.label for name, entry in config.methods.items()}
     settings = (
-        f"{config.seeds} seeds paired, {config.gate_seeds} others for "
-        f"{'the learning rates' if config.is_leaderboard else 'the gate'}; {config.num_updates} updates of "
-        f"{_batch(config)}, however stale they are."
+        f"{config.seeds} seeds paired{_others(config)}; {config.num_updates} updates of {_batch(config)}, "
+        "however stale they are."
     )
     with displayed_phases(), phase("drawing the map"):
         if config.verdict is not None:
@@ -106,6 +105,12 @@ def draw(config: MapConfig) -> int:
             print(f"{passed} of {len(results)} cells pass the gate")
     print("written to  " + "\n            ".join(map(str, written)))
     return 0
+
+
+def _others(config: MapConfig) -> str:
+    if config.verdict is not None:
+        return ""
+    return f", {config.gate_seeds} others for {'the learning rates' if config.is_leaderboard else 'the gate'}"
 
 
 def _batch(config: MapConfig) -> str:
@@ -143,8 +148,8 @@ def _verdict(config: MapConfig, setup: VerdictConfig, labels: Mapping[str, str],
         write_csv(folder / "means.csv", *means(config, setup, measured)),
         write_json(folder / "verdict.json", plain(judged)),
         draw_against_fresh(config, setup, measured, folder / "verdict.png")
-        if all(cell.batch for cell in config.cells)
-        else draw_hypotheses(judged, labels_of(config), setup.matters, folder / "verdict.png"),
+        if all(cell.lag for cell in config.cells)
+        else draw_hypotheses(judged, labels_of(config), folder / "verdict.png"),
     ]
 
 

@@ -37,7 +37,9 @@ class Judged:
     expected: str
     cell: str
     comparison: PairedComparison  # of the endpoint, adjusted over all pairs of the page
-    verdict: str  # by what matters to the endpoint
+    verdict: str  # by what matters
+    curve: str  # that is compared
+    matters: float  # a difference within it is equal
 
 
 def judge(config: MapConfig, setup: VerdictConfig, measured: Curves) -> list[Judged]:
@@ -46,20 +48,19 @@ def judge(config: MapConfig, setup: VerdictConfig, measured: Curves) -> list[Jud
     for hypothesis in setup.hypotheses:
         for cell, other in cells_of(config, hypothesis):
             for method, against in hypothesis.pairs:
-                one = endpoint(measured[cell, method], setup, hypothesis.share and 1.0)
-                two = endpoint(measured[other, against], setup, hypothesis.share)
+                curve = hypothesis.curve or setup.curve
+                one = endpoint(measured[cell, method], setup, hypothesis.share and 1.0, curve)
+                two = endpoint(measured[other, against], setup, hypothesis.share, curve)
                 pairs.append((hypothesis, cell, (method, against, one, two)))
     compared = compare([pair for _, _, pair in pairs])
-    return [
-        Judged(
-            hypothesis.name,
-            hypothesis.expected,
-            cell.name,
-            item,
-            verdict_of(item.difference, item.adjusted, setup.matters),
+    judged = []
+    for (claim, cell, _), item in zip(pairs, compared, strict=True):
+        matters = claim.matters or setup.matters
+        verdict = verdict_of(item.difference, item.adjusted, matters)
+        judged.append(
+            Judged(claim.name, claim.expected, cell.name, item, verdict, claim.curve or setup.curve, matters)
         )
-        for (hypothesis, cell, _), item in zip(pairs, compared, strict=True)
-    ]
+    return judged
 
 
 def cells_of(config: MapConfig, hypothesis: Hypothesis) -> list[tuple[MapCell, MapCell]]:
@@ -77,9 +78,22 @@ def is_at(cell: MapCell, where: Mapping[str, Sequence[float]]) -> bool:
 
 
 def read_all(config: MapConfig, folder: Path) -> Curves:
-    """Reads the curves of every method and of fresh data in every cell."""
-    names = (FRESH, *config.methods)
-    return {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
+    """Reads the curves of every method, and of fresh data if it is compared, in every cell."""
+    names = (*[FRESH] * config.needs_fresh, *config.methods)
+    found = {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
+    if not all("time" in measured.curves for measured in found.values()):
+        return found
+    return {pair: in_equal_time(measured, found, pair[0]) for pair, measured in found.items()}
+
+
+def in_equal_time(measured: Measured, every: Curves, cell: MapCell) -> Measured:
+    """Adds `reward_in_time`, [seeds, 1]: the mean reward until the quickest method of the cell ends."""
+    from studies.late.claims import mean_until  # imports torch
+
+    own = [other.curves["time"][:, -1] for (where, _), other in every.items() if where == cell]
+    parts = zip(measured.curves["time"], measured.curves["reward"], np.min(own, 0), strict=True)
+    rewards = np.array([[mean_until(*part)] for part in parts])
+    return Measured({**measured.curves, "reward_in_time": rewards})
 
 
 def labels_of(config: MapConfig) -> dict[str, str]:
@@ -95,19 +109,27 @@ def collapse_row(config: MapConfig, claim: CollapseClaim, measured: Curves) -> l
     tests = [binomtest(int(each.sum()), len(each)).proportion_ci() for each in is_low]
     ends = [f"{tests[0].low:.2f} to {tests[0].high:.2f}"] if len({each.sum() for each in is_low}) == 1 else []
     summary = f"{sum(map(np.sum, is_low))} of {sum(map(len, is_low))} runs collapsed"
+    by_name = {
+        name: sum(int(each.sum()) for (_, other), each in zip(cells, is_low, strict=True) if other == name)
+        for name in claim.methods
+    }
+    summary += "".join(f", {count} with {name}" for name, count in by_name.items() if count)
     came_true = f"{sum(each.low > COLLAPSING for each in tests)} of {len(tests)}"
     return [claim.name, claim.claim, "collapse", came_true, ", ".join([summary, *ends])]
 
 
-def endpoint(measured: Measured, setup: VerdictConfig, share: float | None = None) -> np.ndarray:
+def endpoint(
+    measured: Measured, setup: VerdictConfig, share: float | None = None, curve: str | None = None
+) -> np.ndarray:
     """The endpoint of every seed, [seeds].
 
     Args:
         measured: curves of a method.
         setup: says which curve counts, and whether its last value or its mean.
         share: of training at whose end the curve is read; None: as `setup` says.
+        curve: another one; None: as `setup` says.
     """
-    values = measured.curves[setup.curve]
+    values = measured.curves[curve or setup.curve]
     if share is not None:
         return values[:, round(share * values.shape[1]) - 1]
     return values[:, -1] if setup.at_end else values.mean(1)
@@ -166,28 +188,39 @@ def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
 
 
 def means(config: MapConfig, setup: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
-    """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds."""
+    """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds, and
+    the means of other curves that claims are about or that are to be shown.
+    """
     needs_fresh = any(FRESH in pair for claim in setup.hypotheses for pair in claim.pairs)
+    of_claims = [(claim.curve, claim.share) for claim in setup.hypotheses if claim.curve]
+    first = setup.curve, None
+    curves = dict.fromkeys([first, *of_claims, *setup.shown.items()])
     labels = {name: label for name, label in labels_of(config).items() if name != FRESH or needs_fresh}
     rows = [
-        [cell.name, *(f"{endpoint(measured[cell, name], setup).mean():.3f}" for name in labels)]
+        [
+            cell.name + f", {curve}{' at the end' * (share == 1)}" * ((curve, share) != first),
+            *(f"{endpoint(measured[cell, name], setup, share, curve).mean():.3f}" for name in labels),
+        ]
         for cell in config.cells
+        for curve, share in curves
     ]
     return ["cell", *labels.values()], rows
 
 
-def draw(judged: Sequence[Judged], labels: Mapping[str, str], matters: float, path: Path) -> Path:
+def draw(judged: Sequence[Judged], labels: Mapping[str, str], path: Path) -> Path:
     """Draws every difference with its 95 % interval, a panel for each hypothesis; the band is what counts as
-    equal.
+    equal. Panels have scales of their own if they show different curves.
     """
     names = list(dict.fromkeys(item.hypothesis for item in judged))
     by_name = {name: [item for item in judged if item.hypothesis == name] for name in names}
     heights = [len(items) + 2 for items in by_name.values()]
-    figure = style.new_figure(9.5, 0.6 + 0.17 * sum(heights))
-    panels = figure.subplots(len(names), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    is_one = len({item.curve for item in judged}) == 1
+    figure = style.new_figure(9.5, 0.6 + (0.17 if is_one else 0.27) * sum(heights))
+    panels = figure.subplots(len(names), 1, squeeze=False, sharex=is_one, height_ratios=heights)[:, 0]
     for axes, (name, items) in zip(panels, by_name.items(), strict=True):
-        style.style_axes(axes, f"{name}: expected {items[0].expected}", "", "")
-        axes.axvspan(-matters, matters, color=style.FAINT, alpha=0.35, linewidth=0)
+        about = "" if is_one else f", {items[0].curve.replace('_', ' ')}"
+        style.style_axes(axes, f"{name}{about}: expected {items[0].expected}", "", "")
+        axes.axvspan(-items[0].matters, items[0].matters, color=style.FAINT, alpha=0.35, linewidth=0)
         axes.axvline(0, color=style.INK, linewidth=0.6)
         for row, item in enumerate(items):
             colour = COLOURS.get(item.verdict, style.INK)
@@ -216,7 +249,7 @@ def draw_against_fresh(config: MapConfig, setup: VerdictConfig, measured: Curves
     figure = style.new_figure(3.0 + 1.7 * len(config.cells), 1.0 + 0.24 * len(names))
     panels = figure.subplots(1, len(config.cells), squeeze=False, sharex=True, sharey=True)[0]
     for axes, cell in zip(panels, config.cells, strict=True):
-        style.style_axes(axes, f"lag {cell.lag}, batch {cell.batch}", "", "")
+        style.style_axes(axes, f"lag {cell.lag}" + f", batch {cell.batch}" * (cell.batch > 0), "", "")
         axes.axvspan(-setup.matters, setup.matters, color=style.FAINT, alpha=0.35, linewidth=0)
         for row, name in enumerate(names):
             delta = differences[cell, name]

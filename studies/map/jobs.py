@@ -46,10 +46,11 @@ def keep_settings(config: MapConfig, folder: Path) -> None:
 def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
     """Every job; fresh data serves all stalenesses."""
     reference, *_ = config.methods
-    gate, compared = range(config.gate_seeds), range(FIRST_COMPARED, FIRST_COMPARED + config.seeds)
+    gate = range(config.gate_seeds * (config.verdict is None))  # a verdict reads no gate
+    compared = range(FIRST_COMPARED, FIRST_COMPARED + config.seeds)
     jobs = {}
     for cell in config.cells:
-        for name in (FRESH, *config.methods):
+        for name in (*[FRESH] * config.needs_fresh, *config.methods):
             is_gated = config.is_leaderboard or name in (FRESH, reference, *config.gate)
             seeds = [*(gate if is_gated else ()), *compared]
             path = measured_file(folder, cell, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
 from studies.map.kept import KeptRuns
 from studies.map.plan import MapConfig
+from studies.virtual_time import TIMES_FILE, runs_forked
 
 # Curve of the map -> metric of a run, whose mean since the measurement before it is.
 MEANS = {
@@ -37,6 +39,12 @@ MEANS = {
     "clip_fraction_negative": "train/clip_fraction_negative",
     "grad_norm": "train/grad_norm",
     "update_seconds": "time/update_seconds",
+    "age": "staleness/age_mean",
+    "oldest": "staleness/age_max",
+    "evicted": "rollout/evicted",
+    "masked": "staleness/masked_tokens",
+    "length_ratio": "rollout/trained_length_ratio",
+    "score_difference": "rollout/trained_score_difference",
 }
 SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
@@ -59,10 +67,16 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
             shutil.rmtree(plan.folder / run / "checkpoints", ignore_errors=True)
 
     def launch(todo: Jobs) -> Iterator[Ended]:
-        for run, code in run_local(todo, parallel_runs=config.processes):
-            if code == 0:
-                keep(run)
-            yield run, code
+        for world, entry in config.worlds.items():
+            own = {run: job for run, job in todo.items() if job_of[run].cell.world == world}
+            if not own:
+                continue
+            beside = entry.durations
+            ended = runs_forked(beside, own) if beside else run_local(own, parallel_runs=config.processes)
+            for run, code in ended:
+                if code == 0:
+                    keep(run)
+                yield run, code
 
     if failed := print_failures(plan, run_plan(plan, launch)):
         return failed
@@ -102,8 +116,10 @@ def overrides(config: MapConfig, job: Job, seed: int) -> tuple[str, ...]:
     first, *_ = config.methods
     is_fresh = job.method == FRESH
     updates = 1 if is_fresh else job.cell.staleness
+    lag = 0 if is_fresh else job.cell.lag
     protocol = {
-        "regime": "on_policy" if is_fresh else "replay",
+        "regime": "on_policy" if is_fresh else "async" if lag else "replay",
+        **({"regime.max_age": lag} if lag else {}),  # an engine that takes no time is always so far ahead
         "regime.epochs": 1,
         "regime.minibatches": updates,
         "scale.prompts_per_batch": config.problems_per_update * updates,
@@ -142,6 +158,9 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
         for name, share in zip(("rests", "ends"), shares_at_ends(rule, *bounds), strict=True):
             means[name].append(float(share))
     curves = {"reward": rewards, "pass_at_k": best_of_k, **means}
+    if (file := folder / TIMES_FILE).exists():
+        begins = json.loads(file.read_text())
+        curves["time"] = [begins[step] for step in steps]
     return {name: np.array(values) for name, values in curves.items()}
 
 

@@ -25,6 +25,7 @@ from studies.exact.world import ExactWorld
 from studies.late.plan import KIND as LATE
 from studies.late.plan import LateConfig, read_late
 from studies.map.cells import FIRST_COMPARED, FRESH, MapCell
+from studies.virtual_time import Durations
 
 Seeds = Annotated[int, Ge(2), Le(FIRST_COMPARED)]
 PROTOCOL_AXES = ("learning_rate", "staleness")
@@ -42,6 +43,7 @@ class WorldEntry(Section):
     world: Target | None = None
     experiment: str | None = None
     axes: dict[str, list[int | float]]
+    durations: Durations | None = None  # runs generate beside training in virtual time; None: in turns
 
 
 class Hypothesis(Section):
@@ -55,6 +57,8 @@ class Hypothesis(Section):
     uses: tuple[int, int] | None = None  # epochs of the one and of the other; None: the same cell
     share: float | None = None  # of training at whose end the other is looked at, and the one at its own end
     where: dict[str, list[float]] = Field(default_factory=dict)  # values of axes; the others: all
+    curve: str | None = None  # that the claim is about; None: the endpoint's
+    matters: float | None = None  # of that curve
 
 
 class CollapseClaim(Section):
@@ -87,6 +91,8 @@ class VerdictConfig(Section):
     matters: float  # a difference within it is equal
     curve: str = "reward"  # of the measurements
     at_end: bool = False  # the endpoint is the curve's last value, not its mean
+    # More curves whose means are in the table of means: all of training, or the end of this share of it.
+    shown: dict[str, float | None] = Field(default_factory=dict)
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     collapses: list[CollapseClaim] = Field(default_factory=list)
     usable: float = 0.9  # share of the best reward at S = 1 that a usable rate must reach
@@ -132,6 +138,13 @@ class MapConfig(Section):
                 more = {axis: int(chosen.pop(axis)) for axis in EXACT_AXES if axis in chosen}
                 grid.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items()), **more))
         return grid
+
+    @property
+    def needs_fresh(self) -> bool:
+        """Whether anything is compared with data of the newest policy."""
+        if self.verdict is None or any(cell.lag for cell in self.cells):
+            return True
+        return any(FRESH in pair for claim in self.verdict.hypotheses for pair in claim.pairs)
 
     def problems(self) -> Iterator[str]:
         for key in ("methods", "worlds"):
@@ -197,7 +210,8 @@ class MapConfig(Section):
                     f"num_updates={self.num_updates}, and runs make whole rollout batches; write another one"
                 )
         for axis in EXACT_AXES:
-            if axis in entry.axes and entry.world is None:
+            is_virtual = axis == "lag" and entry.durations is not None
+            if axis in entry.axes and entry.world is None and not is_virtual:
                 yield f"{path}.axes.{axis} is one of exact worlds; leave it out: runs use a new batch once"
             for value in entry.axes.get(axis, ()):
                 if value != int(value) or value < (axis == "epochs"):

@@ -47,7 +47,7 @@ import lightning as L
 from bapo_lightning.data.batches.batch import RolloutLoader, TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.collector import TrainerState, collector_for, scheduler_kind
+from bapo_lightning.data.rollouts.collector import MakeCollector, TrainerState, collector_for, scheduler_kind
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.observer import Ledger, Observer, SelectionBias, sync_metrics
 from bapo_lightning.data.rollouts.regime import Regime
@@ -78,6 +78,7 @@ class RolloutDataModule(L.LightningDataModule):
         schedule: Sequence[Row] | None = None,  # recorded by an asynchronous run, to be followed
         # Wraps this rank's policy in a `DistributedPolicy` of all ranks.
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
+        make_collector: MakeCollector = collector_for,
     ) -> None:
         super().__init__()
         self.sampler, self.regime = sampler, regime
@@ -99,7 +100,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._scheduler = scheduler_kind(regime)(
             stream, sampler, regime, group_size, prompts_per_batch, num_rollout_batches, observers
         )
-        self._collector = collector_for(self._scheduler, sampler, self, prompts_per_batch, schedule)
+        self._collector = make_collector(self._scheduler, sampler, self, prompts_per_batch, schedule)
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""

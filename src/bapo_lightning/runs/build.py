@@ -24,6 +24,7 @@ from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.answers import ValidationSet
+from bapo_lightning.data.rollouts.collector import MakeCollector, collector_for
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
 from bapo_lightning.data.worker import WorkerDataModule
@@ -60,11 +61,14 @@ class BuiltRun:
     account: dict[str, Any]  # account of the problems that were read; empty on ranks other than 0
 
 
-def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
+def build(
+    config: RunConfig, start: RunStart, ranks: RankGroup, make_collector: MakeCollector = collector_for
+) -> BuiltRun:
     """Builds everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
     Raises BapoLightningError: an input is not available, or the run folder cannot be made.
     """
-    inputs, data_module, module, strategy = ranks.on_all_ranks(partial(_build_parts, config, start, ranks))
+    parts = partial(_build_parts, config, start, ranks, make_collector)
+    inputs, data_module, module, strategy = ranks.on_all_ranks(parts)
     account = inputs.problems.account if inputs else {}
     models = models_behind(config.plain) if inputs else {}
     needs_first_weights = config.model.lora is not None or config.scores_by_reference
@@ -139,19 +143,26 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
 
 
 def _build_parts(
-    config: RunConfig, start: RunStart, ranks: RankGroup
+    config: RunConfig, start: RunStart, ranks: RankGroup, make_collector: MakeCollector
 ) -> tuple[Inputs | None, RolloutDataModule | WorkerDataModule, BapoModule, Any]:
     inputs = read_inputs(config, start.date) if ranks.is_controller else None
-    data_module = build_data_module(config, inputs, ranks) if inputs else _worker_data_module(config, ranks)
+    data_module = (
+        build_data_module(config, inputs, ranks, make_collector)
+        if inputs
+        else _worker_data_module(config, ranks)
+    )
     strategy = config.strategy.make()
     return inputs, data_module, build_module(config, strategy), strategy
 
 
-def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
+def build_data_module(
+    config: RunConfig, inputs: Inputs, ranks: RankGroup, make_collector: MakeCollector = collector_for
+) -> RolloutDataModule:
     """Builds engine, sampler and queue: everything before the update."""
     channels, engine = _channels(config, ranks), build_engine(config, ranks)
     if not channels:
-        return RolloutDataModule(**data_parts(config, inputs, engine), folder=config.folder)
+        parts = data_parts(config, inputs, engine) | {"make_collector": make_collector}
+        return RolloutDataModule(**parts, folder=config.folder)
     rollout = config.rollout
     ranks_per_engine = rollout.tensor_parallel_size if engine_class(rollout.engine.object).shares_gpu else 1
     on_controller_only = rollout.placement == "controller"

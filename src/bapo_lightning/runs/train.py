@@ -32,6 +32,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
+from bapo_lightning.data.rollouts.collector import MakeCollector, collector_for
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.report.progress.display import displayed_phases, hidden
 from bapo_lightning.report.run.console import print_summary
@@ -86,7 +87,7 @@ def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> 
             ranks.close()
 
 
-def run(config: RunConfig, ranks: RankGroup = ALONE) -> int:
+def run(config: RunConfig, ranks: RankGroup = ALONE, make_collector: MakeCollector = collector_for) -> int:
     """Trains as `config` says, on this rank; returns the exit code."""
     start = ranks.on_controller(partial(begin, config))
     if start is None:
@@ -96,7 +97,7 @@ def run(config: RunConfig, ranks: RankGroup = ALONE) -> int:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         L.seed_everything(config.seed, verbose=False)
-        built = build(config, start, ranks)
+        built = build(config, start, ranks, make_collector)
         with reported(built, config, start, ranks) if ranks.is_controller else ended(built.data_module):
             fit(built, start.checkpoint)
     return stop_code(built.trainer)

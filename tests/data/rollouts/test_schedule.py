@@ -64,7 +64,7 @@ def test_a_followed_schedule_gives_the_same_run(tmp_path, kill_rate):
 
 @pytest.mark.parametrize("talks", [False, True])
 @pytest.mark.parametrize("kill_rate", [0.0, 0.2])
-def test_a_followed_stream_gives_the_same_run(tmp_path, kill_rate, talks):
+def test_a_followed_stream_gives_the_same_run(tmp_path, caplog, kill_rate, talks):
     kinds = Counter()
     for seed in range(NUM_RUNS // 2):
         options = {"regime": stream, "kill_rate": kill_rate, "talks": talks}
@@ -76,6 +76,7 @@ def test_a_followed_stream_gives_the_same_run(tmp_path, kill_rate, talks):
         kinds += Counter(json.loads(line)["do"] for line in recorded.files()[1].splitlines())
     assert all(kinds[do] for do in ("validation", "sync"))
     assert bool(kinds["resumed"]) == (kill_rate > 0) and bool(kinds["replies"]) == talks
+    assert "exception calling callback" not in caplog.text
 
 
 @pytest.mark.parametrize("event", [{"do": "resumed"}, {"do": "sampled", "finished": [], "lost": True}])

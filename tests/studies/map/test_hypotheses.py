@@ -43,6 +43,31 @@ def test_only_some_methods_leave_the_claims_about_them():
         read_map(["map=score_centering", "only=[one,mis]"])
 
 
+def test_a_claim_may_be_about_another_curve_and_about_equal_time(tmp_path):
+    config = read_map(["map=late_sums", "seeds=6", f"output={tmp_path}"])
+    assert {job.method for job in all_jobs(config, tmp_path)} == {"queue", "pace", "evict", "mask"}
+    for job in all_jobs(config, tmp_path):
+        noise = np.random.default_rng(ord(job.method[0])).normal(0, 1e-3, (6, 1))
+        flat = np.array([1.0, 1.0, 1.0]) + noise
+        reward, slow = np.array([0.0, 0.5, 1.0]) + noise, 1 + 2 * (job.method == "pace")
+        age = flat - 0.5 * (job.method == "evict")
+        curves = {"reward": reward, "time": slow * np.array([[0.0, 10.0, 20.0]] * 6), "age": age}
+        others = dict.fromkeys(("length_ratio", "score_difference", *config.verdict.shown), flat)
+        write_measured(job.path, SEEDS, {**curves, **others})
+    measured = read_all(config, tmp_path)
+    judged = judge(config, config.verdict, measured)
+    found = {(item.hypothesis, item.comparison.method): item for item in judged}
+    assert found["fresher", "evict"].verdict == "less" and found["cost", "evict"].verdict == "equal"
+    assert found["shorter", "evict"].verdict == "equal"
+    late = found["time", "pace"].comparison.difference.mean
+    assert late == pytest.approx(0.0 - 0.25, abs=0.01), (
+        "pacing is at its start until 20, others have two steps"
+    )
+    assert found["time", "mask"].verdict == "equal"
+    _, rows = means(config, config.verdict, measured)
+    assert [row[0].partition(", ")[2] for row in rows][:3] == ["", "age", "length_ratio at the end"]
+
+
 def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
     def entropy(cell, method):
         ends = {"none": 1.0, "low_only": 1.2, "high_only": 1.01}
@@ -58,7 +83,7 @@ def test_pairs_are_judged_by_the_endpoint_and_by_what_matters(tmp_path):
     assert "| clip-low |" in page and "8 of 8" in page
     assert means(config, config.verdict, measured)[0][:2] == ["cell", "GRPO, [0.8, 1.2]"]
     assert len(pair_table(config, judged)[1]) == len(judged)
-    assert draw(judged, {name: name for name in config.methods}, 0.05, tmp_path / "a.png").stat().st_size > 0
+    assert draw(judged, {name: name for name in config.methods}, tmp_path / "a.png").stat().st_size > 0
 
 
 def test_uses_of_a_batch_are_compared_across_cells_and_at_a_share_of_training(tmp_path):

@@ -39,6 +39,21 @@ def test_runs_of_a_map_make_equally_many_updates_on_equally_many_answers(jobs):
     assert (fresh.algorithm.name, stale.algorithm.name) == ("grpo", "bapo")
 
 
+def test_runs_at_a_lag_are_that_far_ahead_and_fresh_data_is_not(tmp_path):
+    config = read_map(["map=lag_locks", "only=[sequence]"])
+    every = {job.method: job for job in all_jobs(config, tmp_path)}
+    assert [seed for job in every.values() for seed in job.seeds] == [*range(1000, 1008)] * 2, "no gate"
+    plan = plan_runs(config, list(every.values()))
+    for name, overrides in plan.jobs.items():
+        found = validated(*overrides)
+        assert (found.staleness.age_bound, found.staleness.updates_per_rollout_batch) == (
+            (0, 1) if FRESH in name else (12, 1)
+        )
+        assert found.staleness.async_generation == (FRESH not in name)
+    with pytest.raises(ConfigError, match=r"axes\.lag is one of exact worlds"):
+        read_map(["map=lag_locks", "worlds.locks.durations=null"])
+
+
 def written(folder, rows):
     folder.mkdir()
     (folder / "config.yaml").write_text("name: locks\n")
@@ -64,6 +79,11 @@ def test_curves_are_held_out_reward_and_means_since_the_validation_before(tmp_pa
     assert found["rests"].tolist() == [0.5, 0.0] and found["ends"].tolist() == [0.5, 1.0]
     fixed = curves_of(folder, validated("algorithm=grpo").algorithm.bounds.make())
     assert np.isnan(fixed["rests"]).all() and np.isnan(found["clip_fraction"]).all()
+    (folder / "virtual_times.json").write_text("[0.5, 1.5, 2.5, 4.0]")
+    assert curves_of(folder, validated("algorithm=grpo").algorithm.bounds.make())["time"].tolist() == [
+        1.5,
+        4.0,
+    ]
 
 
 def test_a_kept_run_is_not_made_again_and_fills_its_job(jobs, tmp_path, capsys):

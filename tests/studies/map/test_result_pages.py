@@ -167,3 +167,16 @@ def test_a_difference_of_the_readme_is_bold_if_its_interval_excludes_zero():
     for cell in cells:
         mean, width = map(float, cell.strip("*").split(" ± "))
         assert cell.startswith("**") == (abs(mean) > width), cell
+
+
+@pytest.mark.parametrize(("page", "name"), [("lag", "lag_locks"), ("late", "late_sums")])
+def test_sections_about_a_language_world_have_the_numbers_of_their_tables(page, name):
+    _, _, section = (RESULTS / f"{page}.md").read_text().partition("## In a language world")
+    said = [row for row in rows(section) if len(row) == 2]
+    intervals = {interval for row in said for interval in INTERVAL.findall(row[1])}
+    assert intervals and intervals <= {row[4] for row in table(name)}
+    came_true = {each[1] for each in claims(name)[0]}
+    assert came_true >= {*re.findall(r"^([0-9]+ of [0-9]+);", "\n".join(row[1] for row in said), re.M)}
+    (_, *labels), *means = table(f"{name}_means")
+    columns = {label: [row[place] for row in means] for place, label in enumerate(labels, 1)}
+    assert {row[0]: row[1:] for row in rows(section) if row[0] in columns} == columns

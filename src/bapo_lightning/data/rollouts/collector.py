@@ -125,5 +125,8 @@ def collector_for(
     return _named("async_collector:AsyncCollector")(scheduler, sampler, trainer.hand_over_weights, needed)
 
 
+MakeCollector = Callable[..., Collector]  # with the arguments of `collector_for`
+
+
 def _named(name: str) -> type:
     return resolve_name(f"{__package__}.{name}")

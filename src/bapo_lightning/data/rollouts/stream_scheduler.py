@@ -30,7 +30,7 @@ class StreamScheduler(RolloutScheduler):
     """Requests only samples that the engine does not have, in any number that admission allows."""
 
     # Called from any thread when a reply has come.
-    on_reply: Callable[[], None] = field(default=lambda: None, init=False)
+    on_reply: Callable[[], None] = field(default_factory=lambda: lambda: None, init=False)
     # Groups and samples in the engine by the number of their request, and these numbers by place.
     in_engine: dict[int, tuple[RunningGroup, int]] = field(default_factory=dict, init=False)
     _numbers: dict[Place, int] = field(default_factory=dict, init=False)
