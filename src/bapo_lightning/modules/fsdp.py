@@ -83,8 +83,8 @@ def with_weight(head: nn.Module, compute: Callable[[Tensor, Tensor], T], hidden:
     """Returns `compute` of the head's weight and hidden states, as the head's forward pass: FSDP gathers the
     weight before it, and reduces its gradient as soon as `hidden` has one.
     """
-    found: T = getattr(head, WITH_WEIGHT, partial(_with_weight, head))(compute, hidden)
-    return found
+    result: T = getattr(head, WITH_WEIGHT, partial(_with_weight, head))(compute, hidden)
+    return result
 
 
 def _with_weight(head: nn.Module, compute: Callable[[Tensor, Tensor], T], hidden: Tensor) -> T:

@@ -140,10 +140,10 @@ class _TokenScores(torch.autograd.Function):
         logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
         score = kernels().score_rows if _has_kernels(logits) else _score_rows
         for chunk in _chunks(len(left), chunk_tokens):
-            own = _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
+            chunk_logits = _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
             if others is not None and others_logp is not None:
-                torch.gather(own, 1, others[chunk], out=others_logp[chunk])
-            score(own, targets[chunk], scale, logp[chunk], entropy[chunk], peak[chunk], norm[chunk])
+                torch.gather(chunk_logits, 1, others[chunk], out=others_logp[chunk])
+            score(chunk_logits, targets[chunk], scale, logp[chunk], entropy[chunk], peak[chunk], norm[chunk])
         if others_logp is not None:
             others_logp.mul_(scale).sub_(peak[:, None]).sub_(norm.log()[:, None])
         ctx.scale, ctx.chunk_tokens, ctx.half_factors = scale, chunk_tokens, half_factors
@@ -212,9 +212,9 @@ def _score_rows(
         power = torch.exp(shifted.sub_(top), out=powers[: len(shifted)])
         total = power.sum(1, keepdim=True)
         log_total = total.log()
-        found = shifted.gather(1, targets[rows, None]) - log_total
+        logp_rows = shifted.gather(1, targets[rows, None]) - log_total
         spread = log_total - power.mul_(shifted).sum(1, keepdim=True) / total
-        for whole, part in zip((logp, entropy, peak, norm), (found, spread, top, total), strict=True):
+        for whole, part in zip((logp, entropy, peak, norm), (logp_rows, spread, top, total), strict=True):
             whole[rows] = part.squeeze(1)
 
 

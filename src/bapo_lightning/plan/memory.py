@@ -109,17 +109,17 @@ def state(run: RunShape) -> list[Amount]:
     """Returns weights and AdamW's moments, 4 + 8 bytes per float32 parameter, and all else that is held."""
     if run.offload:
         return []
-    size, over, trained, own = run.stored_bytes, run.shards, run.trainable_parameters, run.trained_bytes
+    size, over, trained, width = run.stored_bytes, run.shards, run.trainable_parameters, run.trained_bytes
     held = [product("weights", over, B=size, parameters=run.model.num_parameters)]
     if run.lora is not None:
-        held.append(product("weights of the adapters", over, B=own, parameters=trained))
+        held.append(product("weights of the adapters", over, B=width, parameters=trained))
     elif run.log_z:
         held.append(product("weights of the log Z head", over, B=size, parameters=run.log_z_parameters))
     if run.reference and run.lora is None:  # adapters are left out instead
         held.append(product("weights of the reference", over, B=size, parameters=run.model.num_parameters))
     if run.keeps_gradient:
-        held.append(product("gradient of the last update", over, B=own, parameters=trained))
-    return [*held, product("AdamW's moments", over, B=2 * own, parameters=trained)]
+        held.append(product("gradient of the last update", over, B=width, parameters=trained))
+    return [*held, product("AdamW's moments", over, B=2 * width, parameters=trained)]
 
 
 def gradients(run: RunShape) -> list[Amount]:
@@ -280,10 +280,10 @@ def _block_at_work(run: RunShape) -> list[Amount]:
     amounts = [product("backward of a block", B=most, tokens=tokens)]
     if run.checkpointing:
         shared = SCORE_BYTES * model.hidden_size if run.hidden_bytes == SCORE_BYTES else 0
-        again = block_bytes(run) - shared
+        redone = block_bytes(run) - shared
         if run.checkpointing == "selective":
-            again = max(0, again - kept_bytes(run))
-        amounts += [product("activations of one block", B=again, tokens=tokens), *rounded_weights(run, 1)]
+            redone = max(0, redone - kept_bytes(run))
+        amounts += [product("activations of one block", B=redone, tokens=tokens), *rounded_weights(run, 1)]
     if run.strategy == "fsdp":
         both = size + SCORE_BYTES
         amounts.append(product("its whole gradient, twice", B=both, parameters=model.layer_parameters))

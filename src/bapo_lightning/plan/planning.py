@@ -89,7 +89,7 @@ class Plan:
     @property
     def problems(self) -> list[str]:
         """Reasons why the run does not fit, each with a remedy; empty if it fits."""
-        found, held = [], sum(amount.bytes for amount in (*state(self.run), *gradients(self.run)))
+        reasons, held = [], sum(amount.bytes for amount in (*state(self.run), *gradients(self.run)))
         if held > self.usable_bytes:
             shards = "" if self.run.strategy == "fsdp" else "strategy=fsdp and "
             return [
@@ -98,23 +98,23 @@ class Plan:
                 "or strategy.cpu_offload=true"
             ]
         if self.fullest.bytes > self.usable_bytes:
-            found.append(
+            reasons.append(
                 f"an update needs {_gb(self.fullest.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; "
                 f"{self._smaller_update()}"
             )
         if self.generating.bytes > self.usable_bytes:
-            found.append(
+            reasons.append(
                 f"generation next to the training state needs {_gb(self.generating.bytes)}, a GPU has "
                 f"{_gb(self.usable_bytes)} to use; write a smaller "
                 "rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on other GPUs"
             )
         if self.cache_tokens < self.run.longest:
-            found.append(
+            reasons.append(
                 f"the engine's cache holds {self.cache_tokens:,} tokens, a sample has up to "
                 f"{self.run.longest:,}; write a larger rollout.engine.options.gpu_memory_utilization or "
                 "rollout.engine.options.tensor_parallel_size"
             )
-        return found
+        return reasons
 
     def limits(self) -> dict[str, int]:
         """Returns the longest sample, in tokens, that each part could process alone in its micro-batch."""
@@ -126,9 +126,9 @@ class Plan:
             return max(moment.bytes for moment in training_moments(run, self.gpu, self.assumed))
 
         longest = bisect_right(range(2, (1 << 24) + 1), self.usable_bytes, key=needed) + 1
-        found = {"update": longest, "engine's cache": self.cache_tokens}
+        lengths = {"update": longest, "engine's cache": self.cache_tokens}
         positions = self.run.model.max_positions
-        return found | ({"model's positions": positions} if positions else {})
+        return lengths | ({"model's positions": positions} if positions else {})
 
     def _smaller_update(self) -> str:
         run = self.run

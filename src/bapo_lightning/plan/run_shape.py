@@ -111,8 +111,8 @@ class RunShape:
     @property
     def trainable_parameters(self) -> int:
         """Number of weights that have a gradient."""
-        own = self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
-        return own + self.log_z_parameters
+        count = self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
+        return count + self.log_z_parameters
 
     @property
     def log_z_parameters(self) -> int:

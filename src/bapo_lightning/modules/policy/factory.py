@@ -95,8 +95,8 @@ def build_policy(
         checkpoint_layers(decoder_layers(model))
     if frozen:
         model.requires_grad_(False)
-    own_log_z = _log_z(model, on_meta) if log_z else None
-    return Policy(model, temperature, packed, own_log_z, is_cut, options.head)
+    log_z_layers = _log_z(model, on_meta) if log_z else None
+    return Policy(model, temperature, packed, log_z_layers, is_cut, options.head)
 
 
 @torch.no_grad()

@@ -75,8 +75,8 @@ class Policy(nn.Module):
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
             if getattr(model.config, name, neutral) not in (neutral, None):
-                found = f"{name}={getattr(model.config, name)}"
-                problem = f"the model transforms its logits ({found}), which token scoring does not support"
+                setting = f"{name}={getattr(model.config, name)}"
+                problem = f"the model transforms its logits ({setting}), which token scoring does not support"
                 raise ConfigError([problem])
         if model.base_model is model:
             raise ConfigError([f"{type(model).__name__} shows no part without its head; use another model"])
@@ -137,7 +137,7 @@ class Policy(nn.Module):
         if noted is not None:
             logp, candidate_logp = among_candidates(logp, others_logp[0], noted, self.is_cut)
         scores = logp, entropy, mean, log_z, candidate_logp if self.scores_candidates else None
-        return scores[: max(place for place, own in enumerate(scores, 1) if own is not None)]
+        return scores[: max(place for place, kept in enumerate(scores, 1) if kept is not None)]
 
     def _scores(
         self, head: Tensor, hidden: Tensor, targets: Tensor, others: Tensor | None
@@ -200,11 +200,11 @@ class Policy(nn.Module):
         if (branches := [branch for part in parts for branch in part]) and len(branches) > len(parts):
             scored = iter(self.response_scores(branches, token_budget, names))
             whole = [list(zip(*(next(scored) for _ in part), strict=True)) for part in parts]
-            return [tuple(array("f", chain.from_iterable(own)) for own in each) for each in whole]
+            return [tuple(array("f", chain.from_iterable(columns)) for columns in each) for each in whole]
         device = self._device or self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
         wanted = [SCORES.index(name) for name in names]
-        found: dict[int, tuple[array[float], ...]] = {}
+        by_row: dict[int, tuple[array[float], ...]] = {}
         passes = rows_by_token_budget(lengths, token_budget, self.layout, prompt_numbers(rollouts))
         # All ranks gather sharded weights together, so all make the same number of passes.
         for _ in range(max_over_ranks(len(passes)) - len(passes)):
@@ -214,12 +214,12 @@ class Policy(nn.Module):
             scores = self(model_input(part, device, self.layout))
             responses = [rollout.length for rollout in part]
             pieces = zip(*(scores[index].float().cpu().split(responses) for index in wanted), strict=True)
-            found |= {
-                row: tuple(array("f", piece.numpy().tobytes()) for piece in own)
-                for row, own in zip(rows, pieces, strict=True)
+            by_row |= {
+                row: tuple(array("f", piece.numpy().tobytes()) for piece in columns)
+                for row, columns in zip(rows, pieces, strict=True)
             }
         reshard(self)
-        return [found[row] for row in range(len(rollouts))]
+        return [by_row[row] for row in range(len(rollouts))]
 
     def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Returns the `response_logprobs` from before the run's first update. Raises ValueError if there is
