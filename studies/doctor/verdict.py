@@ -164,10 +164,13 @@ def interval(hits: Sequence[bool]) -> str:
 def kept_elsewhere(path: Path) -> list[str]:
     """Findings in curves that other studies keep, if they are of reward and entropy."""
     said: Counter[str] = Counter()
+    points: set[int] = set()
     others = (file for file in sorted(path.parent.glob("*.jsonl")) if file.resolve() != path.resolve())
     for line in (line for file in others for line in read_lines(file, Line, "restore it")):
         if KEPT.keys() <= line["curves"].keys():
             curves = {name: np.array(line["curves"][short], float) for short, name in KEPT.items()}
             said[first_cause(diagnose(expanded(curves), facts_of({})))] += 1
+            points |= {len(values) for values in curves.values()}
     texts = ", ".join(f"{cause} {count}" for cause, count in said.most_common())
-    return [f"Runs that other studies keep, of which reward and entropy are known: {texts}."] if said else []
+    known = f"of which {min(points)} to {max(points)} points of reward and entropy are known" if said else ""
+    return [f"Runs that other studies keep, {known}: {texts}."] if said else []
