@@ -24,7 +24,7 @@ def closed_form(columns: Columns) -> Array:
 
 
 REFERENCES = {"gmc_grpo": Reference(closed_form)}
-HARMLESS = {"a cap of a group that is never reached": ((1e30, 10**9, 2**53 + 1), "gmc_grpo.cap")}
+HARMLESS = {"a cap of a group that is never reached": ((1e30, 10**9, 2**53 + 1), "GMCGRPO.cap")}
 
 # Two responses of two tokens and one; a group of one response each.
 SEQUENCE, GROUP = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 0, 0, 1])

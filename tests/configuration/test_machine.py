@@ -60,7 +60,7 @@ def model_line(cache):
 
 
 TOO_FEW = [
-    ([24], "1 found: NVIDIA L4, 24.0 GB", "72.9", "179.5", 1, "22.8 of 24.0"),
+    ([24], "1 found: NVIDIA L4, 24.0 GB", "71.8", "178.4", 1, "22.8 of 24.0"),
     ([141], "1 found: NVIDIA H200, 141.0 GB", "118.1", "222.5", 1, "133.9 of 141.0"),
     ([80] * 4, "4 found: NVIDIA H100 80GB HBM3, 80.0 GB", "75.4", "90.6", 4, "76.0 of 80.0"),
 ]
@@ -100,7 +100,7 @@ def test_gpus_without_the_memory_are_reported_with_what_takes_it_and_how_to_begi
     error = refusal("experiment=bapo_7b")
     assert [text.partition(",")[0] for text in error.problems] == [
         "GPUs: 8 needed (trainer.devices=8)",
-        "memory: an update needs 72.9 GB",
+        "memory: an update needs 71.8 GB",
         "memory: generation next to the training state needs 38.6 GB",
         "memory: the engine's cache holds 0 tokens",
         model_line(tmp_path / "hub").partition(",")[0],
