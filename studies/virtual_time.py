@@ -29,6 +29,7 @@ from bapo_lightning.data.rollouts.collector import Collector, TrainerState, coll
 from bapo_lightning.data.rollouts.running_group import STEPS, RunningGroup, SampledPass
 from bapo_lightning.data.rollouts.schedule import TrainerEvent, name_of
 from bapo_lightning.data.rollouts.stream_scheduler import StreamScheduler
+from bapo_lightning.system.errors import ConfigError
 from bapo_lightning.system.run_folder.text_file import write_json
 from bapo_lightning.system.values import NonNegative
 from bapo_lightning.tools.sweeps.job import log_file
@@ -41,7 +42,7 @@ TIMES_FILE = "virtual_times.json"  # of a run: times at which its updates began
 class Durations(Section):
     """Durations in virtual time; an update takes 1."""
 
-    step: NonNegative = 0.0  # of a decoding step of all rows; a stream needs more than 0
+    step: NonNegative = 0.0  # of a decoding step of all rows; a stream with replies needs more than 0
     reply: NonNegative = 0.0  # mean, of the environment's reply to a turn that does not end the answer
     spread: Annotated[float, Gt(0)] = 1.0  # standard deviation of the logarithm of a reply's
 
@@ -63,6 +64,12 @@ class VirtualCollector(Collector):
     def __post_init__(self) -> None:
         self._protocol = AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
         self._stream = self.scheduler if isinstance(self.scheduler, StreamScheduler) else None
+        if (talk := self.sampler.conversations) is None:
+            return
+        if talk.workers:
+            raise ConfigError(["environment.workers: replies come in real time; write environment.workers=0"])
+        if self._stream is not None and not self.durations.step:
+            raise ConfigError(["durations.step=0: replies of a stream would never come; write e.g. 0.03"])
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Generates until a batch is there."""

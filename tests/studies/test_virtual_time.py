@@ -8,6 +8,7 @@ from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.system.errors import ConfigError
 from studies.virtual_time import TIMES_FILE, Durations, VirtualCollector, runs_forked
 
 
@@ -46,6 +47,15 @@ def test_the_trainer_waits_for_the_end_of_a_streams_steps_to_hand_over_weights()
     begins, ages = trained(step=0.05, max_age=3, stream="keep")
     assert begins == pytest.approx([0.4, 1.6, 2.6, 3.6, 4.6, 5.6])
     assert ages == [{0}, {1}, {2}, {3}, {3}, {3}]
+
+
+@pytest.mark.parametrize(("workers", "words"), [(0, "durations.step=0"), (2, "environment.workers=0")])
+def test_replies_that_never_come_or_come_in_real_time_are_refused(workers, words):
+    regime = Regime("test", 1, 1, async_generation=True, stream="keep")
+    source = scheduler(ScriptedEngine(longest=1), regime, 2, 2)
+    sampler = SimpleNamespace(engine=source.sampler.engine, conversations=SimpleNamespace(workers=workers))
+    with pytest.raises(ConfigError, match=words):
+        VirtualCollector(source, sampler, lambda: None, 2, Durations())
 
 
 def test_a_run_waits_for_slow_replies_and_leaves_its_times(tmp_path):
