@@ -144,7 +144,7 @@ def render(
 ) -> str:
     """The page: each claim, and how often it came true; `collapses` are rows of `collapse_row`."""
     _, pairs = pair_table(config, judged)
-    parts = ["# Verdict", settings, f"Endpoint: {setup.endpoint}", f"Equal: within {setup.matters:g}.", ONCE]
+    parts = ["# Verdict", settings, f"Endpoint: {setup.endpoint}", _limits(setup), ONCE]
     rows = [
         [each.name, each.claim, each.expected, *counts(table, each.expected)]
         for each in setup.hypotheses
@@ -187,6 +187,11 @@ def counts(table: Sequence[Sequence[str]], expected: str) -> tuple[str, str]:
     return came_true, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
 
 
+def _limits(setup: VerdictConfig) -> str:
+    others = [f"{each.name} {each.matters:g}" for each in setup.hypotheses if each.matters]
+    return f"Equal: within {setup.matters:g}" + f" ({', '.join(others)})" * bool(others) + "."
+
+
 def means(config: MapConfig, setup: VerdictConfig, measured: Curves) -> tuple[list[str], list[list[str]]]:
     """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds, and
     the means of other curves that claims are about or that are to be shown.
@@ -198,7 +203,9 @@ def means(config: MapConfig, setup: VerdictConfig, measured: Curves) -> tuple[li
     labels = {name: label for name, label in labels_of(config).items() if name != FRESH or needs_fresh}
     rows = [
         [
-            cell.name + f", {curve}{' at the end' * (share == 1)}" * ((curve, share) != first),
+            cell.name
+            + f", {curve}{'' if share is None else ' at the end' if share == 1 else f' at {share:g}'}"
+            * ((curve, share) != first),
             *(f"{endpoint(measured[cell, name], setup, share, curve).mean():.3f}" for name in labels),
         ]
         for cell in config.cells
