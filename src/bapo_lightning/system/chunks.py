@@ -16,7 +16,8 @@ def chunk_elements(device_bytes: float) -> int:
 
     The longer a chunk, the fewer logits the backward pass computes again. Where chunks end decides the order
     of the sums in the head's gradient, and so its last bits. So free memory, which depends on what else is on
-    the card, has no say. Powers of 2 are equal on cards of one size, whose memory differs by a few percent.
+    the card, has no say. A power of 2 is nearly always the same on cards of one size, whose memory differs by
+    a few percent.
     """
     room = min(max(int(device_bytes) // (SHARE * 4), CHUNK_ELEMENTS), MOST_CHUNK_ELEMENTS)
     return 1 << (room.bit_length() - 1)
