@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {
     "lines of src": 57_480,
     "lines of the core": 24_050,
-    "lines of tests": 51_940,
+    "lines of tests": 51_945,
     "folders at the top": 18,
     "files at the top": 3,
     "class names in several files": 2,  # the faces of the module and of its data in library.py

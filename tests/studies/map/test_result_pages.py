@@ -159,6 +159,12 @@ def test_the_readme_names_seconds_of_processors_and_of_the_clock():
     said = re.sub(r"\[([0-9.]+)\]\([^)]*\)", r"\1", said.partition("\n")[0]).replace(" to ", " .. ")
     on_the_clock = f"on the clock by {smollm_clock} and {tiny_clock}."
     assert said == f"{smollm} for SmolLM2-135M and of {tiny} for a tiny model, {on_the_clock}"
+    newer = {
+        row[0].partition(",")[0]: row[2].replace(" .. ", " to ") for row in rows(text) if ", ours" in row[0]
+    }
+    assert (
+        f"by {newer['SmolLM2']} for SmolLM2-135M and {newer['tiny']} for a tiny model, on an older" in README
+    )
 
 
 def test_a_difference_of_the_readme_is_bold_if_its_interval_excludes_zero():
