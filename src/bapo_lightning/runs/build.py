@@ -160,15 +160,15 @@ def build_data_module(
 ) -> RolloutDataModule:
     """Builds engine, sampler and queue: everything before the update."""
     channels, engine = _channels(config, ranks), build_engine(config, ranks)
+    others: dict[str, Any] = {"folder": config.folder, "make_collector": make_collector}
     if not channels:
-        parts = data_parts(config, inputs, engine) | {"make_collector": make_collector}
-        return RolloutDataModule(**parts, folder=config.folder)
+        return RolloutDataModule(**data_parts(config, inputs, engine), **others)
     rollout = config.rollout
     ranks_per_engine = rollout.tensor_parallel_size if engine_class(rollout.engine.object).shares_gpu else 1
     on_controller_only = rollout.placement == "controller"
     control, engines = channels
     whole = DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
-    return ControllerDataModule(control, engines, **data_parts(config, inputs, whole), folder=config.folder)
+    return ControllerDataModule(control, engines, **data_parts(config, inputs, whole), **others)
 
 
 def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
