@@ -48,9 +48,8 @@ def judge(config: MapConfig, setup: VerdictConfig, measured: Curves) -> list[Jud
     for hypothesis in setup.hypotheses:
         for cell, other in cells_of(config, hypothesis):
             for method, against in hypothesis.pairs:
-                curve = hypothesis.curve or setup.curve
-                one = endpoint(measured[cell, method], setup, hypothesis.share and 1.0, curve)
-                two = endpoint(measured[other, against], setup, hypothesis.share, curve)
+                one = endpoint(measured[cell, method], setup, hypothesis.share and 1.0, hypothesis.curve)
+                two = endpoint(measured[other, against], setup, hypothesis.share, hypothesis.curve)
                 pairs.append((hypothesis, cell, (method, against, one, two)))
     compared = compare([pair for _, _, pair in pairs])
     judged = []
@@ -80,18 +79,20 @@ def is_at(cell: MapCell, where: Mapping[str, Sequence[float]]) -> bool:
 def read_all(config: MapConfig, folder: Path) -> Curves:
     """Reads the curves of every method, and of fresh data if it is compared, in every cell."""
     names = (*[FRESH] * config.needs_fresh, *config.methods)
-    found = {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
-    if not all("time" in measured.curves for measured in found.values()):
-        return found
-    return {pair: in_equal_time(measured, found, pair[0]) for pair, measured in found.items()}
+    curves = {(cell, name): read_measured(folder, cell, name) for cell in config.cells for name in names}
+    if not all("time" in measured.curves for measured in curves.values()):
+        return curves
+    ends = {
+        cell: np.min([curves[cell, name].curves["time"][:, -1] for name in names], 0) for cell in config.cells
+    }
+    return {pair: in_equal_time(measured, ends[pair[0]]) for pair, measured in curves.items()}
 
 
-def in_equal_time(measured: Measured, every: Curves, cell: MapCell) -> Measured:
-    """Adds `reward_in_time`, [seeds, 1]: the mean reward until the quickest method of the cell ends."""
+def in_equal_time(measured: Measured, ends: np.ndarray) -> Measured:
+    """Adds `reward_in_time`, [seeds, 1]: the mean reward until the `ends`, [seeds], of the quickest runs."""
     from studies.late.claims import mean_until  # imports torch
 
-    own = [other.curves["time"][:, -1] for (where, _), other in every.items() if where == cell]
-    parts = zip(measured.curves["time"], measured.curves["reward"], np.min(own, 0), strict=True)
+    parts = zip(measured.curves["time"], measured.curves["reward"], ends, strict=True)
     rewards = np.array([[mean_until(*part)] for part in parts])
     return Measured({**measured.curves, "reward_in_time": rewards})
 
@@ -196,11 +197,10 @@ def means(config: MapConfig, setup: VerdictConfig, measured: Curves) -> tuple[li
     """Returns heads and rows of means.csv: the endpoint of every method in every cell, mean over seeds, and
     the means of other curves that claims are about or that are to be shown.
     """
-    needs_fresh = any(FRESH in pair for claim in setup.hypotheses for pair in claim.pairs)
     of_claims = [(claim.curve, claim.share) for claim in setup.hypotheses if claim.curve]
     first = setup.curve, None
     curves = dict.fromkeys([first, *of_claims, *setup.shown.items()])
-    labels = {name: label for name, label in labels_of(config).items() if name != FRESH or needs_fresh}
+    labels = {name: label for name, label in labels_of(config).items() if name != FRESH or config.needs_fresh}
     rows = [
         [
             cell.name

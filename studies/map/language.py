@@ -68,11 +68,11 @@ def make_runs(config: MapConfig, methods: Mapping[str, RunConfig], jobs: Sequenc
 
     def launch(todo: Jobs) -> Iterator[Ended]:
         for world, entry in config.worlds.items():
-            own = {run: job for run, job in todo.items() if job_of[run].cell.world == world}
-            if not own:
+            runs = {run: job for run, job in todo.items() if job_of[run].cell.world == world}
+            if not runs:
                 continue
-            beside = entry.durations
-            ended = runs_forked(beside, own) if beside else run_local(own, parallel_runs=config.processes)
+            durations, processes = entry.durations, config.processes
+            ended = runs_forked(durations, runs) if durations else run_local(runs, parallel_runs=processes)
             for run, code in ended:
                 if code == 0:
                     keep(run)

@@ -43,7 +43,7 @@ class WorldEntry(Section):
     world: Target | None = None
     experiment: str | None = None
     axes: dict[str, list[int | float]]
-    durations: Durations | None = None  # runs generate beside training in virtual time; None: in turns
+    durations: Durations | None = None  # runs generate during training, in virtual time; None: in turns
 
 
 class Hypothesis(Section):
