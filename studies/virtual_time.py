@@ -57,9 +57,8 @@ class VirtualCollector(Collector):
     begins: list[float] = field(default_factory=list, init=False)  # times of updates
     _visit_at: float = field(default=0.0, init=False)  # end of the present update
     _pass: tuple[float, SampledPass] | None = field(default=None, init=False)  # its end, and what it made
-    _replies: dict[tuple[str, int, int], float] = field(
-        default_factory=dict, init=False
-    )  # times they come at
+    # Times at which replies come.
+    _replies: dict[tuple[str, int, int], float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._protocol = AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
@@ -111,26 +110,26 @@ class VirtualCollector(Collector):
         self._visit_at = self.now + 1.0
 
     def _generate(self, until: float) -> bool:
-        """Goes on to the end of the present or next pass; False if that is later, or there is no work."""
+        """Continues to the end of the present or next pass; False if it is later, or without work."""
         if self._pass is None:
             self._take_replies()
             if not self._protocol.may_begin():
                 return False
-            made = self.scheduler.sample(self._protocol.begin(), once=True)
-            self._pass = self.now + self.durations.step * self._steps(made), made
-        end, made = self._pass
+            sampled = self.scheduler.sample(self._protocol.begin(), once=True)
+            self._pass = self.now + self.durations.step * self._steps(sampled), sampled
+        end, sampled = self._pass
         if end > until:
             return False
         self.now, self._pass = end, None
-        finished, version = self._protocol.sampled(made)
+        finished, version = self._protocol.sampled(sampled)
         self._protocol.scored(finished, self.sampler.score(finished, version), 0.0)
         return True
 
-    def _steps(self, made: SampledPass) -> int:
-        """Decoding steps of a pass: those of its longest response, which is whole."""
+    def _steps(self, sampled: SampledPass) -> int:
+        """Decoding steps of a pass: as many as its longest response, which is whole, has tokens."""
         if self._stream is not None:
             return STEPS
-        return max((rollout.length for rollout in made.continued.values()), default=0)
+        return max((rollout.length for rollout in sampled.continued.values()), default=0)
 
     def _take_replies(self) -> None:
         """Lets rollouts continue whose replies have come. A reply that ends an answer comes at once."""
@@ -167,16 +166,16 @@ def train_one(overrides: tuple[str, ...], folder: Path, durations: Durations) ->
     with log_file(folder).open("a", encoding="utf-8") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
-    made: list[VirtualCollector] = []
+    collectors: list[VirtualCollector] = []
 
     def make_collector(scheduler: Any, sampler: Any, trainer: Any, needed: int, *others: Any) -> Collector:
         if not scheduler.regime.async_generation:
             return collector_for(scheduler, sampler, trainer, needed, *others)
-        made.append(VirtualCollector(scheduler, sampler, trainer.push_weights, needed, durations))
-        return made[0]
+        collectors.append(VirtualCollector(scheduler, sampler, trainer.push_weights, needed, durations))
+        return collectors[0]
 
     code = run(validate(compose_run(list(overrides))), make_collector=make_collector)
-    for collector in made:
+    for collector in collectors:
         write_json(folder / TIMES_FILE, collector.begins)
     sys.exit(code)
 

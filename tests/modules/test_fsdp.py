@@ -163,9 +163,7 @@ def test_gradients_and_merged_weights_of_two_ranks_are_those_of_one_process(rank
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_head_of_its_own_is_reduced_before_the_layers_and_a_shared_weight_last(ranks, family):
-    expected = of_all_scores(
-        whole(family), micro_batch(stale_batch(random_policy(), num_groups=3, group_size=2))
-    )
+    expected = of_all_scores(whole(family), micro_batch(batch_of_ranks()))
     for found in ranks[0]["all scores"][family]:
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():

@@ -1,7 +1,7 @@
 """Token scores by Liger's kernel for Hopper GPUs, which multiplies bfloat16 factors and never writes a logit.
 
 It rounds more than `token_scores`: logits to float16 (by at most 0.008 nats below 32), entropies to bfloat16,
-and the head's gradient to bfloat16 after every 1,024 tokens, also that of a frozen head. It is compiled again
+and the head's gradient to bfloat16 after every 1,024 tokens, also if the head is frozen. It is compiled again
 for every 256 tokens more, from 1,800 to 17,000. It has not run on a GPU yet; in the tests, Liger's PyTorch
 version for other devices stands in for it. Source: liger-kernel 0.8.5,
 ops/fused_linear_scaled_cross_entropy.py and ops/cutedsl/ops/fused_scaled_cross_entropy_sm90.py.
